@@ -1,0 +1,38 @@
+"""Records as bytes: safetensors, so that nothing read from a disk or a wire can run."""
+
+from typing import TypeVar
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from coterie.errors import BadInput
+from coterie.wire import Record, Up
+
+R = TypeVar("R", bound=Record)
+
+
+def encode(record: Record) -> bytes:
+    """The bytes of a record."""
+    return safetensors.torch.save({name: t.detach().cpu().contiguous() for name, t in record.tensors().items()})
+
+
+def encode_up(up: Up) -> bytes:
+    """The bytes that leave a silo: of an `Up`, and of nothing else."""
+    if not isinstance(up, Up):
+        raise TypeError(f"only an Up may leave a silo, not a {type(up).__name__}")
+    return encode(up)
+
+
+def decode(kind: type[R], blob: bytes) -> R:
+    """A record of the given type; bytes that are not exactly its fields are refused."""
+    try:
+        named: dict[str, Tensor] = safetensors.torch.load(blob)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"a {kind.__name__} arrived damaged: {error}") from None
+    try:
+        return kind(**named)
+    except TypeError:
+        raise BadInput(
+            f"a {kind.__name__} arrived with the wrong fields: {', '.join(sorted(named)) or 'none'}"
+        ) from None

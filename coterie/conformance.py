@@ -1,0 +1,338 @@
+"""One suite for every method. Run `check_method(YourMethod())` on your own: it finds what libraries could not notice.
+
+A dead proximal term, a control variate that is never stored, a mixture that starts afresh each round: each makes one of
+these checks fail. What they cannot know is whether a method is the one its paper describes; that takes an oracle.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from coterie.codec import decode, encode, encode_up
+from coterie.data.silo import Part, Silo
+from coterie.engine.exchange import Replies
+from coterie.engine.rounds import run_rounds
+from coterie.engine.rows import Model
+from coterie.engine.simulate import Simulator
+from coterie.engine.training import Training
+from coterie.keys import generator
+from coterie.methods.method import Cohort, Method
+from coterie.wire import Record, stack
+
+SIZES = (13, 8, 21, 5)  # ragged on purpose: none a multiple of the batch, two with the same number of steps
+CLASSES, FEATURES = 3, 5
+
+
+def small_silos(seed: int = 0, sizes: Sequence[int] = SIZES, prefix: str = "silo") -> list[Silo]:
+    """A tiny federation whose silos disagree about the labels."""
+    silos = []
+    for i, n in enumerate(sizes):
+        draw = generator(seed, "conformance", prefix, i)
+        rule = draw.normal(size=(FEATURES, CLASSES))
+
+        def part(count: int, draw: np.random.Generator = draw, rule: np.ndarray = rule) -> Part:
+            x = draw.normal(size=(count, FEATURES))
+            return Part(x.astype(np.float32), (x @ rule).argmax(1))
+
+        silos.append(Silo(f"{prefix}-{i}", part(n), part(4), part(6)))
+    return silos
+
+
+def small_mlp() -> nn.Module:
+    """A model of two layers, enough to have more than one named view."""
+    return nn.Sequential(nn.Linear(FEATURES, 4), nn.Tanh(), nn.Linear(4, CLASSES))
+
+
+class Wired(Simulator):
+    """A simulator in which everything crosses a wire: silo by silo, encoded and decoded on each side."""
+
+    @torch.no_grad()
+    def train(self, cohort: Cohort, down: Any) -> Replies:
+        ups = []
+        for place, silo in enumerate(cohort.ids.tolist()):
+            arrived = decode(self.method.down, encode(down.one(place)))
+            ids = torch.tensor([silo])
+            task, private = self.task(ids, cohort.round), self._private.take(ids)
+            state = task.run(self.method.step, self.method.begin(task, arrived, private), "train")
+            up, kept = self.method.end(task, state, arrived, private)
+            self._private = self._private.put(ids, kept)
+            ups.append(decode(self.method.up, encode_up(up)))
+        return Replies(cohort, stack(ups))
+
+
+@dataclass(frozen=True)
+class Ground:
+    """The federation that a method is checked on."""
+
+    method: Method
+    build: Callable[[], nn.Module] = small_mlp
+    silos: Sequence[Silo] = ()
+    training: Training = Training(rounds=3, local_epochs=2, batch_size=4, lr=0.1)
+    seed: int = 1
+
+    def model(self) -> Model:
+        """Rows of float64, so that differences of arithmetic order stay far below the tolerance."""
+        return Model(self.build, CLASSES, dtype=torch.float64)
+
+    def engine(self, rows: int | str = "all", kind: type[Simulator] = Simulator) -> Simulator:
+        """The silos, before the first round."""
+        return kind(self.method, self.silos or small_silos(), self.model(), self.training, self.seed, rows)
+
+
+def rounds(
+    ground: Ground, engine: Simulator, server: Any, first: int, last: int, ids: Tensor | None = None
+) -> tuple[Any, Any]:
+    """Some rounds; the server after them and the last uploads."""
+    up = None
+    for r in range(first, last):
+        cohort = Cohort(torch.arange(len(engine.roster)) if ids is None else ids, r, engine.roster)
+        replies = engine.train(cohort, ground.method.send(server, cohort))
+        up = replies.up
+        server = ground.method.receive(server, cohort, up)
+    return server, up
+
+
+def predictions(ground: Ground, engine: Simulator, server: Any, after: int = 3) -> Tensor:
+    """What the silos' personal models say of the same few samples: (m, 7, C)."""
+    everyone = Cohort(torch.arange(len(engine.roster)), after, engine.roster)
+    predictor = engine.personal(everyone, ground.method.send(server, everyone))
+    return engine.task(everyone.ids, after).predict(predictor, _probe(len(engine.roster)))
+
+
+def trained(ground: Ground, engine: Simulator, last: int = 3) -> tuple[Any, Tensor]:
+    """The server after all rounds, and the predictions."""
+    server, _ = rounds(ground, engine, ground.method.open(engine.roster, engine.model), 0, last)
+    return server, predictions(ground, engine, server, last - 1)
+
+
+def check_rows_do_not_matter(ground: Ground) -> None:
+    """k rows at once = one at a time = through the wire and back."""
+    _, whole = trained(ground, ground.engine())
+    for what, engine in (
+        ("one row at a time", ground.engine(rows=1)),
+        ("three rows at a time", ground.engine(rows=3)),
+        ("through the wire", ground.engine(kind=Wired)),
+    ):
+        _, other = trained(ground, engine)
+        _same(other, whole, f"training {what} gives other models than training all rows at once")
+
+
+def check_relabelling(ground: Ground) -> None:
+    """Silos in another order give the same models in that order."""
+    order = [2, 0, 3, 1]
+    silos = list(ground.silos or small_silos())
+    _, before = trained(ground, ground.engine())
+    moved = replace(ground, silos=[silos[i] for i in order])
+    _, after = trained(moved, moved.engine())
+    _same(after, before[order], "listing the silos in another order changes their models")
+
+
+def check_same_bits(ground: Ground) -> None:
+    """The same seed gives the same bits; another seed does not."""
+    _, first = trained(ground, ground.engine())
+    _, second = trained(ground, ground.engine())
+    assert torch.equal(first, second), "two runs with the same seed differ"
+    other = replace(ground, seed=ground.seed + 1)
+    _, third = trained(other, other.engine())
+    assert not torch.equal(first, third), "another seed changes nothing: draws are not keyed by the seed"
+
+
+def check_resumed(ground: Ground) -> None:
+    """Stopped after any round, stored and resumed = uninterrupted."""
+    _, whole = trained(ground, ground.engine())
+    for stop in (1, 2):
+        engine = ground.engine()
+        server, _ = rounds(ground, engine, ground.method.open(engine.roster, engine.model), 0, stop)
+        resumed = ground.engine()
+        template = ground.method.open(resumed.roster, resumed.model)
+        server = template.with_tensors(_stored(server))
+        resumed._private = resumed._private.with_tensors(_stored(engine._private))
+        server, _ = rounds(ground, resumed, server, stop, 3)
+        assert torch.equal(predictions(ground, resumed, server, 2), whole), (
+            f"resuming after round {stop} changes the result"
+        )
+
+
+def check_inputs_untouched(ground: Ground) -> None:
+    """No function changes what it is given."""
+    engine = ground.engine()
+    method, server = ground.method, ground.method.open(engine.roster, engine.model)
+    for r in range(2):
+        cohort = Cohort(torch.arange(len(engine.roster)), r, engine.roster)
+        task = engine.task(torch.tensor([2, 0, 1, 3]), r)
+        with _Unchanged(server, f"send, round {r}"):
+            down = method.send(server, cohort)
+        mine, private = down.take(task.silos), engine._private.take(task.silos)
+        with _Unchanged(mine, "begin: down"), _Unchanged(private, "begin: private"):
+            state = method.begin(task, mine, private)
+            first = state
+            with _Unchanged(first, "step"):
+                state = task.run(method.step, state, "train")
+            up, kept = method.end(task, state, mine, private)
+        with _Unchanged(mine, "personal: down"), _Unchanged(kept, "personal: private"):
+            method.personal(task, mine, kept)
+        back = torch.argsort(task.silos)
+        with _Unchanged(server, "receive: server"), _Unchanged(up, "receive: up"):
+            new = method.receive(server, cohort, up.take(back))
+        server, engine._private = new, kept.take(back)
+
+
+def check_absent_untouched(ground: Ground) -> None:
+    """Silos that do not take part keep their private state, bit for bit; a round with no replies is survived."""
+    engine = ground.engine()
+    server, _ = rounds(ground, engine, ground.method.open(engine.roster, engine.model), 0, 1)
+    before = engine._private
+    rounds(ground, engine, server, 1, 2, ids=torch.tensor([0, 2]))
+    for name, value in before.take(torch.tensor([1, 3])).tensors().items():
+        kept = engine._private.take(torch.tensor([1, 3])).tensors()[name]
+        assert torch.equal(kept, value), f"private field '{name}' of an absent silo changed"
+    silent = replace(ground, training=replace(ground.training, drop=1.0))
+    engine = silent.engine()
+    outcome = run_rounds(silent.method, engine, engine.roster, engine.model, silent.training)
+    assert np.isfinite(outcome.results[-1]["value"]).all(), "rounds without any reply end in NaN"
+    sparse = replace(ground, training=replace(ground.training, participation=0.5, drop=0.5, rounds=5))
+    engine = sparse.engine()
+    outcome = run_rounds(sparse.method, engine, engine.roster, engine.model, sparse.training)
+    assert np.isfinite(outcome.results[-1]["value"]).all(), "rounds with one reply of two end in NaN"
+
+
+def check_every_field_matters(ground: Ground) -> None:
+    """Every field of Down and Private changes some output when it changes: this finds a dead term."""
+    engine = ground.engine()
+    method = ground.method
+    server, _ = rounds(ground, engine, method.open(engine.roster, engine.model), 0, 2)
+    cohort = Cohort(torch.arange(len(engine.roster)), 2, engine.roster)
+    task = engine.task(torch.tensor([2, 0, 1, 3]), 2)
+    down, private = method.send(server, cohort).take(task.silos), engine._private.take(task.silos)
+
+    def outputs(down: Any, private: Any) -> list[Tensor]:
+        state = task.run(method.step, method.begin(task, down, private), "train")
+        up, kept = method.end(task, state, down, private)
+        models = [method.personal(task, down, private), method.cloud(task, down, private)]
+        told = [task.predict(model, _probe(task.k)) for model in models if model is not None]
+        return [*up.tensors().values(), *kept.tensors().values(), *told]
+
+    plain = outputs(down, private)
+    for what, record in (("Down", down), ("Private", private)):
+        for name, value in record.tensors().items():
+            changed = record.with_tensors(record.tensors() | {name: _perturbed(value)})
+            made = outputs(changed, private) if what == "Down" else outputs(down, changed)
+            # A silo that only keeps what it kept, changed, shows nothing of its use.
+            differs = [
+                not torch.equal(a, b) and not torch.equal(a, _perturbed(value))
+                for a, b in zip(made, plain, strict=True)
+            ]
+            assert any(differs), f"changing {what}.{name} changes nothing that leaves, stays or predicts: a dead term"
+
+
+def check_state_moves(ground: Ground) -> None:
+    """After training, what silos keep and what their models predict differ from the start: this finds lost state."""
+    engine = ground.engine()
+    start = ground.method.open(engine.roster, engine.model)
+    private, before = engine._private, predictions(ground, engine, start, 0)
+    server, _ = rounds(ground, engine, start, 0, 2)
+    after = predictions(ground, engine, server, 1)
+    assert not torch.allclose(before, after), "two rounds of training leave the personal predictions as they were"
+    fixed = _fixed(private)
+    for name, value in private.tensors().items():
+        if name not in fixed:
+            moved = engine._private.tensors()[name]
+            assert not torch.equal(moved, value), f"private field '{name}' never changes: its state is lost each round"
+
+
+def check_data_stay_home(ground: Ground) -> None:
+    """Changing one silo's data changes no other silo's upload in that round."""
+    silos = list(ground.silos or small_silos())
+    other = replace(ground, silos=[small_silos(seed=9, sizes=(len(silos[0].train),))[0], *silos[1:]])
+    names = replace(other, silos=[replace(other.silos[0], name=silos[0].name), *silos[1:]])
+    ups = []
+    for each in (ground, names):
+        engine = each.engine(rows=1)
+        _, up = rounds(each, engine, each.method.open(engine.roster, engine.model), 0, 1)
+        ups.append(up)
+    for name, value in ups[0].tensors().items():
+        assert torch.equal(value[1:], ups[1].tensors()[name][1:]), (
+            f"upload '{name}' of a silo depends on another's data"
+        )
+        assert value.dtype.is_floating_point is False or torch.isfinite(value).all(), f"upload '{name}' is not finite"
+
+
+def check_newcomers(ground: Ground) -> None:
+    """Silos that arrive after training get a model, and the federation does not change by it."""
+    engine = ground.engine()
+    server, _ = rounds(ground, engine, ground.method.open(engine.roster, engine.model), 0, 2)
+    guests = replace(ground, silos=small_silos(seed=3, sizes=(7, 10), prefix="guest")).engine()
+    with _Unchanged(server, "host: server"):
+        down = guests.welcome(server, 2)
+    everyone = Cohort(torch.arange(2), 2, guests.roster)
+    measures = guests.measure(everyone, down, ("test",))
+    assert np.isfinite(measures.values["test", "loss"]).all(), "a newcomer's model is not finite"
+
+
+CHECKS: tuple[Callable[[Ground], None], ...] = (
+    check_rows_do_not_matter,
+    check_relabelling,
+    check_same_bits,
+    check_resumed,
+    check_inputs_untouched,
+    check_absent_untouched,
+    check_every_field_matters,
+    check_state_moves,
+    check_data_stay_home,
+    check_newcomers,
+)
+
+
+def check_method(method: Method, build: Callable[[], nn.Module] = small_mlp) -> None:
+    """Run every check on a method; an AssertionError says which one failed and why."""
+    for check in CHECKS:
+        check(Ground(method, build))
+
+
+class _Unchanged:
+    """Fails if a record's tensors change inside it."""
+
+    def __init__(self, record: Record, where: str) -> None:
+        self.record, self.where = record, where
+
+    def __enter__(self) -> None:
+        self.before = {name: t.clone() for name, t in self.record.tensors().items()}
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
+            for name, value in self.record.tensors().items():
+                assert torch.equal(value, self.before[name]), f"{self.where}: field '{name}' was changed in place"
+
+
+def _probe(k: int) -> Tensor:
+    """The same few samples for each of k silos."""
+    return torch.from_numpy(generator(5, "probe").normal(size=(7, FEATURES))).expand(k, -1, -1)
+
+
+def _stored(record: Record) -> dict[str, Tensor]:
+    """A record's tensors after a trip through bytes."""
+    return safetensors.torch.load(encode(record))
+
+
+def _perturbed(value: Tensor) -> Tensor:
+    if value.dtype.is_floating_point:
+        noise = torch.from_numpy(generator(7, "perturb").normal(size=tuple(value.shape))).to(value.dtype)
+        return value + 0.1 * (1 + value.abs().mean()) * noise
+    if value.dtype == torch.bool:
+        return ~value
+    return value.roll(1, -1) if value.ndim and value.shape[-1] > 1 else value + 1
+
+
+def _fixed(record: Record) -> set[str]:
+    """Private fields that are hyper-parameters of the silo and may stay as they are."""
+    return {f.name for f in fields(record) if f.metadata.get("fixed")}  # type: ignore[arg-type]
+
+
+def _same(a: Tensor, b: Tensor, message: str) -> None:
+    worst = float((a - b).abs().max())
+    assert worst < 1e-9, f"{message} (largest difference {worst:.2g})"

@@ -1,0 +1,103 @@
+"""Exact counts and random draws, shared by the splits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from coterie.data.silo import Array, Indices, Pool, Share
+from coterie.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Split:
+    """Who gets which samples, and where the validation samples came from."""
+
+    shares: list[Share]
+    validation_from: Literal["pool", "train", "none"]
+
+
+def portion(share: float, total: int) -> int:
+    """`share` of `total` as a whole number, halves upwards."""
+    return int(share * total + 0.5)
+
+
+def apportion(total: int, weights: Array, rng: np.random.Generator) -> Indices:
+    """Whole numbers in the ratio of `weights` that add up to `total`, by largest remainder; ties fall at random."""
+    counts = np.zeros(len(weights), np.int64)
+    if total == 0:
+        return counts
+    order = rng.permutation(len(weights))
+    exact = total * weights[order] / weights.sum()
+    whole = np.floor(exact).astype(np.int64)
+    whole[np.argsort(whole - exact, kind="stable")[: total - whole.sum()]] += 1
+    counts[order] = whole
+    return counts
+
+
+def carve(indices: Indices, labels: Array, count: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
+    """Draw `count` of `indices` with the class proportions they have; returns the drawn and the rest."""
+    shuffled = rng.permutation(indices)
+    _, kind, sizes = np.unique(labels[shuffled], return_inverse=True, return_counts=True)
+    quota = apportion(count, sizes, rng)
+    order = np.argsort(kind, kind="stable")
+    rank = np.empty(len(kind), np.int64)  # (n,) how many of its class come before a sample
+    rank[order] = np.arange(len(kind)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    drawn = rank < quota[kind]
+    return np.sort(shuffled[drawn]), np.sort(shuffled[~drawn])
+
+
+def labels_of(pool: Pool, split: str) -> Indices:
+    """The class of every sample, which every split but `iid` needs."""
+    if pool.classes == 0 or pool.y.ndim != 1:
+        raise BadInput(f'split {split}: {pool.name} has no class for each sample; use split = "iid"')
+    return pool.y
+
+
+def stock(labels: Indices, classes: int, rng: np.random.Generator) -> list[Indices]:
+    """The samples of each class, shuffled."""
+    return [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
+
+
+def hold_out(
+    holdings: Sequence[Indices],
+    labels: Array,
+    *,
+    split: str,
+    test_share: float,
+    validation: float,
+    rng: np.random.Generator,
+    keep: int | None = None,
+) -> Split:
+    """Cut each silo's samples into train, validation and test, all with the silo's own class proportions."""
+    tests, trains, spares = [], [], []
+    for held in holdings:
+        test, rest = carve(held, labels, portion(test_share, len(held)), rng)
+        train, spare = carve(rest, labels, len(rest) if keep is None else min(keep, len(rest)), rng)
+        tests.append(test)
+        trains.append(train)
+        spares.append(spare)
+    wanted = [portion(validation, len(train)) for train in trains]
+    pooled = all(len(spare) >= count for spare, count in zip(spares, wanted, strict=True))
+    shares = []
+    for i, count in enumerate(wanted):
+        held_out, left = carve(spares[i] if pooled else trains[i], labels, count, rng)
+        shares.append(Share(trains[i] if pooled else left, held_out, tests[i]))
+    check_training(shares, split)
+    return Split(shares, origin(validation, pooled))
+
+
+def origin(validation: float, pooled: bool) -> Literal["pool", "train", "none"]:
+    """Where validation samples came from, in a word."""
+    return "none" if validation == 0 else "pool" if pooled else "train"
+
+
+def check_training(shares: Sequence[Share], split: str) -> None:
+    """Refuse a split that leaves a silo with nothing to learn from."""
+    for i, share in enumerate(shares):
+        if len(share.train) == 0:
+            raise BadInput(
+                f"split {split}: silo {i} is left with no training samples; "
+                "use fewer silos, more data or smaller test and validation shares"
+            )

@@ -1,0 +1,77 @@
+"""Dropout whose mask depends on a key alone, so that a silo's draws do not depend on which rows share its call."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+_WHOLE = {F.dropout}
+_CHANNELS = {F.dropout1d, F.dropout2d, F.dropout3d}
+
+
+def uniform(key: Tensor, size: int) -> Tensor:
+    """`size` numbers in [0, 1) from an integer key: splitmix64 of key and position (arithmetic wraps at 64 bits)."""
+    z = torch.arange(1, size + 1, device=key.device) * -7046029254386353131 + key
+    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
+        z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * factor
+    return ((z >> 31) & ((1 << 24) - 1)) * 2.0**-24
+
+
+class KeyedDropout(TorchFunctionMode):
+    """Inside it, the functional dropouts that a module calls draw from `key` and their order of call."""
+
+    def __init__(self, key: Tensor | None, active: bool) -> None:
+        super().__init__()
+        self.key, self.active, self.calls = key, active, 0
+
+    def __enter__(self) -> Any:
+        return super().__enter__() if self.active else self  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        if self.active:
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function not in _WHOLE and function not in _CHANNELS:
+            return function(*args, **kwargs)
+        return self._dropout(function in _CHANNELS, *args, **kwargs)
+
+    def _dropout(
+        self, by_channel: bool, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Tensor:
+        if not training or p == 0 or self.key is None:
+            return input
+        self.calls += 1
+        # A channel is dropped whole: the mask has the batch and channel axes, and ones for the rest.
+        shape = tuple(input.shape[:2]) + (1,) * (input.ndim - 2) if by_channel else tuple(input.shape)
+        keep = uniform(self.key + self.calls, math.prod(shape)).reshape(shape) >= p
+        return input * keep / (1 - p)
+
+
+class _Seen(TorchFunctionMode):
+    """Notices whether any dropout is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.found = self.found or function in _WHOLE or function in _CHANNELS
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def uses_dropout() -> Iterator[_Seen]:
+    """Watch a call of a module for dropout."""
+    with _Seen() as seen:
+        yield seen

@@ -1,0 +1,52 @@
+"""One exchange between the server and its silos: what an engine is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from coterie.methods.method import Cohort
+from coterie.wire import Predictor
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a silo did not reply."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Replies:
+    """Those who replied, their uploads stacked in the same order, and why the others did not."""
+
+    cohort: Cohort
+    up: Any  # the method's Up; None when nobody replied
+    failures: Mapping[str, Failure] = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What silos say of their models: by split and measure, one value per silo of the cohort (NaN: no data)."""
+
+    cohort: Cohort
+    values: Mapping[tuple[str, str], np.ndarray]
+
+
+class Engine(Protocol):
+    """Where silos are: rows in this process, or real ones behind a network."""
+
+    def train(self, cohort: Cohort, down: Any) -> Replies:
+        """One round of local training."""
+
+    def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...]) -> Measures:
+        """What each silo's model is worth on its own data."""
+
+    def personal(self, cohort: Cohort, down: Any) -> Predictor | None:
+        """The personal models, where this engine may see them (a simulation); None where they stay on the silos."""
+
+    def private(self) -> Any | None:
+        """The silos' private state in the roster's order, where this engine may see it."""

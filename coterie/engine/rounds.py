@@ -1,0 +1,129 @@
+"""The rounds of a federation: ask a cohort, take in who replied, measure. The same over any engine."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from coterie.engine.exchange import Engine, Measures
+from coterie.engine.rows import Model
+from coterie.engine.training import Training
+from coterie.errors import BadInput
+from coterie.keys import generator
+from coterie.methods.method import Cohort, Method, Roster
+from coterie.wire import Predictor
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a progress bar shows."""
+
+    round: int
+    rounds: int
+    accuracy: float | None  # mean test accuracy over silos so far, or None
+
+
+@dataclass
+class Outcome:
+    """One method trained once."""
+
+    server: Any
+    results: list[pd.DataFrame] = field(default_factory=list)
+    traces: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    models: Predictor | None = None
+    bytes_up: int = 0
+    bytes_down: int = 0
+    train_seconds: float = 0.0
+    missing: int = 0  # replies that did not come
+
+
+def run_rounds(
+    method: Method,
+    engine: Engine,
+    roster: Roster,
+    model: Model,
+    training: Training,
+    on_round: Callable[[Progress], None] = lambda progress: None,
+) -> Outcome:
+    """Train a method from its first round to its last."""
+    reason = method.refusal(roster, model)
+    if reason is not None:
+        raise BadInput(f"{type(method).__name__}: {reason}")
+    everyone = torch.arange(len(roster), device=model.device)
+    outcome = Outcome(method.open(roster, model))
+    measure(outcome, method, engine, Cohort(everyone, 0, roster), training, 0)
+    on_round(Progress(0, training.rounds, _accuracy(outcome)))
+    for round in range(training.rounds):
+        began = time.perf_counter()
+        asked = drawn(roster, everyone, "cohort", round, training.participation, at_least=1)
+        lost = drawn(roster, asked, "lost", round, training.drop)
+        # A reply that never arrives is rolled back by its silo, so a lost one is a silo that was never asked.
+        answering = Cohort(asked[~torch.isin(asked, lost)], round, roster)
+        outcome.missing += len(lost)
+        if len(answering.ids):
+            replies = engine.train(answering, method.send(outcome.server, answering))
+            if len(replies.cohort.ids):
+                outcome.server = method.receive(outcome.server, replies.cohort, replies.up)
+            outcome.bytes_up += replies.bytes_up
+            outcome.bytes_down += replies.bytes_down
+            outcome.missing += len(replies.failures)
+        if model.device.type == "cuda":
+            torch.cuda.synchronize(model.device)
+        outcome.train_seconds += time.perf_counter() - began
+        if training.measures(round + 1):
+            measure(outcome, method, engine, Cohort(everyone, round, roster), training, round + 1)
+        on_round(Progress(round + 1, training.rounds, _accuracy(outcome)))
+    last = Cohort(everyone, training.rounds - 1, roster)
+    outcome.models = engine.personal(last, method.send(outcome.server, last))
+    return outcome
+
+
+def measure(outcome: Outcome, method: Method, engine: Engine, everyone: Cohort, training: Training, after: int) -> None:
+    """Measure every silo's model after so many rounds, and keep the method's traces."""
+    measures = engine.measure(everyone, method.send(outcome.server, everyone), training.measure)
+    outcome.results.append(as_table(measures, after))
+    for name, value in method.trace(outcome.server, engine.private()).items():
+        outcome.traces.setdefault(name, []).append(value.cpu().numpy())
+
+
+def as_table(measures: Measures, round: int) -> pd.DataFrame:
+    """Measures as rows of the results: round, silo, split, measure, value."""
+    cohort = measures.cohort
+    names = [cohort.roster.names[i] for i in cohort.ids.tolist()]
+    parts = [
+        pd.DataFrame({"round": round, "silo": names, "split": split, "measure": measure, "value": value})
+        for (split, measure), value in measures.values.items()
+    ]
+    return pd.concat(parts, ignore_index=True).dropna(subset=["value"])
+
+
+def drawn(roster: Roster, ids: Tensor, purpose: str, round: int, share: float, at_least: int = 0) -> Tensor:
+    """A share of the silos at random; each silo's draw is its own, so renaming others changes nothing for it."""
+    if share == 1:
+        return ids
+    names = [roster.names[i] for i in ids.tolist()]
+    draws = np.array([generator(roster.seed, purpose, round, name).random() for name in names])
+    count = max(at_least, round_half_up(share * len(names)))
+    chosen = np.sort(np.argsort(draws, kind="stable")[:count])
+    return ids[torch.from_numpy(chosen).to(ids.device)]
+
+
+def round_half_up(value: float) -> int:
+    """The nearest whole number."""
+    return int(value + 0.5)
+
+
+def _accuracy(outcome: Outcome) -> float | None:
+    latest = outcome.results[-1]
+    test = latest[(latest["split"] == "test") & (latest["measure"] == "accuracy")]
+    return float(test["value"].mean()) if len(test) else None
+
+
+def traces(outcome: Outcome) -> Mapping[str, np.ndarray]:
+    """What was kept of every measured round, by name: (rounds, ...)."""
+    return {name: np.stack(values) for name, values in outcome.traces.items()}

@@ -1,0 +1,209 @@
+"""A model is a row: any `nn.Module` as a flat vector with named views, and k of them evaluated at once."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _NormBase
+
+from coterie.engine.dropout import KeyedDropout, uses_dropout
+from coterie.errors import BadInput
+from coterie.keys import generator
+
+# Every layer starts at a multiple of 128 bytes, where the matrix kernels of a GPU want it. The columns between layers
+# are zero in every row for ever, so no distance, cosine or mean changes.
+ALIGNMENT = 32
+
+
+@dataclass(frozen=True)
+class Column:
+    """Where one parameter or buffer lies in a row."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    size: int
+
+
+class Layout:
+    """The columns of a row: parameters first, then the buffers that training changes (BatchNorm's statistics)."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.parameters = self._place(dict(module.named_parameters()), 0)
+        self.trained = _end(self.parameters, 0)
+        moving = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+        self.buffers = self._place(moving, self.trained)
+        self.width = _end(self.buffers, self.trained)
+
+    @staticmethod
+    def _place(tensors: Mapping[str, Tensor], start: int) -> tuple[Column, ...]:
+        columns = []
+        for name, tensor in tensors.items():
+            columns.append(Column(name, tuple(tensor.shape), start, tensor.numel()))
+            start += -(-tensor.numel() // ALIGNMENT) * ALIGNMENT
+        return tuple(columns)
+
+    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """One row (d,) from named tensors."""
+        first = next(iter(tensors.values()))
+        row = torch.zeros(self.width, dtype=first.dtype, device=first.device)
+        for column in (*self.parameters, *self.buffers):
+            row[column.start : column.start + column.size] = tensors[column.name].detach().flatten()
+        return row
+
+    def views(self, rows: Tensor, columns: tuple[Column, ...]) -> dict[str, Tensor]:
+        """Named views of some columns of rows (..., d): each of shape (..., *shape)."""
+        if not columns:
+            return {}
+        first, last = columns[0].start, _end(columns, 0)
+        # One split, not one slice per layer: its backward is one concatenation instead of a zero-filled row per layer.
+        starts = [column.start for column in columns] + [last]
+        widths = [after - before for before, after in pairwise(starts)]
+        parts = torch.split(rows[..., first:last], widths, dim=-1)
+        return {
+            c.name: part[..., : c.size].reshape(*rows.shape[:-1], *c.shape)
+            for c, part in zip(columns, parts, strict=True)
+        }
+
+    def named(self, rows: Tensor) -> dict[str, Tensor]:
+        """Every parameter and buffer of rows (..., d) by name."""
+        return self.views(rows, self.parameters) | self.views(rows, self.buffers)
+
+
+def _end(columns: tuple[Column, ...], start: int) -> int:
+    if not columns:
+        return start
+    return columns[-1].start + -(-columns[-1].size // ALIGNMENT) * ALIGNMENT
+
+
+class Model:
+    """An `nn.Module` as a function of rows."""
+
+    def __init__(
+        self,
+        build: Callable[[], nn.Module] | nn.Module,
+        classes: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """`build` makes the module (a class will do); `classes` is 0 for regression."""
+        if isinstance(build, nn.Module):
+            self._build, given = _rebuilder(build), copy.deepcopy(build)
+        else:
+            self._build, given = build, None
+        self.classes, self.device, self.dtype = classes, torch.device(device), dtype
+        self._given = given
+        self.module = (given or self._build()).to(device=self.device, dtype=dtype)
+        self.module.requires_grad_(False)
+        self.layout = Layout(self.module)
+        if not self.layout.parameters:
+            raise BadInput("the model has no parameters to train; give an nn.Module with at least one layer")
+        norms = [m for m in self.module.modules() if isinstance(m, _NormBase) and m.track_running_stats]
+        if any(norm.momentum is None for norm in norms):
+            raise BadInput("BatchNorm with momentum=None averages over all steps, which rows cannot; give a momentum")
+        # Samples of a batch see each other here, so a batch may not be padded.
+        self.couples_samples = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
+        self.draws = False
+
+    @property
+    def width(self) -> int:
+        """d, the length of a row."""
+        return self.layout.width
+
+    def start(self, seed: int, *key: object) -> Tensor:
+        """A row of random initial weights, the same for the same key; without a key, the given module's own weights."""
+        if self._given is not None and not key:
+            module = self._given
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(int(generator(seed, "start", *key).integers(2**62)))
+                module = self._build()
+        named = dict(module.named_parameters()) | dict(module.named_buffers())
+        return self.layout.flatten({name: t.to(device=self.device, dtype=self.dtype) for name, t in named.items()})
+
+    def starts(self, seed: int, names: Sequence[str], common: bool) -> Tensor:
+        """The silos' first models (k, d): one random model for all, or each its own."""
+        if common:
+            return self.start(seed).expand(len(names), -1).clone()
+        return torch.stack([self.start(seed, name) for name in names])
+
+    def probe(self, x: Tensor) -> None:
+        """Run the module once on a few samples, to refuse one whose output does not fit the labels."""
+        row = self.start(0)
+        with uses_dropout() as seen:
+            try:
+                out, _ = self.forward(row[None], x[None], training=True)
+            except (RuntimeError, ValueError, TypeError, IndexError) as error:
+                shape = tuple(x.shape[1:])
+                raise BadInput(
+                    f"the model cannot take samples of shape {shape}: {str(error).splitlines()[0]}"
+                ) from None
+        self.draws = seen.found
+        if self.classes and (out.ndim < 3 or out.shape[2] < self.classes):
+            found = tuple(out.shape[2:])
+            raise BadInput(f"the model's output {found} does not fit {self.classes} classes; give it that many outputs")
+
+    def forward(
+        self, rows: Tensor, x: Tensor, training: bool, keys: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Outputs (k, b, ...) of k rows on their own batches x (k, b, ...), and the buffers after them."""
+        self.module.train(training)
+        parameters = self.layout.views(rows, self.layout.parameters)
+        # Training moves the buffers in place, so it gets a copy of them.
+        moved = rows[:, self.layout.trained :].detach()
+        moved = moved.clone() if training else moved
+        buffers = {
+            c.name: moved[:, c.start - self.layout.trained :][:, : c.size].view(-1, *c.shape)
+            for c in self.layout.buffers
+        }
+        if rows.shape[0] == 1:
+            one = {name: t[0] for name, t in (parameters | buffers).items()}
+            with KeyedDropout(keys[0] if keys is not None else None, active=training and self.draws):
+                out = functional_call(self.module, one, (x[0],))[None]
+        else:
+            spread = keys if keys is not None else torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+
+            def call(tensors: dict[str, Tensor], sample: Tensor, key: Tensor) -> Any:
+                with KeyedDropout(key, active=training and self.draws):
+                    return functional_call(self.module, tensors, (sample,))
+
+            out = vmap(call, randomness="different")(parameters | buffers, x, spread)
+        return out, moved if training and self.layout.buffers else None
+
+    def sample_losses(self, out: Tensor, y: Tensor) -> Tensor:
+        """The loss of every sample (k, b); a sample with several targets (a sequence) counts as their mean."""
+        if not self.classes:
+            return (out.reshape(y.shape) - y).square().reshape(*y.shape[:2], -1).mean(-1)
+        # (k, b, C, ...) against (k, b, ...)
+        losses = F.cross_entropy(out.flatten(0, 1), y.flatten(0, 1), reduction="none")
+        return losses.reshape(*y.shape[:2], -1).mean(-1)
+
+    def module_of(self, row: Tensor) -> nn.Module:
+        """A module of its own with the weights of one row."""
+        module = copy.deepcopy(self.module).eval()
+        module.load_state_dict({name: t.clone() for name, t in self.layout.named(row).items()}, strict=False)
+        return module
+
+
+def _rebuilder(module: nn.Module) -> Callable[[], nn.Module]:
+    """New random weights for a given module, by the layers' own `reset_parameters`."""
+
+    def build() -> nn.Module:
+        fresh = copy.deepcopy(module)
+        for name, layer in fresh.named_modules():
+            if hasattr(layer, "reset_parameters"):
+                layer.reset_parameters()
+            elif list(layer.parameters(recurse=False)):
+                raise BadInput(
+                    f"layer '{name}' has weights but no reset_parameters(), so it cannot be started at random; "
+                    "give the model as a class or function instead of an object"
+                )
+        return fresh
+
+    return build

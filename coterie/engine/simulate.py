@@ -1,0 +1,156 @@
+"""The simulator: all silos as rows of one process, running the very code that a deployed silo runs on its one row."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.data.silo import Silo
+from coterie.engine.exchange import Measures, Replies
+from coterie.engine.rows import Model
+from coterie.engine.solver import optimizer
+from coterie.engine.store import Store
+from coterie.engine.task import Task
+from coterie.engine.training import Training
+from coterie.errors import BadInput
+from coterie.methods.method import Cohort, Method, Roster
+from coterie.wire import Predictor, stack
+
+
+class Simulator:
+    """An engine whose silos are rows."""
+
+    def __init__(
+        self,
+        method: Method,
+        silos: Sequence[Silo],
+        model: Model,
+        training: Training,
+        seed: int,
+        rows: int | str = "all",
+        store: Store | None = None,
+    ) -> None:
+        self.method, self.model, self.training, self.seed = method, model, training, seed
+        self.store = store or Store(silos, model.device, model.dtype)
+        self.optimizer = optimizer(training.optimizer, training.momentum, training.weight_decay)
+        self.roster = roster_of(self.store, seed)
+        self.rows = len(self.roster) if rows == "all" else self.measured_rows() if rows == "auto" else int(rows)
+        everyone = torch.arange(len(self.roster), device=model.device)
+        self._private = method.enroll(self.roster, model, everyone)
+
+    def task(self, ids: Tensor, round: int) -> Task:
+        """The silos at these places of the roster, in one round."""
+        t = self.training
+        return Task(
+            self.model, self.store, ids, self.optimizer, t.batch_size, t.local_epochs, t.lr_at(round), round, self.seed
+        )
+
+    @torch.no_grad()
+    def train(self, cohort: Cohort, down: Any) -> Replies:
+        ups, places = [], []
+        for place, ids in self._chunks(cohort):
+            task, mine, private = self.task(ids, cohort.round), down.take(place), self._private.take(ids)
+            state = task.run(self.method.step, self.method.begin(task, mine, private), "train")
+            up, kept = self.method.end(task, state, mine, private)
+            self._private = self._private.put(ids, kept)
+            ups.append(up)
+            places.append(place)
+        if not ups:
+            return Replies(cohort, None)
+        up = stack(ups).take(torch.argsort(torch.cat(places)))
+        k = len(cohort.ids)
+        return Replies(
+            cohort, up, bytes_up=up.one(0).nbytes() * k, bytes_down=sum(down.one(i).nbytes() for i in range(k))
+        )
+
+    @torch.no_grad()
+    def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...]) -> Measures:
+        values: dict[tuple[str, str], np.ndarray] = {}
+        for place, ids in self._chunks(cohort):
+            task, mine, private = self.task(ids, cohort.round), down.take(place), self._private.take(ids)
+            models = {
+                "": self.method.personal(task, mine, private),
+                "_cloud": self.method.cloud(task, mine, private),
+            }
+            for suffix, predictor in models.items():
+                if predictor is None:
+                    continue
+                for split in splits:
+                    for measure, value in task.measure(predictor, split).items():
+                        empty = np.full(len(cohort.ids), np.nan)
+                        values.setdefault((split, measure + suffix), empty)[place.cpu()] = value.double().cpu()
+        return Measures(cohort, values)
+
+    @torch.no_grad()
+    def personal(self, cohort: Cohort, down: Any) -> Predictor:
+        parts, places = [], []
+        for place, ids in self._chunks(cohort):
+            task = self.task(ids, cohort.round)
+            parts.append(self.method.personal(task, down.take(place), self._private.take(ids)))
+            places.append(place)
+        return stack(parts).take(torch.argsort(torch.cat(places)))
+
+    def private(self) -> Any:
+        return self._private
+
+    @torch.no_grad()
+    def welcome(self, server: Any, round: int) -> Any:
+        """Let these silos arrive after training: they settle, and what the server last told them is returned."""
+        guests, everyone = (
+            self.roster,
+            Cohort(torch.arange(len(self.roster), device=self.model.device), round, self.roster),
+        )
+        down, private = self.method.host(server, guests, None), None
+        while True:
+            ups, kept, places = list[Any](), list[Any](), list[Tensor]()
+            for place, ids in self._chunks(everyone):
+                task = self.task(ids, round)
+                up, new = self.method.adapt(task, down.take(place), None if private is None else private.take(ids))
+                ups.append(up)
+                kept.append(new)
+                places.append(place)
+            back = torch.argsort(torch.cat(places))
+            private = stack(kept).take(back)
+            if ups[0] is None:
+                self._private = private
+                return down
+            down = self.method.host(server, guests, stack(ups).take(back))
+
+    def _chunks(self, cohort: Cohort) -> Iterator[tuple[Tensor, Tensor]]:
+        """The cohort's silos a few rows at a time, those with most data first: their places in it, and their ids."""
+        count = self.store["train"].count[cohort.ids.cpu().numpy()]
+        order = torch.from_numpy(np.argsort(-count, kind="stable")).to(cohort.ids.device)
+        for place in order.split(self.rows):  # type: ignore[no-untyped-call]
+            yield place, cohort.ids[place]
+
+    def measured_rows(self) -> int:
+        """All rows at once or one by one, whichever a quick trial finds faster (a GPU always wants all)."""
+        everyone = len(self.roster)
+        if everyone == 1 or self.model.device.type != "cpu":
+            return everyone
+        trial = min(everyone, 16)
+        cost = {}
+        largest = torch.from_numpy(np.argsort(-self.store["train"].count, kind="stable").copy())
+        for rows in (1, trial):
+            task = self.task(largest[:rows], 0)
+            start = self.model.starts(self.seed, task.names, common=True)
+            batch = task.first_batch()
+            seconds = []
+            for _ in range(4):
+                began = time.perf_counter()
+                task.grad(start, batch)
+                seconds.append(time.perf_counter() - began)
+            cost[rows] = min(seconds[1:]) / rows
+        return 1 if cost[1] < cost[trial] else everyone
+
+
+def roster_of(store: Store, seed: int) -> Roster:
+    """What the silos of a store declare when they join."""
+    train, validation = (torch.from_numpy(store[s].count).to(store.device) for s in ("train", "validation"))
+    if bool((train == 0).any()):
+        empty = store.names[int((train == 0).nonzero()[0])]
+        raise BadInput(f"silo '{empty}' has no training samples; leave it out or give it data")
+    return Roster(store.names, train, validation, seed)

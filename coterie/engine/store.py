@@ -1,0 +1,50 @@
+"""The silos' data on the device: each split of all silos end to end, so that a batch is one gather by index."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.data.silo import Part, Silo
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """One split of all silos."""
+
+    x: Tensor  # (N, ...)
+    y: Tensor  # (N, ...)
+    start: Tensor  # (m,) where each silo's samples begin
+    count: np.ndarray  # (m,) how many it has
+
+    def gather(self, silos: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples (k, b) of k silos, by their position in the silo."""
+        # A silo without samples points past the end; what it is handed instead counts for nothing.
+        place = (self.start[silos][:, None] + index).clamp_max(len(self.x) - 1)
+        return self.x[place], self.y[place]
+
+
+class Store:
+    """All splits of all silos held in this process."""
+
+    def __init__(self, silos: Sequence[Silo], device: torch.device | str, dtype: torch.dtype = torch.float32) -> None:
+        self.names = tuple(silo.name for silo in silos)
+        self.device = torch.device(device)
+        self._parts = {split: _ragged([getattr(silo, split) for silo in silos], self.device, dtype) for split in SPLITS}
+
+    def __getitem__(self, split: str) -> Ragged:
+        return self._parts[split]
+
+
+def _ragged(parts: list[Part], device: torch.device, dtype: torch.dtype) -> Ragged:
+    count = np.array([len(part) for part in parts])
+    x = torch.from_numpy(np.concatenate([part.x for part in parts]))
+    y = torch.from_numpy(np.concatenate([part.y for part in parts]))
+    x = x.to(device, dtype) if x.is_floating_point() else x.to(device)
+    y = y.to(device, dtype) if y.is_floating_point() else y.to(device)
+    start = torch.from_numpy(np.concatenate([[0], np.cumsum(count)[:-1]])).to(device)
+    return Ragged(x, y, start, count)

@@ -1,0 +1,222 @@
+"""What a method's silo half works with: k silos' data and the few things one can do with k rows on them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.engine.plan import Plan
+from coterie.engine.rows import Model
+from coterie.engine.solver import Gradient, Optimizer
+from coterie.engine.store import Store
+from coterie.keys import generator
+from coterie.wire import Predictor, Record, State, rows, stack
+
+S = TypeVar("S", bound=Record)
+
+# How many samples are evaluated at once, over all rows: enough to fill the machine, few enough to fit it.
+SAMPLES_AT_ONCE = {"cpu": 4096, "cuda": 65536}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One mini-batch of each of k silos."""
+
+    x: Tensor  # (k, b, ...)
+    y: Tensor  # (k, b, ...)
+    index: Tensor  # (k, b) the sample's position in its silo's training set
+    real: Tensor  # (k, b) 1 for a sample, 0 for the filling of a partial batch
+    keys: Tensor  # (k,) for dropout
+    lr: float
+    round: int
+
+    def of(self, per_sample: Tensor) -> Tensor:
+        """This batch's part of something known of every training sample: (k, n) -> (k, b), (k, c, n) -> (k, c, b)."""
+        if per_sample.ndim == 2:
+            return per_sample.gather(1, self.index)
+        return per_sample.gather(2, self.index[:, None].expand(-1, per_sample.shape[1], -1))
+
+
+class Weights(State):
+    """Plain local training: one model and its optimiser."""
+
+    w: Tensor = rows("the model", "d")
+    opt: Record
+
+
+@dataclass(frozen=True)
+class Task:
+    """k silos of a federation in one round."""
+
+    model: Model
+    store: Store
+    silos: Tensor  # (k,) rows of the store, the silo with the most training steps first
+    optimizer: Optimizer
+    batch_size: int
+    epochs: int  # of local training in a round
+    lr: float
+    round: int  # counted from 0
+    seed: int
+
+    @property
+    def k(self) -> int:
+        """How many silos."""
+        return len(self.silos)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(self.store.names[i] for i in self.silos.tolist())
+
+    def counts(self, split: str = "train") -> Tensor:
+        """How many samples each has: (k,)."""
+        return torch.from_numpy(self.store[split].count).to(self.store.device)[self.silos]
+
+    def take(self, index: Tensor | slice) -> "Task":
+        """Some of these silos."""
+        return replace(self, silos=self.silos[index])
+
+    def rng(self, purpose: str, row: int) -> np.random.Generator:
+        """A silo's own generator for a purpose of this round."""
+        return generator(self.seed, purpose, self.round, self.names[row])
+
+    def start(self, common: bool = True) -> Tensor:
+        """First models (k, d) for silos that have none."""
+        return self.model.starts(self.seed, self.names, common)
+
+    # The gradient primitive, and its two companions.
+
+    def grad(self, models: Tensor, batch: Batch, weight: Tensor | None = None) -> Gradient:
+        """Gradients of the mean loss of each row on its silo's batch.
+
+        models (k, d), or (k, c, d) for c models of each silo; `weight` (k, b) or (k, c, b) multiplies the samples'
+        losses before the mean over the batch.
+        """
+        lead = models.shape[:-1]
+        flat = models.reshape(-1, models.shape[-1]).detach().requires_grad_()
+        x, y, real, keys = (_repeated(t, len(flat) // len(batch.x)) for t in (batch.x, batch.y, batch.real, batch.keys))
+        with torch.enable_grad():
+            out, buffers = self.model.forward(flat, x, training=True, keys=keys)
+            losses = self.model.sample_losses(out, y)
+            losses = losses * real if weight is None else losses * real * weight.reshape(real.shape)
+            means = losses.sum(1) / real.sum(1)
+            (grads,) = torch.autograd.grad(means.sum(), flat)
+        if buffers is not None:
+            buffers = buffers.reshape(*lead, -1)
+        return Gradient(grads.reshape(models.shape), means.detach().reshape(lead), buffers)
+
+    @torch.no_grad()
+    def losses(self, models: Tensor, split: str = "train") -> Tensor:
+        """The loss of every sample of a split: (k, n) or (k, c, n), 0 where a silo has fewer than n."""
+        parts = [
+            self.model.sample_losses(out, y).reshape(*models.shape[:-1], -1)
+            * (real if models.ndim == 2 else real[:, None])
+            for out, y, real in self._outputs(models, split)
+        ]
+        return torch.cat(parts, -1)
+
+    @torch.no_grad()
+    def predict(self, predictor: Predictor, x: Tensor) -> Tensor:
+        """Class probabilities (k, b, C, ...) of each silo's model, or values for regression, on x (k, b, ...)."""
+        models = predictor.models
+        flat = models.reshape(-1, models.shape[-1])
+        each = len(flat) // len(models)
+        out, _ = self.model.forward(flat, _repeated(x, each), training=False)
+        out = out.softmax(2) if self.model.classes else out
+        if predictor.weights is None:
+            return out
+        return torch.einsum("kc,kc...->k...", predictor.weights, out.reshape(*models.shape[:2], *out.shape[1:]))
+
+    @torch.no_grad()
+    def measure(self, predictor: Predictor, split: str) -> dict[str, Tensor]:
+        """Mean loss and, for classes, accuracy of each silo's model on a split: (k,) each, NaN for an empty split."""
+        total: dict[str, Tensor] = {}
+        for x, y, real in self._samples(split):
+            out = self.predict(predictor, x)
+            if self.model.classes:
+                hits = (out.argmax(2) == y).reshape(*y.shape[:2], -1).to(out.dtype).mean(-1)
+                chosen = out.gather(2, y.unsqueeze(2)).squeeze(2).clamp_min(1e-30).log()
+                values = {"accuracy": hits, "loss": -chosen.reshape(*y.shape[:2], -1).mean(-1)}
+            else:
+                values = {"loss": self.model.sample_losses(out, y)}
+            for name, value in values.items():
+                total[name] = total.get(name, torch.zeros((), device=value.device)) + (value * real).sum(1)
+        counts = self.counts(split)
+        return {name: value / counts for name, value in total.items()}
+
+    # Loops. The engine owns them; a method hands over what one step does.
+
+    def run(self, step: Callable[["Task", S, Batch], S], state: S, purpose: str, epochs: int | None = None) -> S:
+        """Take `step` over some epochs (default: a round's) of every silo's own data; small silos finish earlier."""
+        epochs = self.epochs if epochs is None else epochs
+        counts = self.store["train"].count[self.silos.cpu().numpy()]
+        plan = Plan(self.names, counts, self.batch_size, epochs, self.seed, purpose, self.round)
+        order = torch.from_numpy(plan.order).to(self.store.device)
+        noise = torch.from_numpy(plan.noise).to(self.store.device)
+        task, finished = self, list[S]()
+        for t in range(order.shape[1]):
+            active = plan.active(t)
+            if active < task.k:
+                finished.append(state.take(slice(active, task.k)))
+                state, task = state.take(slice(0, active)), task.take(slice(0, active))
+            whole = slice(0, active)
+            groups = list(plan.alike(t)) if self.model.couples_samples else [whole]
+            if len(groups) == 1:
+                state = step(task, state, task._batch(order[whole, t], noise[whole, t]))
+                continue
+            for group in groups:
+                part = task.take(group)
+                made = step(part, state.take(group), part._batch(order[group, t], noise[group, t]))
+                state = state.put(group, made)
+        return stack([state, *reversed(finished)])
+
+    def fit(self, models: Tensor, purpose: str, epochs: int | None = None) -> Tensor:
+        """Plain local training of one model per silo."""
+        state = Weights(w=models, opt=self.optimizer.init(models))
+        return self.run(plain_step, state, purpose, epochs).w
+
+    def first_batch(self) -> Batch:
+        """Each silo's first samples, for a trial."""
+        size = min(self.batch_size, int(self.counts().min()))
+        index = torch.arange(size, device=self.store.device).expand(self.k, -1)
+        return self._batch(index, torch.zeros(self.k, dtype=torch.int64, device=self.store.device))
+
+    def _batch(self, index: Tensor, keys: Tensor) -> Batch:
+        if self.model.couples_samples:
+            index = index[:, index[0] >= 0]
+        filled = index >= 0
+        index = index.clamp_min(0)
+        x, y = self.store["train"].gather(self.silos, index)
+        return Batch(x, y, index, filled.to(self.model.dtype), keys, self.lr, self.round)
+
+    def _samples(self, split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """All samples of a split, a stack of (k, b) at a time, and which of them are real."""
+        ragged = self.store[split]
+        counts = self.counts(split)
+        longest = int(counts.max())
+        at_once = max(1, SAMPLES_AT_ONCE.get(self.store.device.type, 4096) // self.k)
+        for first in range(0, longest, at_once):
+            index = torch.arange(first, min(first + at_once, longest), device=self.store.device)
+            real = index < counts[:, None]
+            x, y = ragged.gather(self.silos, torch.where(real, index, 0))
+            yield x, y, real.to(self.model.dtype)
+
+    def _outputs(self, models: Tensor, split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        flat = models.reshape(-1, models.shape[-1])
+        each = len(flat) // len(models)
+        for x, y, real in self._samples(split):
+            out, _ = self.model.forward(flat, _repeated(x, each), training=False)
+            yield out, _repeated(y, each), real
+
+
+def plain_step(task: Task, state: Weights, batch: Batch) -> Weights:
+    """One optimiser step on the silo's own loss."""
+    w, opt = task.optimizer.step(state.w, task.grad(state.w, batch), state.opt, batch.lr)
+    return state.replace(w=w, opt=opt)
+
+
+def _repeated(t: Any, each: int) -> Any:
+    return t if each == 1 else t.repeat_interleave(each, 0)

@@ -1,0 +1,47 @@
+"""How silos train: the `[train]` table of a study."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from coterie.options import option
+
+
+@dataclass(frozen=True)
+class Training:
+    """Rounds, local training and who takes part."""
+
+    rounds: int = option(30, "rounds of the federation", low=1)
+    local_epochs: int = option(5, "epochs of local training in a round", low=1)
+    batch_size: int = option(32, "samples of a mini-batch", low=1)
+    optimizer: Literal["sgd", "adam"] = option("sgd", "the silos' optimiser; it starts afresh each round")
+    lr: float = option(0.05, "learning rate", above=0)
+    momentum: float = option(0.0, "momentum of sgd", low=0, below=1)
+    weight_decay: float = option(0.0, "weight decay", low=0)
+    schedule: Literal["constant", "steps", "cosine"] = option("constant", "how the learning rate falls over the rounds")
+    schedule_at: tuple[float, ...] = option(
+        (0.5, 0.75), "shares of the rounds after which `steps` lowers it", low=0, high=1
+    )
+    schedule_factor: float = option(0.1, "what `steps` multiplies it with", above=0, high=1)
+    participation: float = option(1.0, "share of the silos that a round asks", above=0, high=1)
+    drop: float = option(0.0, "share of the replies that are lost", low=0, high=1)
+    buffers: Literal["shared", "local"] = option(
+        "shared", "BatchNorm's statistics: averaged like weights, or kept local"
+    )
+    measure_every: int = option(1, "rounds between measurements", low=1)
+    measure: tuple[Literal["train", "validation", "test"], ...] = option(
+        ("train", "validation", "test"), "splits that are measured"
+    )
+
+    def lr_at(self, round: int) -> float:
+        """The learning rate of a round counted from 0."""
+        done = round / self.rounds
+        if self.schedule == "steps":
+            return self.lr * self.schedule_factor ** sum(done >= share for share in self.schedule_at)
+        if self.schedule == "cosine":
+            return self.lr * (1 + math.cos(math.pi * done)) / 2
+        return self.lr
+
+    def measures(self, round: int) -> bool:
+        """Whether to measure after this many rounds."""
+        return round % self.measure_every == 0 or round == self.rounds

@@ -1,0 +1,146 @@
+"""What a study reports of each method, from the long table of its results.
+
+A row of it is one `value` of a method, seed, round, silo, split and measure.
+
+A study without accuracy (regression) is scored by its test loss, lower better: the same keys with other names
+(`best_loss`, `last_loss`, `val_picked_loss`, `weighted_loss`, `bottom_decile_loss`), not scaled to percent.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from pandas import DataFrame, Series
+
+from coterie.errors import BadInput
+
+KEYS = ["method", "seed", "round", "silo", "split", "measure"]
+COSTS = ["bytes_up", "bytes_down", "train_seconds"]
+
+
+def summarize(
+    results: DataFrame, sizes: Mapping[str, int], extras: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> dict[str, dict[str, Any]]:
+    """The scores of every method, in the order of `results`: means over seeds, and each seed's own under `per_seed`."""
+    missing = {*KEYS, "value"} - set(results.columns)
+    if missing:
+        raise BadInput(f"results: missing columns {', '.join(sorted(missing))}")
+    if results.duplicated(KEYS).any():
+        row = results[results.duplicated(KEYS)].iloc[0]
+        raise BadInput(f"results: two values for {', '.join(f'{k} {row[k]}' for k in KEYS)}")
+    return {
+        str(name): _summarize_method(str(name), runs, sizes, extras.get(str(name), []))
+        for name, runs in results.groupby("method", sort=False, observed=True)
+    }
+
+
+def by_round(runs: DataFrame, measure: str, split: str) -> DataFrame:
+    """Rounds × silos of one method and seed; a round that measured fewer silos than another is left out."""
+    # A mean over the easy silos alone would otherwise win.
+    part = runs[(runs["measure"] == measure) & (runs["split"] == split)]
+    if measure.startswith("loss"):
+        # A loss that is not a number is a model that diverged: the worst, never a silo to skip.
+        part = part.assign(value=part["value"].fillna(np.inf))
+    grid = part.pivot(index="round", columns="silo", values="value").sort_index()[part["silo"].unique()]
+    measured = grid.notna().sum(axis=1)
+    return grid[(measured == measured.max()) & (measured > 0)]
+
+
+def _summarize_method(
+    name: str, runs: DataFrame, sizes: Mapping[str, int], extras: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    seeds = [int(seed) for seed in runs["seed"].unique()]
+    if extras and len(extras) != len(seeds):
+        raise BadInput(f"{name}: {len(extras)} records of bytes and seconds for {len(seeds)} seeds")
+    measured = set(runs.loc[(runs["split"] == "test") & runs["value"].notna(), "measure"])
+    measure = "accuracy" if "accuracy" in measured else "loss"
+    cloud = f"{measure}_cloud" in measured
+    costs = {extra.get("seed", seed): extra for seed, extra in zip(seeds, extras, strict=False)}
+
+    per_seed, silos, cloud_silos = [], [], []
+    for seed in seeds:
+        run = runs[runs["seed"] == seed]
+        scores, at_best = _score(run, measure, sizes, f"{name}, seed {seed}")
+        silos.append(at_best)
+        if cloud:
+            of_cloud, at_cloud_best = _score(run, f"{measure}_cloud", sizes, f"{name} (cloud), seed {seed}")
+            best = _key("bmta", measure)
+            scores[f"{best}_cloud"] = of_cloud[best]
+            cloud_silos.append(at_cloud_best)
+        per_seed.append({"seed": seed, **scores, **{key: costs.get(seed, {}).get(key) for key in COSTS}})
+
+    summary: dict[str, Any] = {key: _mean([seed[key] for seed in per_seed]) for key in per_seed[0] if key != "seed"}
+    if len(seeds) > 1:
+        best = _key("bmta", measure)
+        summary[f"{best}_std"] = float(np.std([seed[best] for seed in per_seed], ddof=1))
+    if float(summary["best_round"]).is_integer():
+        summary["best_round"] = int(summary["best_round"])
+    summary["per_silo"] = _mean_per_silo(silos)
+    if cloud:
+        summary["per_silo_cloud"] = _mean_per_silo(cloud_silos)
+    summary["per_seed"] = per_seed
+    return summary
+
+
+def _score(run: DataFrame, measure: str, sizes: Mapping[str, int], where: str) -> tuple[dict[str, Any], Series]:
+    """The scalars of one seed, and every silo's score at the best round."""
+    lower_better = measure.startswith("loss")
+    test = _after_training(by_round(run, measure, "test")) * (1 if lower_better else 100)
+    if test.empty:
+        raise BadInput(f"{where}: no test {measure} in the results")
+    validation = _after_training(by_round(run, measure, "validation"))
+    validation = validation[validation.index.isin(test.index)]
+    means = test.mean(axis=1)
+    best = _best_round(means, lower_better)
+    at_best = test.loc[best].dropna()
+    unknown = [silo for silo in at_best.index if silo not in sizes]
+    if unknown:
+        raise BadInput(f"{where}: no test size for silo '{unknown[0]}'")
+    weights = np.array([sizes[silo] for silo in at_best.index], dtype=float)
+    if weights.sum() <= 0:
+        raise BadInput(f"{where}: the test sizes sum to {weights.sum():g}")
+    picked = None if validation.empty else _best_round(validation.mean(axis=1), lower_better)
+    scores = {
+        "bmta": float(means[best]),
+        "best_round": best,
+        "last": float(means.iloc[-1]),
+        "val_picked": None if picked is None else float(means[picked]),
+        "weighted": float(np.average(at_best.to_numpy(dtype=float), weights=weights)),
+        "bottom_decile": _bottom_decile(at_best.to_numpy(dtype=float), lower_better),
+    }
+    return {_key(key, measure): value for key, value in scores.items()}, at_best
+
+
+def _bottom_decile(scores: "np.ndarray[Any, Any]", lower_better: bool) -> float:
+    """The 10th percentile over silos of how well they do (of a loss, the 90th)."""
+    if not np.isfinite(scores).all():  # interpolating between infinities is not a number
+        return float(np.quantile(scores, 0.9, method="higher"))
+    return float(np.quantile(scores, 0.9 if lower_better else 0.1))
+
+
+def _after_training(grid: DataFrame) -> DataFrame:
+    """Without round 0, the untrained model, unless there is nothing else."""
+    trained = grid[grid.index > 0]
+    return grid if trained.empty else trained
+
+
+def _best_round(means: Series, lower_better: bool) -> int:
+    """The earliest of the best rounds; rounded, since equal means can differ in the last bit."""
+    rounded = means.round(12)
+    return int(rounded.idxmin() if lower_better else rounded.idxmax())
+
+
+def _key(key: str, measure: str) -> str:
+    if key == "best_round" or not measure.startswith("loss"):
+        return key
+    return "best_loss" if key == "bmta" else f"{key}_loss"
+
+
+def _mean(values: list[Any]) -> float | None:
+    """A mean over all seeds, or nothing: a mean over some of them compares with no other method's."""
+    return None if any(value is None for value in values) else float(np.mean(values))
+
+
+def _mean_per_silo(seeds: list[Series]) -> dict[str, float]:
+    table = DataFrame(seeds)
+    return {str(silo): float(value) for silo, value in table.mean().items()}

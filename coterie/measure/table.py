@@ -1,0 +1,106 @@
+"""The summary of a study as a table: methods × measures, the best of each score marked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+MARK = "*"  # so that the best shows without colour
+
+ACCURACY = {
+    "bmta": "BMTA",
+    "bmta_cloud": "cloud BMTA",
+    "best_round": "best round",
+    "last": "last",
+    "val_picked": "val-picked",
+    "weighted": "weighted",
+    "bottom_decile": "bottom decile",
+}
+LOSS = {
+    "best_loss": "best loss",
+    "best_loss_cloud": "cloud best",
+    "best_round": "best round",
+    "last_loss": "last loss",
+    "val_picked_loss": "val-picked",
+    "weighted_loss": "weighted",
+    "bottom_decile_loss": "bottom decile",
+}
+COSTS = {"bytes_up": "MB up", "bytes_down": "MB down", "train_seconds": "seconds"}
+UNSCORED = {"best_round", *COSTS}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry as text, and whether it is the best of its column."""
+
+    text: str
+    best: bool = False
+
+
+def scored_by_loss(summary: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether this is a study of regression."""
+    return any("best_loss" in scores for scores in summary.values())
+
+
+def summary_cells(summary: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], dict[str, list[Cell]]]:
+    """The headings and, per method in study order, the cells under them."""
+    columns = {
+        key: heading
+        for key, heading in {**(LOSS if scored_by_loss(summary) else ACCURACY), **COSTS}.items()
+        if not key.endswith("_cloud") or any(key in scores for scores in summary.values())
+    }
+    rows: dict[str, list[Cell]] = {method: [] for method in summary}
+    for key in columns:
+        values = {method: scores.get(key) for method, scores in summary.items()}
+        texts = {method: _text(key, value) for method, value in values.items()}
+        best = _best(key, values)
+        for method, scores in summary.items():
+            spread = scores.get(f"{key}_std")
+            text = texts[method] + ("" if spread is None else f"±{_text(key, spread)}")
+            # Compared as printed: of two equal figures, one marked and one not would puzzle.
+            rows[method].append(Cell(text, best is not None and texts[method] == texts[best]))
+    return list(columns.values()), rows
+
+
+def summary_table(summary: Mapping[str, Mapping[str, Any]]) -> Table:
+    """The summary for a terminal of 100 columns."""
+    headings, rows = summary_cells(summary)
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        pad_edge=False,
+        show_edge=False,
+        caption=f"{MARK} best of its column. {headings[0]} picks its round on test data, val-picked on validation.",
+        caption_justify="left",
+    )
+    table.add_column("method", overflow="fold", vertical="bottom")
+    for heading in headings:
+        table.add_column(
+            heading.replace(" ", "\n").replace("-", "-\n"), justify="right", no_wrap=True, vertical="bottom"
+        )
+    for method, cells in rows.items():
+        table.add_row(
+            Text(method), *(Text(c.text + MARK, "bold green") if c.best else Text(c.text + " ") for c in cells)
+        )
+    return table
+
+
+def _best(key: str, values: Mapping[str, Any]) -> str | None:
+    scored = {method: value for method, value in values.items() if value is not None}
+    if key in UNSCORED or len(scored) < 2:
+        return None
+    return (min if "loss" in key else max)(scored, key=lambda method: float(scored[method]))
+
+
+def _text(key: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if key == "best_round":
+        return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+    if key in COSTS:
+        amount = value if key == "train_seconds" else value / 1e6
+        return f"{amount:.2g}" if amount < 1 else f"{amount:,.1f}" if amount < 1000 else f"{amount:,.0f}"
+    return f"{value:.4g}" if "loss" in key else f"{value:.2f}"

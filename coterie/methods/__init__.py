@@ -1,0 +1,39 @@
+"""The registry: a method is one file and one line here."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from coterie.errors import BadInput, nearest
+from coterie.methods.fedamp import FedAMP
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.fedavg_ft import FedAvgFT
+from coterie.methods.fedavg_local import FedAvgLocal
+from coterie.methods.fedprox import FedProx
+from coterie.methods.fedprox_ft import FedProxFT
+from coterie.methods.heurfedamp import HeurFedAMP
+from coterie.methods.method import Method
+from coterie.methods.separate import Separate
+from coterie.options import parse
+
+METHODS: dict[str, type[Method]] = {
+    "separate": Separate,
+    "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "fedavg-local": FedAvgLocal,
+    "fedavg-ft": FedAvgFT,
+    "fedprox-ft": FedProxFT,
+    "fedamp": FedAMP,
+    "heurfedamp": HeurFedAMP,
+}
+
+
+def method_class(name: str) -> type[Method]:
+    """The method of that name."""
+    if name not in METHODS:
+        raise BadInput(f"unknown method '{name}'; {nearest(name, METHODS)}")
+    return METHODS[name]
+
+
+def make(name: str, options: Mapping[str, Any]) -> Method:
+    """A method with its hyper-parameters, from a table of a study."""
+    return parse(method_class(name), options, f"[methods.{name}]")

@@ -1,0 +1,102 @@
+"""Who is like whom: distances, similarities and the attention weights made of them, over all rows at once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BLOCK = 1 << 18  # columns at a time, so that a float64 copy of all rows never exists
+
+
+def gram(rows: Tensor, centre: bool = False) -> Tensor:
+    """Inner products (m, m) of rows (m, d), accumulated in float64."""
+    total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    for first in range(0, rows.shape[1], BLOCK):
+        block = rows[:, first : first + BLOCK].double()
+        if centre:
+            block = block - block.mean(0)
+        total += block @ block.T
+    return total
+
+
+def squared_distances(rows: Tensor) -> Tensor:
+    """‖w_i − w_j‖² (m, m) in float64; rows are centred first, since models that start alike cancel otherwise."""
+    inner = gram(rows, centre=True)
+    norms = inner.diagonal()
+    distances = (norms[:, None] + norms[None, :] - 2 * inner).clamp_min(0)
+    return distances.fill_diagonal_(0)
+
+
+def cosines(rows: Tensor) -> Tensor:
+    """cos(w_i, w_j) (m, m) in float64; a zero row is like nobody."""
+    inner = gram(rows)
+    norms = inner.diagonal().sqrt()
+    return (inner / (norms[:, None] * norms[None, :]).clamp_min(1e-300)).clamp(-1, 1)
+
+
+@dataclass(frozen=True)
+class Inducing:
+    """An attention-inducing function A of the squared distance t (AMP Definition 1) with its derivative."""
+
+    value: Callable[[Tensor, float], Tensor]  # A(t)
+    slope: Callable[[Tensor, float], Tensor]  # A'(t)
+    log_slope: Callable[[Tensor, float], Tensor]  # log A'(t), exact where A' underflows
+
+
+def _scad(t: Tensor, sigma: float, a: float = 3.7) -> Tensor:
+    middle = (2 * a * sigma * t - t * t - sigma * sigma) / (2 * (a - 1))
+    end = torch.full_like(t, sigma * sigma * (a + 1) / 2)
+    return torch.where(t <= sigma, sigma * t, torch.where(t <= a * sigma, middle, end))
+
+
+def _scad_slope(t: Tensor, sigma: float, a: float = 3.7) -> Tensor:
+    return torch.where(t <= sigma, torch.full_like(t, sigma), (a * sigma - t).clamp_min(0) / (a - 1))
+
+
+def _mcp(t: Tensor, sigma: float, a: float = 3.0) -> Tensor:
+    return torch.where(t <= a * sigma, sigma * t - t * t / (2 * a), torch.full_like(t, a * sigma * sigma / 2))
+
+
+def _mcp_slope(t: Tensor, sigma: float, a: float = 3.0) -> Tensor:
+    return (sigma - t / a).clamp_min(0)
+
+
+def _root(t: Tensor, sigma: float) -> Tensor:
+    return torch.where(t <= sigma * sigma, t / (2 * sigma), t.clamp_min(sigma * sigma).sqrt() - sigma / 2)
+
+
+def _root_slope(t: Tensor, sigma: float) -> Tensor:
+    return 0.5 / t.clamp_min(sigma * sigma).sqrt()
+
+
+INDUCING = {
+    "negative-exponential": Inducing(
+        lambda t, s: -torch.expm1(-t / s), lambda t, s: torch.exp(-t / s) / s, lambda t, s: -t / s
+    ),
+    "tamed-root": Inducing(_root, _root_slope, lambda t, s: _root_slope(t, s).log()),
+    "scad": Inducing(_scad, _scad_slope, lambda t, s: _scad_slope(t, s).log()),
+    "mcp": Inducing(_mcp, _mcp_slope, lambda t, s: _mcp_slope(t, s).log()),
+}
+
+
+def median_distance(distances: Tensor) -> float:
+    """The median squared distance between two different rows: a scale for σ that needs no search."""
+    m = len(distances)
+    if m < 2:
+        return 1.0
+    apart = distances[~torch.eye(m, dtype=torch.bool, device=distances.device)]
+    return float(apart.median()) or 1.0  # rows that are all equal have no scale; any will do
+
+
+def attend(scores: Tensor, tau: Tensor | float) -> Tensor:
+    """ξ (m, m): 1 − τ on oneself and τ over the others by a softmax of their scores.
+
+    A stable softmax: at d = 10⁶ plain exponentials underflow and everyone would be alone in silence. Whoever has no
+    one to attend to (all scores −∞, or a federation of one) keeps itself whole.
+    """
+    others = scores.clone().fill_diagonal_(-torch.inf)
+    weights = torch.nan_to_num(others.softmax(1))
+    share = torch.as_tensor(tau, dtype=scores.dtype, device=scores.device).expand(len(scores))
+    weights = share[:, None] * weights
+    return weights + torch.diag(1 - weights.sum(1))

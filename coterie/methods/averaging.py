@@ -1,0 +1,60 @@
+"""The server half of every method with one global model: the mean of the silos' models, weighted by their samples."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from coterie.methods.method import Cohort, Down, Method, Model, Predictor, Roster, Server, Task, Up, spread
+from coterie.wire import rows, shared
+
+
+def weighted_mean(models: Tensor, weights: Tensor) -> Tensor:
+    """Σ_i weights_i models_i / Σ_i weights_i, over the first axis."""
+    share = (weights / weights.sum()).to(models.dtype)
+    return torch.einsum("i,i...->...", share, models)
+
+
+class Global(Server):
+    """The global model."""
+
+    w: Tensor = shared("the global model", "d")
+
+
+class GlobalDown(Down):
+    """The global model, the same for all."""
+
+    w: Tensor = shared("the global model", "d")
+
+
+class ModelUp(Up):
+    """A silo's model after local training."""
+
+    w: Tensor = rows("the silo's model after local training", "d", seen_by="server")
+
+
+@dataclass(frozen=True)
+class GlobalModel(Method):
+    """What FedAvg's server does; the methods built on it differ in what silos do."""
+
+    down: ClassVar[type[Down]] = GlobalDown
+    up: ClassVar[type[Up]] = ModelUp
+
+    def open(self, roster: Roster, model: Model) -> Global:
+        return Global(w=model.start(roster.seed))
+
+    def send(self, server: Global, cohort: Cohort) -> GlobalDown:
+        return GlobalDown(w=server.w)
+
+    def receive(self, server: Global, cohort: Cohort, up: ModelUp) -> Global:
+        # McMahan et al., Algorithm 1: w ← Σ_k n_k/n w_k, over those who replied
+        return Global(w=weighted_mean(up.w, cohort.sizes))
+
+    def host(self, server: Global, guests: Roster, up: None) -> GlobalDown:
+        return GlobalDown(w=server.w)
+
+
+def global_predictor(task: Task, down: GlobalDown) -> Predictor:
+    """The global model for every silo."""
+    return Predictor(models=spread(down.w, task.k))

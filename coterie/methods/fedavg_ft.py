@@ -1,0 +1,29 @@
+"""FedAvg-FT: the global model of FedAvg, fine-tuned by each silo. FedEM's "FedAvg+" is this with one epoch."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.finetune import FineTuned
+from coterie.methods.method import Down, Method, Up
+from coterie.options import option
+
+
+@dataclass(frozen=True)
+class FedAvgFT(FineTuned):
+    """FedAvg, fine-tuned on each silo's own data when it is used."""
+
+    paper: ClassVar[str] = "Wang et al., 2019, on McMahan et al., AISTATS 2017"
+    summary: ClassVar[str] = "FedAvg's global model, fine-tuned by each silo on its own data"
+    down: ClassVar[type[Down]] = FedAvg.down
+    up: ClassVar[type[Up]] = FedAvg.up
+
+    ft_epochs: int = option(1, "epochs of fine-tuning", low=1)
+
+    @property
+    def base(self) -> Method:
+        return FedAvg()
+
+    @property
+    def epochs(self) -> int:
+        return self.ft_epochs

@@ -1,0 +1,39 @@
+"""FedProx: FedAvg whose silos are pulled back to the global model while they train.
+
+Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020. Every silo does the same number of epochs
+(the paper's γ-inexact solutions are those of its local optimiser).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coterie.methods.averaging import GlobalDown, GlobalModel, ModelUp, global_predictor
+from coterie.methods.method import Batch, Nothing, Predictor, Task, spread
+from coterie.methods.proximal import Pulled, at_centre, pulled_step
+from coterie.options import option
+
+
+@dataclass(frozen=True)
+class FedProx(GlobalModel):
+    """One global model; local loss + μ/2 ‖w − w_global‖²."""
+
+    paper: ClassVar[str] = "Li et al., MLSys 2020"
+    summary: ClassVar[str] = "FedAvg with a pull towards the global model during local training"
+
+    mu: float = option(0.1, "μ, the strength of the pull", low=0)
+
+    def begin(self, task: Task, down: GlobalDown, private: Nothing) -> Pulled:
+        return at_centre(task, spread(down.w, task.k), self.mu)
+
+    def step(self, task: Task, state: Pulled, batch: Batch) -> Pulled:
+        return pulled_step(task, state, batch)  # eq. 2: F_k(w) + μ/2 ‖w − w^t‖²
+
+    def end(self, task: Task, state: Pulled, down: GlobalDown, private: Nothing) -> tuple[ModelUp, Nothing]:
+        return ModelUp(w=state.w), private
+
+    def personal(self, task: Task, down: GlobalDown, private: Nothing) -> Predictor:
+        return global_predictor(task, down)
+
+    def adapt(self, task: Task, down: GlobalDown, private: None) -> tuple[None, Nothing]:
+        """A newcomer gets the global model."""
+        return None, Nothing()

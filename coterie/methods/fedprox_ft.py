@@ -1,0 +1,30 @@
+"""FedProx-FT: the global model of FedProx, fine-tuned by each silo."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coterie.methods.fedprox import FedProx
+from coterie.methods.finetune import FineTuned
+from coterie.methods.method import Down, Method, Up
+from coterie.options import option
+
+
+@dataclass(frozen=True)
+class FedProxFT(FineTuned):
+    """FedProx, fine-tuned on each silo's own data when it is used."""
+
+    paper: ClassVar[str] = "Wang et al., 2019, on Li et al., MLSys 2020"
+    summary: ClassVar[str] = "FedProx's global model, fine-tuned by each silo on its own data"
+    down: ClassVar[type[Down]] = FedProx.down
+    up: ClassVar[type[Up]] = FedProx.up
+
+    mu: float = option(0.1, "μ, the strength of the pull during training", low=0)
+    ft_epochs: int = option(1, "epochs of fine-tuning", low=1)
+
+    @property
+    def base(self) -> Method:
+        return FedProx(mu=self.mu)
+
+    @property
+    def epochs(self) -> int:
+        return self.ft_epochs

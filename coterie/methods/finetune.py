@@ -1,0 +1,28 @@
+"""Fine-tuning: any method's personal model, trained a little on the silo's own data before it is used.
+
+Wang et al., "Federated Evaluation of On-device Personalization", 2019. Nothing of it is ever sent: each evaluation
+starts again from the method's model, so the federation does not notice.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.errors import BadInput
+from coterie.methods.method import Predictor, Task
+from coterie.methods.wrapper import Wrapper
+
+
+@dataclass(frozen=True)
+class FineTuned(Wrapper):
+    """Fine-tunes the model of the method inside."""
+
+    @property
+    def epochs(self) -> int:
+        """How long."""
+        raise NotImplementedError
+
+    def personal(self, task: Task, down: Any, private: Any) -> Predictor:
+        model = self.base.personal(task, down, private)
+        if model.weights is not None:
+            raise BadInput("fine-tuning needs a single model; this method predicts with a mixture of several")
+        return Predictor(models=task.fit(model.models, "finetune", self.epochs))

@@ -1,0 +1,106 @@
+"""Message passing between silos: the server keeps every silo's last model and mixes a cloud model for each of them.
+
+What FedAMP and HeurFedAMP share; they differ in who attends to whom, and how strongly a silo is pulled.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from coterie.methods.method import Cohort, Down, Method, Model, Predictor, Private, Roster, Server, Task, Up
+from coterie.methods.proximal import Pulled
+from coterie.options import option
+from coterie.wire import rows, shared
+
+
+class Models(Server):
+    """The last model of every silo."""
+
+    w: Tensor = rows("the silo's last model w_i", "d")
+    start: Tensor = shared("the random model that a newcomer starts from", "d")
+
+
+class CloudDown(Down):
+    """A silo's personalized cloud model."""
+
+    u: Tensor = rows("the silo's cloud model u_i, a mixture of silos' models", "d")
+
+
+class PersonalUp(Up):
+    """A silo's personal model."""
+
+    w: Tensor = rows("the silo's personal model w_i", "d", seen_by="server; other silos only in a mixture")
+
+
+class Personal(Private):
+    """A silo's own model and, where the hyper-parameters ask for it, what else it must remember."""
+
+    w: Tensor = rows("its personal model w_i", "d")
+    rounds: Tensor | None = rows("rounds it has taken part in, for the warm-up", default=None)
+    beta: Tensor | None = rows("its own β_i", fixed=True, default=None)
+
+
+@dataclass(frozen=True)
+class MessagePassing(Method):
+    """The parts of FedAMP that are not an equation."""
+
+    down: ClassVar[type[Down]] = CloudDown
+    up: ClassVar[type[Up]] = PersonalUp
+    private: ClassVar[type[Private]] = Personal
+
+    common_init: bool = option(True, "all silos start from one random model")
+    warmup_epochs: int = option(0, "epochs that a silo trains alone before its first round", low=0)
+
+    def attention(self, w: Tensor) -> Tensor:
+        """ξ (m, m): the share of each silo's model in each cloud model."""
+        raise NotImplementedError
+
+    def open(self, roster: Roster, model: Model) -> Models:
+        return Models(w=model.starts(roster.seed, roster.names, self.common_init), start=model.start(roster.seed))
+
+    def receive(self, server: Models, cohort: Cohort, up: PersonalUp) -> Models:
+        return server.replace(w=server.w.index_copy(0, cohort.ids, up.w))  # a missing silo's last model stands in
+
+    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Personal:
+        w = model.starts(roster.seed, roster.take(rows).names, self.common_init)
+        return Personal(w=w, rounds=w.new_zeros(len(rows)) if self.warmup_epochs else None)
+
+    def warmed(self, task: Task, u: Tensor, private: Personal) -> Tensor:
+        """Where a silo's training starts: u_i, or in its first round a model it trained alone."""
+        if private.rounds is None or bool((private.rounds > 0).all()):
+            return u
+        return torch.where(private.rounds[:, None] > 0, u, task.fit(u, "warmup", self.warmup_epochs))
+
+    def end(self, task: Task, state: Pulled, down: CloudDown, private: Personal) -> tuple[PersonalUp, Personal]:
+        rounds = None if private.rounds is None else private.rounds + 1
+        return PersonalUp(w=state.w), private.replace(w=state.w, rounds=rounds)
+
+    def personal(self, task: Task, down: CloudDown, private: Personal) -> Predictor:
+        return Predictor(models=private.w)
+
+    def cloud(self, task: Task, down: CloudDown, private: Personal) -> Predictor:
+        return Predictor(models=down.u)
+
+    def host(self, server: Models, guests: Roster, up: PersonalUp | None) -> CloudDown:
+        if up is None:
+            return CloudDown(u=server.start.expand(len(guests), -1))
+        return CloudDown(u=torch.stack([self._mixture(server.w, guest) for guest in up.w]))
+
+    def adapt(self, task: Task, down: CloudDown, private: Personal | None) -> tuple[PersonalUp | None, Personal]:
+        """A newcomer trains alone, is answered with its cloud model, and trains once more from there."""
+        if private is None:
+            w = task.fit(down.u, "arrive")
+            return PersonalUp(w=w), Personal(w=w)
+        state = task.run(self.step, self.begin(task, down, private), "settle")
+        return None, Personal(w=state.w)
+
+    def trace(self, server: Models, private: Personal | None) -> Mapping[str, Tensor]:
+        return {"collaboration": self.attention(server.w)}
+
+    def _mixture(self, members: Tensor, guest: Tensor) -> Tensor:
+        """A guest's cloud model: one attention step against the members' models, and no other guest's."""
+        everyone = torch.cat([members, guest[None]])
+        return self.attention(everyone)[-1].to(everyone.dtype) @ everyone

@@ -1,0 +1,153 @@
+"""The seam: what a method is. Server half sees uploads only; silo half is written over k rows and knows no engine."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from coterie.engine.rows import Model
+from coterie.engine.task import Batch, Task
+from coterie.keys import generator
+from coterie.wire import Down, Predictor, Private, Server, State, Up
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who is in the federation, as every party may know it: the declarations silos make when they join."""
+
+    names: tuple[str, ...]
+    sizes: Tensor  # (m,) training samples of each silo
+    validation: Tensor  # (m,) validation samples of each silo
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def take(self, index: Tensor) -> "Roster":
+        """Some of the silos."""
+        names = tuple(self.names[i] for i in index.tolist())
+        return Roster(names, self.sizes[index], self.validation[index], self.seed)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The silos of one exchange."""
+
+    ids: Tensor  # (k,) their places in the roster
+    round: int
+    roster: Roster
+
+    @property
+    def sizes(self) -> Tensor:
+        """(k,) training samples of each."""
+        return self.roster.sizes[self.ids]
+
+    def rng(self, purpose: str, silo: int) -> np.random.Generator:
+        """A generator for the server's own draws about one silo of the roster."""
+        return generator(self.roster.seed, purpose, self.round, self.roster.names[silo])
+
+
+class Nothing(Private):
+    """A silo that keeps nothing."""
+
+
+class NothingDown(Down):
+    """The server has nothing to say."""
+
+
+class NothingUp(Up):
+    """Nothing leaves the silo."""
+
+
+class NothingKept(Server):
+    """The server keeps nothing."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method's hyper-parameters are its fields; what it does are these functions.
+
+    Types are narrowed by each method to its own records: `Any` here stands for "this method's own".
+    """
+
+    paper: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    down: ClassVar[type[Down]] = NothingDown
+    up: ClassVar[type[Up]] = NothingUp
+    private: ClassVar[type[Private]] = Nothing
+
+    # Server: sees only uploads.
+
+    def open(self, roster: Roster, model: Model) -> Any:
+        """The server's state before the first round."""
+        return NothingKept()
+
+    def send(self, server: Any, cohort: Cohort) -> Any:
+        """What the silos of a cohort are sent, stacked over them."""
+        return NothingDown()
+
+    def receive(self, server: Any, cohort: Cohort, up: Any) -> Any:
+        """The server's state after the uploads of those who replied (at least one)."""
+        return server
+
+    # Silo: k rows.
+
+    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Any:
+        """What the silos at these places of the roster keep before the first round."""
+        return Nothing()
+
+    def begin(self, task: Task, down: Any, private: Any) -> Any:
+        """The state in which local training starts."""
+        raise NotImplementedError
+
+    def step(self, task: Task, state: Any, batch: Batch) -> Any:
+        """One mini-batch for k rows."""
+        raise NotImplementedError
+
+    def end(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
+        """What leaves the silo, and what it keeps."""
+        raise NotImplementedError
+
+    def personal(self, task: Task, down: Any, private: Any) -> Predictor:
+        """The model each silo would deploy, given the server's latest word."""
+        raise NotImplementedError
+
+    def cloud(self, task: Task, down: Any, private: Any) -> Predictor | None:
+        """The model the server keeps for each silo beside the personal one, where a method has such."""
+        return None
+
+    # A silo that arrives after training: `host` and `adapt` alternate until the silo sends nothing more.
+
+    def host(self, server: Any, guests: Roster, up: Any | None) -> Any:
+        """What guests are sent, first on arrival (`up` is None), then in answer to their upload; changes nothing."""
+        return NothingDown()
+
+    def adapt(self, task: Task, down: Any, private: Any | None) -> tuple[Any | None, Any]:
+        """A guest's upload (None: it has settled) and what it keeps."""
+        raise NotImplementedError
+
+    # What a person wants to know.
+
+    def refusal(self, roster: Roster, model: Model) -> str | None:
+        """Why this method cannot run on such a federation, if it cannot."""
+        return None
+
+    def trace(self, server: Any, private: Any) -> Mapping[str, Tensor]:
+        """What to keep of a round for looking at: `collaboration` (m, m) is who learns from whom.
+
+        A simulation passes the silos' private state too; a deployed server cannot, and passes None.
+        """
+        return {}
+
+
+def spread(one: Tensor, k: int) -> Tensor:
+    """A model that all share as k rows: (d,) -> (k, d); rows are left as they are."""
+    return one.expand(k, *one.shape) if one.ndim == 1 else one
+
+
+__all__ = [
+    "Batch", "Cohort", "Down", "Method", "Model", "Nothing", "NothingDown", "NothingKept", "NothingUp", "Predictor",
+    "Private", "Roster", "Server", "State", "Task", "Up", "spread",
+]  # fmt: skip

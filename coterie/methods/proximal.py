@@ -1,0 +1,29 @@
+"""Local training that is pulled towards a centre: argmin F_i(w) + strength/2 ‖w − centre‖²."""
+
+import torch
+from torch import Tensor
+
+from coterie.engine.task import Batch, Task
+from coterie.wire import Record, State, rows
+
+
+class Pulled(State):
+    """A model on a spring."""
+
+    w: Tensor = rows("the model in training", "d")
+    centre: Tensor = rows("what it is pulled towards", "d")
+    strength: Tensor = rows("how strongly")
+    opt: Record
+
+
+def at_centre(task: Task, centre: Tensor, strength: Tensor | float) -> Pulled:
+    """Training starts where the pull is zero; `strength` is one number or one per silo."""
+    strength = torch.as_tensor(strength, dtype=centre.dtype, device=centre.device).expand(len(centre))
+    return Pulled(w=centre, centre=centre, strength=strength, opt=task.optimizer.init(centre))
+
+
+def pulled_step(task: Task, state: Pulled, batch: Batch) -> Pulled:
+    """One optimiser step on the loss and the pull together."""
+    gradient = task.grad(state.w, batch) + state.strength[:, None] * (state.w - state.centre)
+    w, opt = task.optimizer.step(state.w, gradient, state.opt, batch.lr)
+    return state.replace(w=w, opt=opt)

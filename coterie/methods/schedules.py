@@ -1,0 +1,23 @@
+"""Hyper-parameters that change with the round."""
+
+from dataclasses import dataclass
+
+from coterie.options import option
+
+
+@dataclass(frozen=True)
+class StepDecay:
+    """`start`, multiplied by `factor` every `every` rounds."""
+
+    start: float = option(1e4, "value in the first round", above=0)
+    factor: float = option(0.1, "what it is multiplied with", above=0)
+    every: int = option(30, "after how many rounds", low=1)
+
+    def at(self, round: int) -> float:
+        """The value in a round counted from 0."""
+        return self.start * self.factor ** (round // self.every)
+
+
+def at(value: float | StepDecay, round: int) -> float:
+    """A constant or a schedule, in a round counted from 0."""
+    return value.at(round) if isinstance(value, StepDecay) else value

@@ -1,0 +1,50 @@
+"""Separate training: every silo alone. The yardstick of all the others.
+
+The baseline of Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data", AAAI 2021, Section 7.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from coterie.engine.task import Weights, plain_step
+from coterie.methods.method import Batch, Method, Model, NothingDown, NothingUp, Predictor, Private, Roster, Task
+from coterie.options import option
+from coterie.wire import rows
+
+
+class Own(Private):
+    """A silo's own model."""
+
+    w: Tensor = rows("its model", "d")
+
+
+@dataclass(frozen=True)
+class Separate(Method):
+    """Every silo trains alone on its own data."""
+
+    paper: ClassVar[str] = "the baseline of Huang et al., AAAI 2021"
+    summary: ClassVar[str] = "every silo alone; nothing leaves it"
+    private: ClassVar[type[Private]] = Own
+
+    common_init: bool = option(True, "all silos start from one random model")
+
+    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Own:
+        return Own(w=model.starts(roster.seed, roster.take(rows).names, self.common_init))
+
+    def begin(self, task: Task, down: NothingDown, private: Own) -> Weights:
+        return Weights(w=private.w, opt=task.optimizer.init(private.w))
+
+    def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
+        return plain_step(task, state, batch)
+
+    def end(self, task: Task, state: Weights, down: NothingDown, private: Own) -> tuple[NothingUp, Own]:
+        return NothingUp(), Own(w=state.w)
+
+    def personal(self, task: Task, down: NothingDown, private: Own) -> Predictor:
+        return Predictor(models=private.w)
+
+    def adapt(self, task: Task, down: NothingDown, private: None) -> tuple[None, Own]:
+        """A newcomer trains alone for one round."""
+        return None, Own(w=task.fit(task.start(self.common_init), "arrive"))

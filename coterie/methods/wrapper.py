@@ -1,0 +1,58 @@
+"""Methods around methods: a wrapper hands everything on to `base` and changes one thing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from coterie.methods.method import Batch, Cohort, Method, Model, Predictor, Roster, Task
+
+
+@dataclass(frozen=True)
+class Wrapper(Method):
+    """Hands everything on to the method it wraps."""
+
+    @property
+    def base(self) -> Method:
+        """The method inside."""
+        raise NotImplementedError
+
+    def open(self, roster: Roster, model: Model) -> Any:
+        return self.base.open(roster, model)
+
+    def send(self, server: Any, cohort: Cohort) -> Any:
+        return self.base.send(server, cohort)
+
+    def receive(self, server: Any, cohort: Cohort, up: Any) -> Any:
+        return self.base.receive(server, cohort, up)
+
+    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Any:
+        return self.base.enroll(roster, model, rows)
+
+    def begin(self, task: Task, down: Any, private: Any) -> Any:
+        return self.base.begin(task, down, private)
+
+    def step(self, task: Task, state: Any, batch: Batch) -> Any:
+        return self.base.step(task, state, batch)
+
+    def end(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
+        return self.base.end(task, state, down, private)
+
+    def personal(self, task: Task, down: Any, private: Any) -> Predictor:
+        return self.base.personal(task, down, private)
+
+    def cloud(self, task: Task, down: Any, private: Any) -> Predictor | None:
+        return self.base.cloud(task, down, private)
+
+    def host(self, server: Any, guests: Roster, up: Any | None) -> Any:
+        return self.base.host(server, guests, up)
+
+    def adapt(self, task: Task, down: Any, private: Any | None) -> tuple[Any | None, Any]:
+        return self.base.adapt(task, down, private)
+
+    def refusal(self, roster: Roster, model: Model) -> str | None:
+        return self.base.refusal(roster, model)
+
+    def trace(self, server: Any, private: Any) -> Mapping[str, Tensor]:
+        return self.base.trace(server, private)

@@ -1,0 +1,32 @@
+"""The models a study can name: each a function of its options, the shape of a sample and the number of outputs."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from coterie.errors import BadInput, nearest
+from coterie.models.cnn import CNN, cnn
+from coterie.models.linear import MLP, Linear, linear, mlp
+from coterie.options import parse, resolved
+
+Builder = Callable[[Any, tuple[int, ...], int], nn.Module]
+
+MODELS: dict[str, tuple[type, Builder]] = {
+    "linear": (Linear, linear),
+    "mlp": (MLP, mlp),
+    "cnn": (CNN, cnn),
+}
+
+
+def build(
+    table: Mapping[str, Any], shape: tuple[int, ...], outputs: int
+) -> tuple[Callable[[], nn.Module], dict[str, Any]]:
+    """A function that makes the model of a `[model]` table, and the table with every default written back."""
+    options = dict(table)
+    name = options.pop("name", "mlp")
+    if name not in MODELS:
+        raise BadInput(f"[model] name: unknown model '{name}'; {nearest(str(name), MODELS)}")
+    schema, builder = MODELS[name]
+    made: Any = parse(schema, options, f"[model] ({name})")
+    return lambda: builder(made, shape, outputs), {"name": name} | resolved(made)

@@ -1,0 +1,195 @@
+"""Typed, validated options: a frozen dataclass is the schema of a table of a study file.
+
+Every option carries its default, its range and a sentence about itself, so the same declaration checks a study,
+writes every default back into it, and prints `coterie methods NAME`.
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, TypeVar
+
+from coterie.errors import BadInput, nearest
+
+T = TypeVar("T")
+
+
+def option(
+    default: Any,
+    doc: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    choices: Sequence[Any] | None = None,
+) -> Any:
+    """A field with a range: `low`/`high` are included, `above`/`below` are not."""
+    rules = {"low": low, "high": high, "above": above, "below": below, "choices": choices, "doc": doc}
+    if isinstance(default, list | dict):
+        return dataclasses.field(default_factory=lambda: default.copy(), metadata=rules)
+    return dataclasses.field(default=default, metadata=rules)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option as a person reads it."""
+
+    name: str
+    type: str
+    default: Any
+    range: str
+    doc: str
+
+
+def describe(schema: type) -> list[Option]:
+    """The options of a schema, in the order they are declared."""
+    hints = typing.get_type_hints(schema)
+    return [
+        Option(f.name, _say(hints[f.name]), _default(f), _range(f.metadata), f.metadata.get("doc", ""))
+        for f in fields(schema)
+        if f.init
+    ]
+
+
+def parse(schema: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Build `schema` from a table of a study file; `where` names the table in errors, e.g. `[train]`."""
+    if not isinstance(values, Mapping):
+        raise BadInput(f"{where}: expected a table, found {values!r}")
+    known = {f.name: f for f in fields(schema) if f.init}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(schema)
+    for key in values:
+        if key not in known:
+            raise BadInput(f"{where}: unknown key '{key}'; {nearest(str(key), known)}")
+    made = {}
+    for name, f in known.items():
+        if name in values:
+            made[name] = _convert(values[name], hints[name], f"{where} {name}")
+        elif f.default is MISSING and f.default_factory is MISSING:
+            raise BadInput(f"{where}: '{name}' is missing; {f.metadata.get('doc', '')}".rstrip("; "))
+    try:
+        return check(schema(**made), where)
+    except ValueError as error:
+        raise BadInput(f"{where}: {error}") from None
+
+
+def check(options: T, where: str = "") -> T:
+    """Refuse values outside their ranges."""
+    for f in fields(options):  # type: ignore[arg-type]
+        _check_range(getattr(options, f.name), f.metadata, f"{where} {f.name}".strip())
+    return options
+
+
+def resolved(options: Any) -> dict[str, Any]:
+    """The table with every default written back; options that are None are left out."""
+    table = {}
+    for f in fields(options):
+        value = getattr(options, f.name)
+        if not f.init or value is None:
+            continue
+        if dataclasses.is_dataclass(value):
+            value = resolved(value)
+        elif isinstance(value, tuple):
+            value = list(value)
+        table[f.name] = value
+    return table
+
+
+def _default(f: "dataclasses.Field[Any]") -> Any:
+    if f.default_factory is not MISSING:
+        return f.default_factory()
+    return None if f.default is MISSING else f.default
+
+
+def _convert(value: Any, hint: Any, where: str) -> Any:
+    """`value` as the hinted type, with the small courtesies of a hand-written file (3 for 3.0, a list for a tuple)."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        for candidate in arguments:
+            try:
+                return _convert(value, candidate, where)
+            except BadInput as error:
+                if dataclasses.is_dataclass(candidate) and isinstance(value, Mapping):
+                    raise error
+        raise BadInput(f"{where}: expected {_say(hint)}, found {value!r}")
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        if isinstance(value, hint):
+            return value
+        if not isinstance(value, Mapping):
+            raise BadInput(f"{where}: expected a table, found {value!r}")
+        return parse(hint, value, where)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise BadInput(f"{where}: expected a list, found {value!r}")
+        return tuple(_convert(v, arguments[0], f"{where}[{i}]") for i, v in enumerate(value))
+    if origin is typing.Literal:
+        if value in arguments:
+            return value
+        hint_text = nearest(value, map(str, arguments)) if isinstance(value, str) else f"known: {_say(hint)}"
+        raise BadInput(f"{where}: unknown value {value!r}; {hint_text}")
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise BadInput(f"{where}: expected a table, found {value!r}")
+        return {str(k): _convert(v, arguments[1], f"{where}.{k}") for k, v in value.items()}
+    if hint is Any:
+        return value
+    if hint is type(None):
+        if value is None:
+            return None
+    elif hint is float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value):
+            return float(value)
+    elif hint is int:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    elif isinstance(value, hint):
+        return value
+    raise BadInput(f"{where}: expected {_say(hint)}, found {value!r}")
+
+
+def _check_range(value: Any, rules: Mapping[str, Any], where: str) -> None:
+    if isinstance(value, tuple):
+        for i, v in enumerate(value):
+            _check_range(v, rules, f"{where}[{i}]")
+        return
+    choices = rules.get("choices")
+    if choices is not None and value is not None and value not in choices:
+        raise BadInput(f"{where}: unknown value {value!r}; {nearest(str(value), map(str, choices))}")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    within = (
+        (rules.get("low") is None or value >= rules["low"])
+        and (rules.get("high") is None or value <= rules["high"])
+        and (rules.get("above") is None or value > rules["above"])
+        and (rules.get("below") is None or value < rules["below"])
+    )
+    if not within:
+        raise BadInput(f"{where}: {value!r} is out of range; allowed: {_range(rules)}")
+
+
+def _range(rules: Mapping[str, Any]) -> str:
+    if rules.get("choices") is not None:
+        return ", ".join(str(c) for c in rules["choices"])
+    low, above, high, below = (rules.get(k) for k in ("low", "above", "high", "below"))
+    left = f"[{low:g}" if low is not None else f"({above:g}" if above is not None else ""
+    right = f"{high:g}]" if high is not None else f"{below:g})" if below is not None else ""
+    if not left and not right:
+        return ""
+    return f"{left or '(-inf'}, {right or 'inf)'}"
+
+
+def _say(hint: Any) -> str:
+    """A type in a user's words."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_say(a) for a in arguments if a is not type(None))
+    if origin is typing.Literal:
+        return " or ".join(f'"{a}"' for a in arguments)
+    if origin is tuple:
+        return f"list of {_say(arguments[0])}"
+    if origin is dict or dataclasses.is_dataclass(hint):
+        return "table"
+    return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(hint, str(hint))

@@ -1,0 +1,76 @@
+"""Who learns from whom: the collaboration weights of a method as a heat map, round by round."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import BadInput
+from coterie.report.figures import Array, Figure, axis_labels, blank, plotly_objects
+
+MOST_ROUNDS = 25
+MOST_CELLS = 400_000  # about 2 MB of the page
+DIVERGING = [[0, "#D55E00"], [0.5, "rgba(128,128,128,0.12)"], [1, "#0072B2"]]  # zero shows the page, in both themes
+
+
+def collaboration(weights: Array, silos: Sequence[str]) -> Figure:
+    """The weight of every silo (column) in every other's model (row), `weights` being rounds × silos × silos.
+
+    Of many rounds an even choice is shown, the first and the last among them.
+    """
+    weights = np.asarray(weights, dtype=np.float32)
+    if weights.ndim != 3 or weights.shape[1:] != (len(silos), len(silos)) or not weights.size:
+        raise BadInput(f"collaboration: expected rounds × {len(silos)} × {len(silos)} weights, found {weights.shape}")
+    go = plotly_objects()
+    shown = shown_rounds(*weights.shape[:2])
+    names = axis_labels(silos, longest=18)
+    style = _scale(weights[shown])
+    figure = blank(height=480)
+    figure.add_heatmap(
+        z=weights[shown[-1]],
+        x=names,
+        y=names,
+        xgap=1 if len(names) <= 40 else 0,
+        ygap=1 if len(names) <= 40 else 0,
+        hoverongaps=False,
+        hovertemplate="%{y} from %{x}: %{z:.4~g}<extra></extra>",
+        colorbar={"thickness": 10, "outlinewidth": 0, "len": 1, "x": 1.01, "tickfont": {"size": 11}},
+        **style,
+    )
+    figure.frames = [go.Frame(name=str(i + 1), data=[go.Heatmap(z=weights[i])], traces=[0]) for i in shown]
+    if len(shown) > 1:
+        figure.update_layout(sliders=[_slider(shown)])
+    figure.update_xaxes(type="category", showgrid=False, ticks="", tickangle=-90, side="top")
+    figure.update_yaxes(type="category", showgrid=False, ticks="", autorange="reversed")
+    return figure
+
+
+def shown_rounds(rounds: int, silos: int) -> list[int]:
+    """The indices of the rounds the page has room for."""
+    count = max(2, min(rounds, MOST_ROUNDS, MOST_CELLS // silos**2))
+    return sorted({int(i) for i in np.linspace(0, rounds - 1, count).round()})
+
+
+def _scale(weights: Array) -> dict[str, Any]:
+    """Colours up to the largest weight between two silos, which a silo's weight on itself would drown."""
+    between = weights[:, ~np.eye(weights.shape[1], dtype=bool)]
+    between = between[np.isfinite(between)]
+    largest = float(np.abs(between).max()) if between.size else 0.0
+    if largest == 0.0:
+        largest = 1.0
+    if between.size and between.min() < 0:
+        return {"colorscale": DIVERGING, "zmin": -largest, "zmax": largest}
+    return {"colorscale": "Viridis", "zmin": 0.0, "zmax": largest}
+
+
+def _slider(shown: Sequence[int]) -> dict[str, Any]:
+    now = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
+    return {
+        "active": len(shown) - 1,
+        "currentvalue": {"prefix": "after round ", "font": {"size": 13}},
+        "pad": {"t": 24, "b": 4},
+        "ticklen": 4,
+        "minorticklen": 0,
+        "font": {"size": 11},
+        "steps": [{"label": str(i + 1), "method": "animate", "args": [[str(i + 1)], now]} for i in shown],
+    }

@@ -1,0 +1,168 @@
+"""What lives where, as types: `Down` goes to a silo, `Up` leaves it, `Private` never does.
+
+A record is a frozen dataclass of tensors. Each field says whether it has one row per silo (`rows`), is one for all
+(`shared`), or is a bank of models that rows point into (`bank`), so that slicing, stacking, counting bytes and the page
+`docs/wire.md` need to know nothing else about a method.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self, TypeVar, dataclass_transform
+
+import torch
+from torch import Tensor
+
+Index = Tensor | slice
+
+
+def rows(doc: str, *shape: str, seen_by: str = "", fixed: bool = False, default: Any = dataclasses.MISSING) -> Any:
+    """A field with one row per silo; `shape` is what a row looks like, in the paper's letters.
+
+    `fixed` marks what a silo was given once and training does not change.
+    """
+    about = {"kind": "rows", "doc": doc, "shape": shape, "seen_by": seen_by, "fixed": fixed}
+    return dataclasses.field(default=default, metadata=about)
+
+
+def shared(doc: str, *shape: str, seen_by: str = "") -> Any:
+    """A field that is the same for every silo."""
+    return dataclasses.field(metadata={"kind": "shared", "doc": doc, "shape": shape, "seen_by": seen_by})
+
+
+def bank(doc: str, *shape: str, picks: str, seen_by: str = "") -> Any:
+    """Models held once, which each silo's row of the field `picks` points into (-1: none)."""
+    about = {"kind": "bank", "doc": doc, "shape": ("n", *shape), "picks": picks, "seen_by": seen_by}
+    return dataclasses.field(metadata=about)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(rows, shared, bank))
+class Record:
+    """A bundle of tensors; subclasses list their fields and are frozen dataclasses without saying so."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True, eq=False)(cls)
+
+    def __fields(self) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+        for f in fields(self):  # type: ignore[arg-type]
+            yield f.name, getattr(self, f.name), f.metadata
+
+    def replace(self, **changes: Any) -> Self:
+        """The same record with some fields changed."""
+        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same record with every tensor changed."""
+        made = {
+            name: value.map(change) if isinstance(value, Record) else None if value is None else change(value)
+            for name, value, _ in self.__fields()
+        }
+        return self.replace(**made)
+
+    def take(self, index: Index) -> Self:
+        """Some of the silos' rows; what is shared stays whole."""
+        made = {}
+        for name, value, about in self.__fields():
+            if isinstance(value, Record):
+                made[name] = value.take(index)
+            elif value is not None and about["kind"] == "rows":
+                made[name] = value[index]
+        return self.replace(**made)
+
+    def put(self, index: Index, part: Self) -> Self:
+        """This record with some of its rows replaced by those of `part`."""
+        made = {}
+        for name, value, about in self.__fields():
+            new = getattr(part, name)
+            if isinstance(value, Record):
+                made[name] = value.put(index, new)
+            elif value is not None and about["kind"] == "rows":
+                whole = value.clone()
+                whole[index] = new.to(whole.dtype)
+                made[name] = whole
+            else:
+                made[name] = new
+        return self.replace(**made)
+
+    def one(self, row: int) -> Self:
+        """What one silo is sent: its row, what is shared, and only the models of a bank that it points at."""
+        alone = self.take(slice(row, row + 1))
+        made: dict[str, Tensor] = {}
+        for name, value, about in alone.__fields():
+            if about.get("kind") == "bank":
+                picks = getattr(alone, about["picks"])
+                wanted, places = torch.unique(picks[picks >= 0], return_inverse=True)
+                made[name] = value[wanted]
+                made[about["picks"]] = picks.masked_scatter(picks >= 0, places)
+        return alone.replace(**made)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor by name; those of an inner record as `outer.inner`."""
+        named: dict[str, Tensor] = {}
+        for name, value, _ in self.__fields():
+            if isinstance(value, Record):
+                named.update({f"{name}.{inner}": tensor for inner, tensor in value.tensors().items()})
+            elif value is not None:
+                named[name] = value
+        return named
+
+    def with_tensors(self, named: Mapping[str, Tensor]) -> Self:
+        """The same record with the tensors that `tensors()` once gave (read back from a disk or a wire)."""
+        made: dict[str, Any] = {}
+        for name, value, _ in self.__fields():
+            if isinstance(value, Record):
+                prefix = f"{name}."
+                inner = {key.removeprefix(prefix): t for key, t in named.items() if key.startswith(prefix)}
+                made[name] = value.with_tensors(inner)
+            elif value is not None:
+                made[name] = named[name]
+        return self.replace(**made)
+
+    def nbytes(self) -> int:
+        """The bytes of all its tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors().values())
+
+
+R = TypeVar("R", bound=Record)
+
+
+def stack(parts: Sequence[R]) -> R:
+    """Records of the same type as one, their rows one after another."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    made: dict[str, Any] = {}
+    for f in fields(first):  # type: ignore[arg-type]
+        values = [getattr(part, f.name) for part in parts]
+        if isinstance(values[0], Record):
+            made[f.name] = stack(values)
+        elif values[0] is not None and f.metadata["kind"] == "rows":
+            made[f.name] = torch.cat(values)
+    return first.replace(**made)
+
+
+class Down(Record):
+    """What the server sends to a silo."""
+
+
+class Up(Record):
+    """What leaves a silo: the only type its encoder accepts."""
+
+
+class Private(Record):
+    """What a silo keeps from round to round and nobody else ever sees."""
+
+
+class Server(Record):
+    """What the server keeps from round to round."""
+
+
+class State(Record):
+    """What local training carries from one mini-batch to the next."""
+
+
+class Predictor(Record):
+    """A silo's model as it would be deployed: one model, or a mixture of the predictions of several."""
+
+    models: Tensor = rows("the model, or the components of a mixture", "d or c × d")
+    weights: Tensor | None = rows("the mixture's weights", "c", default=None)

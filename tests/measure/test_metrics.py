@@ -1,0 +1,125 @@
+"""The scores of a study against values worked out by hand."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from coterie.errors import BadInput
+from coterie.measure.metrics import summarize
+
+COLUMNS = ["method", "seed", "round", "silo", "split", "measure", "value"]
+
+
+def table(scores, method="amp", seed=0, split="test", measure="accuracy"):
+    """Rows from {round: {silo: value}}."""
+    rows = [(method, seed, r, s, split, measure, v) for r, silos in scores.items() for s, v in silos.items()]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+TEST = {0: {"a": 0.9, "b": 0.9}, 1: {"a": 0.5, "b": 0.3}, 2: {"a": 0.8, "b": 0.4}, 3: {"a": 0.6, "b": 0.4}}
+VALIDATION = {1: {"a": 0.7, "b": 0.1}, 2: {"a": 0.1, "b": 0.1}, 3: {"a": 0.3, "b": 0.5}}  # rounds 1 and 3 tie
+SIZES = {"a": 30, "b": 10}
+
+
+def test_every_score_of_one_seed():
+    results = pd.concat([table(TEST), table(VALIDATION, split="validation")])
+    summary = summarize(results, SIZES, {"amp": [{"bytes_up": 10, "bytes_down": 20, "train_seconds": 1.5}]})
+    scores = summary["amp"]
+    assert set(scores) == {
+        "bmta", "best_round", "last", "val_picked", "weighted", "bottom_decile", "per_silo",
+        "bytes_up", "bytes_down", "train_seconds", "per_seed",
+    }  # fmt: skip
+    assert scores["bmta"] == pytest.approx(60.0)  # (80 + 40) / 2 at round 2; round 0 does not count
+    assert scores["best_round"] == 2
+    assert scores["last"] == pytest.approx(50.0)
+    assert scores["val_picked"] == pytest.approx(40.0)  # the tie goes to round 1
+    assert scores["weighted"] == pytest.approx(70.0)  # (30·80 + 10·40) / 40
+    assert scores["bottom_decile"] == pytest.approx(44.0)  # a tenth of the way from 40 to 80
+    assert scores["per_silo"] == pytest.approx({"a": 80.0, "b": 40.0})
+    assert (scores["bytes_up"], scores["bytes_down"], scores["train_seconds"]) == (10, 20, 1.5)
+    assert scores["per_seed"][0]["seed"] == 0
+    assert scores["per_seed"][0]["bmta"] == scores["bmta"]
+
+
+def test_each_seed_has_its_own_best_round():
+    other = {1: {"a": 0.9, "b": 0.9}, 2: {"a": 0.5, "b": 0.5}}
+    summary = summarize(pd.concat([table(TEST, seed=7), table(other, seed=3)]), SIZES, {})
+    scores = summary["amp"]
+    assert scores["bmta"] == pytest.approx(75.0)  # (60 + 90) / 2
+    assert scores["bmta_std"] == pytest.approx(math.sqrt(2 * 15**2))  # of a sample of two
+    assert scores["best_round"] == 1.5
+    assert scores["per_silo"] == pytest.approx({"a": 85.0, "b": 65.0})
+    assert [seed["seed"] for seed in scores["per_seed"]] == [7, 3]
+    assert scores["val_picked"] is None
+    assert scores["bytes_up"] is None
+
+
+def test_costs_are_means_over_seeds_and_belong_to_their_seed():
+    results = pd.concat([table(TEST, seed=7), table(TEST, seed=3)])
+    cost = {"bytes_down": 0, "train_seconds": 0.0}
+    summary = summarize(
+        results, SIZES, {"amp": [{"seed": 3, "bytes_up": 30, **cost}, {"seed": 7, "bytes_up": 70, **cost}]}
+    )
+    assert summary["amp"]["bytes_up"] == 50
+    assert [seed["bytes_up"] for seed in summary["amp"]["per_seed"]] == [70, 30]
+    summary = summarize(results, SIZES, {"amp": [{"bytes_up": 1, **cost}, {"bytes_up": 2, **cost}]})
+    assert [seed["bytes_up"] for seed in summary["amp"]["per_seed"]] == [1, 2]
+
+
+def test_round_zero_counts_when_it_is_all_there_is():
+    scores = summarize(table({0: {"a": 0.25, "b": 0.75}}), SIZES, {})["amp"]
+    assert (scores["bmta"], scores["best_round"]) == (50.0, 0)
+
+
+def test_a_round_of_the_easy_silo_alone_does_not_win():
+    scores = summarize(table({1: {"a": 0.6, "b": 0.2}, 2: {"a": 1.0}}), SIZES, {})["amp"]
+    assert (scores["best_round"], scores["bmta"], scores["last"]) == (1, pytest.approx(40.0), pytest.approx(40.0))
+
+
+def test_silos_without_validation_data_are_left_out_of_the_pick_only():
+    validation = table({1: {"b": 0.1}, 3: {"b": 0.5}}, split="validation")
+    scores = summarize(pd.concat([table(TEST), validation]), SIZES, {})["amp"]
+    assert scores["val_picked"] == pytest.approx(50.0)  # round 3, over both silos
+
+
+def test_the_cloud_model_has_its_own_best_round():
+    cloud = table({1: {"a": 0.4, "b": 0.6}, 2: {"a": 0.1, "b": 0.1}}, measure="accuracy_cloud")
+    summary = summarize(pd.concat([table(TEST), cloud, table(TEST, method="avg")]), SIZES, {})
+    assert summary["amp"]["bmta_cloud"] == pytest.approx(50.0)
+    assert summary["amp"]["per_silo_cloud"] == pytest.approx({"a": 40.0, "b": 60.0})
+    assert list(summary) == ["amp", "avg"]
+    assert "bmta_cloud" not in summary["avg"]
+
+
+def test_regression_is_scored_by_its_lowest_loss():
+    losses = {0: {"a": 0.0, "b": 0.0}, 1: {"a": 4.0, "b": 2.0}, 2: {"a": 1.0, "b": 3.0}, 3: {"a": math.nan, "b": 0.1}}
+    scores = summarize(table(losses, measure="loss"), SIZES, {})["amp"]
+    assert "bmta" not in scores
+    assert scores["best_loss"] == pytest.approx(2.0)
+    assert scores["best_round"] == 2
+    assert scores["last_loss"] == math.inf  # a silo that diverged is not skipped
+    assert scores["weighted_loss"] == pytest.approx(1.5)
+    assert scores["bottom_decile_loss"] == pytest.approx(2.8)
+    assert scores["val_picked_loss"] is None
+
+
+def test_accuracy_outranks_loss_where_both_are_measured():
+    scores = summarize(pd.concat([table(TEST), table(TEST, measure="loss")]), SIZES, {})["amp"]
+    assert "bmta" in scores and "best_loss" not in scores
+
+
+@pytest.mark.parametrize(
+    ("results", "sizes", "extras", "said"),
+    [
+        (table(TEST), {"a": 1}, {}, "silo 'b'"),
+        (table(TEST), {"a": 0, "b": 0}, {}, "sum to 0"),
+        (pd.concat([table(TEST), table(TEST)]), SIZES, {}, "two values"),
+        (table(TEST).drop(columns="silo"), SIZES, {}, "silo"),
+        (table(TEST, split="train"), SIZES, {}, "no test"),
+        (table(TEST), SIZES, {"amp": [{}, {}]}, "2 records"),
+    ],
+)
+def test_bad_results_are_refused(results, sizes, extras, said):
+    with pytest.raises(BadInput, match=said):
+        summarize(results, sizes, extras)

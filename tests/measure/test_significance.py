@@ -1,0 +1,59 @@
+"""Tests of significance against exact values."""
+
+import numpy as np
+import pytest
+
+from coterie.errors import BadInput
+from coterie.measure.significance import bootstrap_interval, compare, holm, signed_rank
+
+
+def silos(*values):
+    return {f"s{i}": value for i, value in enumerate(values)}
+
+
+def test_five_silos_all_better_have_the_exact_p():
+    assert signed_rank(np.array([1.0, 2.0, 3.0, 4.0, 5.0])) == pytest.approx(2 / 2**5)
+
+
+def test_nothing_differs_is_p_one():
+    assert signed_rank(np.zeros(6)) == 1.0
+    assert signed_rank(np.full(6, 1e-14)) == 1.0  # noise of the last bit is no difference
+
+
+def test_holm_steps_down_and_never_decreases():
+    # sorted: 0.01·4, 0.02·3, 0.03·2 raised to 0.06, 0.5·1
+    assert holm(np.array([0.5, 0.01, 0.03, 0.02])) == pytest.approx([0.5, 0.04, 0.06, 0.06])
+    assert holm(np.array([0.6, 0.9])) == pytest.approx([1.0, 1.0])
+
+
+def test_compare_holds_every_pair_over_common_silos():
+    table = compare({"amp": silos(5, 6, 7, 8, 9), "avg": silos(4, 4, 4, 4, 4, 4), "ft": silos(5, 6, 7, 8, 9)})
+    assert list(zip(table["method"], table["other"], strict=True)) == [("amp", "avg"), ("amp", "ft"), ("avg", "ft")]
+    assert list(table["silos"]) == [5, 5, 5]
+    assert list(table["mean_difference"]) == [3.0, 0.0, -3.0]
+    assert list(table["p"]) == pytest.approx([0.0625, 1.0, 0.0625])
+    assert list(table["p_holm"]) == pytest.approx([0.1875, 1.0, 0.1875])
+
+
+def test_methods_without_a_common_silo_are_refused():
+    with pytest.raises(BadInput, match="no silo in common"):
+        compare({"amp": {"a": 1.0}, "avg": {"b": 1.0}})
+
+
+def test_one_method_has_nothing_to_compare():
+    assert list(compare({"amp": silos(1)}).columns) == ["method", "other", "silos", "mean_difference", "p", "p_holm"]
+
+
+def test_the_bootstrap_interval_is_that_of_the_mean():
+    differences = np.random.default_rng(1).normal(2.0, 1.0, 400)
+    low, high = bootstrap_interval(differences, np.random.default_rng(0), draws=2000)
+    error = differences.std() / 20
+    assert low == pytest.approx(differences.mean() - 1.96 * error, abs=0.015)
+    assert high == pytest.approx(differences.mean() + 1.96 * error, abs=0.015)
+    assert (low, high) == bootstrap_interval(differences, np.random.default_rng(0), draws=2000)
+    assert bootstrap_interval(np.array([3.0, 3.0]), np.random.default_rng(0), draws=10) == (3.0, 3.0)
+
+
+def test_a_bootstrap_of_nothing_is_refused():
+    with pytest.raises(BadInput, match="at least one"):
+        bootstrap_interval(np.array([]), np.random.default_rng(0))

@@ -1,0 +1,66 @@
+"""What the summary looks like in a terminal."""
+
+import io
+
+from rich.console import Console
+
+from coterie.measure.table import summary_cells, summary_table
+
+SCORES = {
+    "bmta": 90.0, "best_round": 12, "last": 88.0, "val_picked": None, "weighted": 89.0, "bottom_decile": 70.0,
+    "bytes_up": 2_500_000.0, "bytes_down": 12_345e6, "train_seconds": 3.25, "per_silo": {}, "per_seed": [],
+}  # fmt: skip
+
+
+def printed(summary, **console):
+    out = io.StringIO()
+    Console(file=out, width=100, **console).print(summary_table(summary))
+    return out.getvalue()
+
+
+def test_best_of_each_score_is_marked_without_colour():
+    text = printed({"separate": {**SCORES, "bmta": 85.0, "last": 91.5}, "fedamp": {**SCORES, "bmta_std": 0.5}})
+    separate, fedamp = (next(line for line in text.splitlines() if line.startswith(m)) for m in ("separate", "fedamp"))
+    assert separate.split() == ["separate", "85.00", "12", "91.50*", "-", "89.00*", "70.00*", "2.5", "12,345", "3.2"]
+    assert fedamp.split() == ["fedamp", "90.00±0.50*", "12", "88.00", "-", "89.00*", "70.00*", "2.5", "12,345", "3.2"]
+
+
+def test_best_is_bold_green_where_there_is_colour():
+    text = printed({"a": SCORES, "b": {**SCORES, "bmta": 1.0}}, force_terminal=True, color_system="standard")
+    assert "\x1b[1;32m90.00*" in text
+    assert "\x1b[1;32m1.00" not in text
+
+
+def test_cloud_column_only_where_a_method_has_one():
+    assert "cloud BMTA" not in summary_cells({"a": SCORES})[0]
+    headings, rows = summary_cells({"a": SCORES, "b": {**SCORES, "bmta_cloud": 50.0}})
+    column = headings.index("cloud BMTA")
+    assert (rows["a"][column].text, rows["b"][column].text) == ("-", "50.00")
+    assert not rows["b"][column].best  # there is nothing to be better than
+
+
+def test_a_full_table_fits_100_columns():
+    wide = dict.fromkeys(("bmta", "bmta_cloud", "last", "val_picked", "weighted", "bottom_decile"), 99.99)
+    costs = {"bytes_up": 99_999e6, "bytes_down": 99_999e6, "train_seconds": 99_999.0, "best_round": 199.67}
+    full = {**SCORES, **wide, **costs, "bmta_std": 10.0}
+    text = printed({"heurfedamp": full, "fedamp": full})
+    assert "…" not in text
+    row = next(line for line in text.splitlines() if line.startswith("heurfedamp"))
+    assert row.split()[1:] == ["99.99±10.00*", "99.99*", "200", *["99.99*"] * 4, *["99,999"] * 3]
+
+
+def test_small_costs_do_not_vanish():
+    headings, rows = summary_cells({"a": {**SCORES, "bytes_up": 1200.0, "bytes_down": 0.0}})
+    costs = dict(zip(headings, rows["a"], strict=True))
+    assert (costs["MB up"].text, costs["MB down"].text) == ("0.0012", "0")
+
+
+def test_regression_marks_the_lowest_loss():
+    low = {"best_loss": 0.125, "best_round": 3, "last_loss": 0.5, "weighted_loss": 1.0, "bottom_decile_loss": 2.0}
+    headings, rows = summary_cells({"a": low, "b": {**low, "best_loss": 0.25}})
+    assert headings[0] == "best loss"
+    assert (rows["a"][0].text, rows["a"][0].best, rows["b"][0].best) == ("0.125", True, False)
+
+
+def test_a_method_name_is_not_read_as_markup():
+    assert "[red]x" in printed({"[red]x": SCORES})

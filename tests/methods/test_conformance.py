@@ -1,0 +1,14 @@
+"""Every method, with its defaults, through the one shared suite."""
+
+from collections.abc import Callable
+
+import pytest
+
+from coterie.conformance import CHECKS, Ground
+from coterie.methods import METHODS
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+def test_conformance(name: str, check: Callable[[Ground], None]) -> None:
+    check(Ground(METHODS[name]()))

@@ -1,0 +1,89 @@
+"""FedAMP against the equations of Huang et al., AAAI 2021."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from method_cases import conform
+from oracle import Oracle, close
+
+from coterie.conformance import Ground
+from coterie.errors import BadInput
+from coterie.methods.fedamp import FedAMP
+from coterie.methods.method import Method
+
+
+@conform(
+    "fedamp",
+    {"beta": 2.0, "tau": 0.8},
+    {"weights": "step", "alpha": 0.2, "sigma": 1.0, "beta": 2.0},
+    {"function": "scad", "sigma": 50.0, "warmup_epochs": 1, "common_init": False, "beta": 1.0},
+)
+def test_conformance(method: Method, check: Callable[[Ground], None]) -> None:
+    check(Ground(method))
+
+
+def distances(w: np.ndarray) -> np.ndarray:
+    """‖w_i − w_j‖²."""
+    return np.array([[np.sum((a - b) ** 2) for b in w] for a in w])
+
+
+def test_two_rounds_with_attention_weights() -> None:
+    oracle = Oracle()
+    tau, sigma, beta = 0.7, 0.5, 2.0
+    w = np.stack([oracle.start(name) for name in ("north", "south", "east")])
+    played = oracle.play(FedAMP(tau=tau, sigma=sigma, beta=beta, common_init=False), rounds=2)
+    for k in range(2):
+        t = distances(w)
+        u = np.empty_like(w)
+        for i in range(3):
+            scores = np.array([np.exp(-t[i, j] / sigma) if j != i else 0.0 for j in range(3)])
+            u[i] = (1 - tau) * w[i] + tau * (scores / scores.sum()) @ w
+        close(oracle.vector(played.downs[k].u), u)
+        w = np.stack([oracle.descend(i, u[i], k, lambda v, i=i, u=u: (v - u[i]) / beta) for i in range(3)])
+        close(oracle.vector(played.ups[k].w), w)
+    close(oracle.vector(played.privates[-1].w), w)
+
+
+def test_a_round_with_step_weights_is_eq_5_and_6() -> None:
+    oracle = Oracle()
+    alpha, sigma, beta = 0.3, 2.0, 5.0
+    w = np.stack([oracle.start(name) for name in ("north", "south", "east")])
+    method = FedAMP(weights="step", alpha=alpha, sigma=sigma, beta=beta, common_init=False)
+    played = oracle.play(method, rounds=1)
+    t = distances(w)
+    for i in range(3):
+        slopes = [alpha * np.exp(-t[i, j] / sigma) / sigma if j != i else 0.0 for j in range(3)]
+        u = (1 - sum(slopes)) * w[i] + np.array(slopes) @ w
+        close(oracle.vector(played.downs[0].u)[i], u)
+        close(oracle.vector(played.ups[0].w)[i], oracle.descend(i, u, 0, lambda v, u=u: (v - u) / beta))
+
+
+def test_auto_sigma_is_the_median_distance() -> None:
+    w = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 3.0]], dtype=torch.float64)  # squared distances 1, 9, 10
+    auto = FedAMP(tau=0.5).attention(w)
+    close(auto, FedAMP(tau=0.5, sigma=9.0).attention(w))
+
+
+def test_too_large_an_alpha_is_refused_with_the_largest_that_works() -> None:
+    w = torch.zeros(3, 2, dtype=torch.float64)  # A' = 1/σ for both others: the largest α is σ/2
+    with pytest.raises(BadInput, match=r"largest that works in this round is 0\.5"):
+        FedAMP(weights="step", alpha=0.9, sigma=1.0).attention(w)
+    clipped = FedAMP(weights="step", alpha=0.9, sigma=1.0, clip=True).attention(w)
+    close(clipped, np.array([[0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]]))
+
+
+def test_warmup_trains_alone_first_and_is_the_first_centre() -> None:
+    oracle = Oracle()
+    played = oracle.play(FedAMP(warmup_epochs=3, beta=2.0), rounds=1)
+    for i in range(3):
+        alone = oracle.descend(i, oracle.start(), 0, purpose="warmup", epochs=3)
+        close(oracle.vector(played.ups[0].w)[i], oracle.descend(i, alone, 0, lambda v, a=alone: (v - a) / 2.0))
+
+
+def test_a_missing_silos_last_model_stands_in() -> None:
+    oracle = Oracle()
+    played = oracle.play(FedAMP(), rounds=1, ids=[0, 2])
+    close(oracle.vector(played.servers[1].w)[1], oracle.start())
+    assert not np.allclose(oracle.vector(played.servers[1].w)[0], oracle.start())

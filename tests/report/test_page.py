@@ -1,0 +1,158 @@
+"""The report is one file that loads nothing, and no name in the data can run in it."""
+
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from coterie.errors import BadInput
+from coterie.measure.metrics import summarize
+from coterie.report.page import in_words, render
+from coterie.report.sections import Report
+
+EVIL = "<img src=x onerror=alert(1)>"
+CLOSER = "</script><script>alert(2)</script>"
+
+
+class Tags(HTMLParser):
+    """Every tag with its attributes, and the text of every script."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.scripts, self.text = [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append((dict(attrs), ""))
+
+    def handle_data(self, data):
+        if self.tags and self.lasttag == "script" and self.cdata_elem == "script":
+            attrs, text = self.scripts[-1]
+            self.scripts[-1] = (attrs, text + data)
+        else:
+            self.text.append(data)
+
+    def count(self, name):
+        return sum(tag == name for tag, _ in self.tags)
+
+
+def study(measure="accuracy", scores=(("separate", 0.5), ("fedamp", 0.75)), silos=("a", EVIL, CLOSER)):
+    rows = [(m, 0, r, s, "test", measure, v * r / 2) for m, v in scores for r in (1, 2) for s in silos]
+    results = pd.DataFrame(rows, columns=["method", "seed", "round", "silo", "split", "measure", "value"])
+    cost = [{"bytes_up": 1e6, "bytes_down": 2e6, "train_seconds": 3.0}]
+    return summarize(results, dict.fromkeys(silos, 10), {m: cost for m, _ in scores}), results
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    summary, results = study()
+    silos = np.array(["a", EVIL, CLOSER])
+    traces = {"fedamp": {"collaboration": np.ones((2, 3, 3)), "silos": silos, "pi": np.ones((2, 3, 1))}}
+    labels = pd.DataFrame({"silo": [EVIL, "a"], "label": [CLOSER, "0"], "count": [1, 2]})
+    out = tmp_path_factory.mktemp("report") / "deep" / "report.html"
+    texts = {"name": EVIL, "command": f"coterie run {CLOSER}", "toml": f'name = "{EVIL}"'}
+    render(summary, results, traces, labels, texts, out)
+    return out.read_text(encoding="utf-8")
+
+
+def test_it_loads_nothing_from_outside(page):
+    for tag, attrs in Tags(page).tags:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base", "form"), tag
+        assert not {"src", "href", "srcset", "action", "data"} & set(attrs), (tag, attrs)
+    policy = next(a["content"] for _, a in Tags(page).tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'") and "http" not in policy
+
+
+def test_plotly_is_inlined_once(page):
+    assert page.count("* plotly.js v") == 1
+
+
+def test_no_figure_can_be_sent_to_a_cloud(page):
+    own = next(text for _, text in Tags(page).scripts if "Plotly.newPlot(plot, figure)" in text)
+    assert "showSendToCloud: false" in own and 'plotlyServerURL: ""' in own
+
+
+def test_hostile_names_are_inert(page):
+    tags = Tags(page)
+    assert EVIL not in page.replace("\\u003c", "")
+    assert not any(attr.startswith("on") for _, attrs in tags.tags for attr in attrs)
+    figures = [text for attrs, text in tags.scripts if attrs.get("type") == "application/json"]
+    assert tags.count("script") == len(figures) + 2  # plotly and the page's own
+    assert len(figures) == 6
+    for text in figures:
+        assert "<" not in text
+        json.loads(text)
+    shown = "".join(tags.text)
+    assert EVIL in shown and CLOSER in shown
+
+
+def test_plotly_is_given_names_as_text(page):
+    figures = [json.loads(text) for attrs, text in Tags(page).scripts if attrs.get("type") == "application/json"]
+    named = [trace for figure in figures for trace in figure["data"] if trace["type"] == "heatmap"]
+    assert named[0]["x"][1].startswith("&lt;img")
+
+
+def test_sections_follow_what_is_known(page, tmp_path):
+    titles = ["Scores", "Over the rounds", "Over the silos", "Who learns from whom", "The data of the silos"]
+    titles += ["What it cost", "How to reproduce"]
+    found = [page.index(f"<h2>{title}</h2>") for title in titles]
+    assert found == sorted(found)
+    summary, results = study()
+    bare = {
+        method: {**scores, "bytes_up": None, "bytes_down": None, "train_seconds": None}
+        for method, scores in summary.items()
+    }
+    render(bare, results, {}, None, {"name": "bare"}, tmp_path / "bare.html")
+    text = (tmp_path / "bare.html").read_text(encoding="utf-8")
+    assert [title for title in titles if f"<h2>{title}</h2>" in text] == titles[:3]
+
+
+def test_the_table_marks_the_best(page):
+    assert "<td class='best'>75.00</td>" in page
+    assert "<td>50.00</td>" in page
+
+
+def words(**options):
+    summary, results = study(silos=("a", "b"), **options)
+    return in_words(Report(summary, results, {}, None, {}))
+
+
+def test_the_outcome_in_words():
+    assert words() == (
+        "fedamp has the best mean test accuracy over 2 silos: 75.00% at round 2. "
+        "That is 25.00 points more than each silo training alone (separate, 50.00%)."
+    )
+    assert words(scores=(("fedavg", 0.5), ("fedamp", 0.75))) == (
+        "fedamp has the best mean test accuracy over 2 silos: 75.00% at round 2."
+    )
+    assert "No method does better" in words(scores=(("separate", 0.75), ("fedamp", 0.5)))
+    assert "No method does better" in words(scores=(("fedamp", 0.75), ("separate", 0.75)))
+
+
+def test_regression_in_words():
+    assert words(measure="loss", scores=(("separate", 4.0), ("fedamp", 2.0))) == (
+        "fedamp has the lowest mean test loss over 2 silos: 1 at round 1. "
+        "That is 1 less than each silo training alone (separate, 2)."
+    )
+
+
+def test_regression_renders(tmp_path):
+    summary, results = study(measure="loss")
+    render(summary, results, {}, None, {"name": "loss"}, tmp_path / "loss.html")
+    assert "<th>best loss</th>" in (tmp_path / "loss.html").read_text(encoding="utf-8")
+
+
+def test_nothing_to_report_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="at least one method"):
+        render({}, pd.DataFrame(), {}, None, {}, tmp_path / "none.html")
+
+
+def test_importing_the_report_does_not_need_plotly():
+    code = "import sys, coterie.report.page; sys.exit('plotly' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
