@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ class Synthetic:
     smallest: int = option(50, "samples of the smallest silo; sizes are log-normal above it", low=2)
     largest: int = option(1000, "samples of a silo at most", low=2)
     noise: float = option(0.1, "standard deviation of the noise before the sigmoid", low=0)
+    labels: Literal["drawn", "rounded"] = option("drawn", "y with the sigmoid's probability, or the likelier class")
     test_share: float = option(0.2, "share of a silo's samples held out to test on", above=0, below=1)
     validation: float = option(0.2, "validation samples, as a share of the training samples", low=0, below=1)
 
@@ -36,6 +38,7 @@ class Truth:
 
     theta: NDArray[np.float64]  # (components, dimension)
     pi: NDArray[np.float64]  # (silos, components) weights
+    drawn: bool  # labels were drawn with the sigmoid's probability
 
 
 def generate(options: Synthetic, rng: np.random.Generator) -> tuple[list[Silo], Truth]:
@@ -51,10 +54,11 @@ def generate(options: Synthetic, rng: np.random.Generator) -> tuple[list[Silo], 
         x = rng.uniform(-1, 1, (size, options.dimension)).astype(np.float32)
         z = rng.choice(options.components, size, p=weights)
         score = (x * theta[z]).sum(axis=1) + options.noise * rng.standard_normal(size)
-        # A sigmoid above 1/2 is a score above 0. (The authors' code leaves many labels 0.)
-        parts = _cut(x, (score > 0).astype(np.int64), options)
+        # Every sample gets its label. (The authors' code leaves many 0.) A sigmoid above 1/2 is a score above 0.
+        y = rng.random(size) < _sigmoid(score) if options.labels == "drawn" else score > 0
+        parts = _cut(x, y.astype(np.int64), options)
         silos.append(Silo(f"silo-{i:0{width}d}", *parts))
-    return silos, Truth(theta, pi)
+    return silos, Truth(theta, pi, options.labels == "drawn")
 
 
 def truth_accuracy(truth: Truth, silos: Sequence[Silo], part: str = "test") -> list[float]:
@@ -62,9 +66,14 @@ def truth_accuracy(truth: Truth, silos: Sequence[Silo], part: str = "test") -> l
     accuracies = []
     for silo, weights in zip(silos, truth.pi, strict=True):
         data: Part = getattr(silo, part)
-        votes = (data.x @ truth.theta.T > 0) @ weights  # (n,)
+        score = data.x @ truth.theta.T
+        votes = (_sigmoid(score) if truth.drawn else score > 0) @ weights  # (n,)
         accuracies.append(float(((votes > 0.5) == data.y).mean()))
     return accuracies
+
+
+def _sigmoid(score: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 1 / (1 + np.exp(-score))
 
 
 def _cut(x: NDArray[np.float32], y: NDArray[np.int64], options: Synthetic) -> tuple[Part, Part, Part]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import pandas as pd
 
 from coterie.methods.method import Cohort
 from coterie.wire import Predictor
@@ -50,3 +51,14 @@ class Engine(Protocol):
 
     def private(self) -> Any | None:
         """The silos' private state in the roster's order, where this engine may see it."""
+
+
+def as_table(measures: Measures, round: int) -> pd.DataFrame:
+    """Measures as rows of the results: round, silo, split, measure, value."""
+    cohort = measures.cohort
+    names = [cohort.roster.names[i] for i in cohort.ids.tolist()]
+    parts = [
+        pd.DataFrame({"round": round, "silo": names, "split": split, "measure": measure, "value": value})
+        for (split, measure), value in measures.values.items()
+    ]
+    return pd.concat(parts, ignore_index=True).dropna(subset=["value"])

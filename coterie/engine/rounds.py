@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from coterie.engine.exchange import Engine, Measures
+from coterie.engine.exchange import Engine, as_table
 from coterie.engine.rows import Model
 from coterie.engine.training import Training
 from coterie.errors import BadInput
@@ -35,11 +35,13 @@ class Outcome:
     server: Any
     results: list[pd.DataFrame] = field(default_factory=list)
     traces: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    measured: list[int] = field(default_factory=list)  # after how many rounds
     models: Predictor | None = None
     bytes_up: int = 0
     bytes_down: int = 0
     train_seconds: float = 0.0
     missing: int = 0  # replies that did not come
+    rows: int = 0  # rows per call, as the engine chose
 
 
 def run_rounds(
@@ -87,19 +89,9 @@ def measure(outcome: Outcome, method: Method, engine: Engine, everyone: Cohort, 
     """Measure every silo's model after so many rounds, and keep the method's traces."""
     measures = engine.measure(everyone, method.send(outcome.server, everyone), training.measure)
     outcome.results.append(as_table(measures, after))
+    outcome.measured.append(after)
     for name, value in method.trace(outcome.server, engine.private()).items():
         outcome.traces.setdefault(name, []).append(value.cpu().numpy())
-
-
-def as_table(measures: Measures, round: int) -> pd.DataFrame:
-    """Measures as rows of the results: round, silo, split, measure, value."""
-    cohort = measures.cohort
-    names = [cohort.roster.names[i] for i in cohort.ids.tolist()]
-    parts = [
-        pd.DataFrame({"round": round, "silo": names, "split": split, "measure": measure, "value": value})
-        for (split, measure), value in measures.values.items()
-    ]
-    return pd.concat(parts, ignore_index=True).dropna(subset=["value"])
 
 
 def drawn(roster: Roster, ids: Tensor, purpose: str, round: int, share: float, at_least: int = 0) -> Tensor:

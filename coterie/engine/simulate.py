@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from coterie.data.silo import Silo
-from coterie.engine.exchange import Measures, Replies
+from coterie.engine.exchange import Measures, Replies, as_table
 from coterie.engine.rows import Model
 from coterie.engine.solver import optimizer
 from coterie.engine.store import Store
@@ -118,6 +119,13 @@ class Simulator:
                 self._private = private
                 return down
             down = self.method.host(server, guests, stack(ups).take(back))
+
+    def arrivals(self, server: Any) -> pd.DataFrame:
+        """Let these silos arrive after training, and what their models are then worth, apart from the members'."""
+        last = self.training.rounds - 1
+        everyone = Cohort(torch.arange(len(self.roster), device=self.model.device), last, self.roster)
+        table = as_table(self.measure(everyone, self.welcome(server, last), self.training.measure), last + 1)
+        return table.assign(measure=table["measure"] + "_unseen")
 
     def _chunks(self, cohort: Cohort) -> Iterator[tuple[Tensor, Tensor]]:
         """The cohort's silos a few rows at a time, those with most data first: their places in it, and their ids."""

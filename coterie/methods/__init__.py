@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coterie.errors import BadInput, nearest
+from coterie.methods.fedacs import FedACS
 from coterie.methods.fedamp import FedAMP
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedavg_ft import FedAvgFT
@@ -24,6 +25,7 @@ METHODS: dict[str, type[Method]] = {
     "fedprox-ft": FedProxFT,
     "fedamp": FedAMP,
     "heurfedamp": HeurFedAMP,
+    "fedacs": FedACS,
 }
 
 

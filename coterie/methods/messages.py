@@ -1,6 +1,6 @@
 """Message passing between silos: the server keeps every silo's last model and mixes a cloud model for each of them.
 
-What FedAMP and HeurFedAMP share; they differ in who attends to whom, and how strongly a silo is pulled.
+What FedAMP, HeurFedAMP and FedACS share; they differ in who attends to whom, and how strongly a silo is pulled.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from coterie.engine.task import Weights
 from coterie.methods.method import Cohort, Down, Method, Model, Predictor, Private, Roster, Server, Task, Up
 from coterie.methods.proximal import Pulled
 from coterie.options import option
@@ -74,7 +75,9 @@ class MessagePassing(Method):
             return u
         return torch.where(private.rounds[:, None] > 0, u, task.fit(u, "warmup", self.warmup_epochs))
 
-    def end(self, task: Task, state: Pulled, down: CloudDown, private: Personal) -> tuple[PersonalUp, Personal]:
+    def end(
+        self, task: Task, state: Pulled | Weights, down: CloudDown, private: Personal
+    ) -> tuple[PersonalUp, Personal]:
         rounds = None if private.rounds is None else private.rounds + 1
         return PersonalUp(w=state.w), private.replace(w=state.w, rounds=rounds)
 

@@ -13,16 +13,17 @@ MOST_CELLS = 400_000  # about 2 MB of the page
 DIVERGING = [[0, "#D55E00"], [0.5, "rgba(128,128,128,0.12)"], [1, "#0072B2"]]  # zero shows the page, in both themes
 
 
-def collaboration(weights: Array, silos: Sequence[str]) -> Figure:
+def collaboration(weights: Array, silos: Sequence[str], rounds: Sequence[int] | None = None) -> Figure:
     """The weight of every silo (column) in every other's model (row), `weights` being rounds × silos × silos.
 
-    Of many rounds an even choice is shown, the first and the last among them.
+    `rounds` are their numbers, from 1 unless given. Of many rounds an even choice is shown, first and last among them.
     """
     weights = np.asarray(weights, dtype=np.float32)
     if weights.ndim != 3 or weights.shape[1:] != (len(silos), len(silos)) or not weights.size:
         raise BadInput(f"collaboration: expected rounds × {len(silos)} × {len(silos)} weights, found {weights.shape}")
     go = plotly_objects()
     shown = shown_rounds(*weights.shape[:2])
+    number = list(range(1, len(weights) + 1)) if rounds is None else list(rounds)
     names = axis_labels(silos, longest=18)
     style = _scale(weights[shown])
     figure = blank(height=480)
@@ -37,9 +38,9 @@ def collaboration(weights: Array, silos: Sequence[str]) -> Figure:
         colorbar={"thickness": 10, "outlinewidth": 0, "len": 1, "x": 1.01, "tickfont": {"size": 11}},
         **style,
     )
-    figure.frames = [go.Frame(name=str(i + 1), data=[go.Heatmap(z=weights[i])], traces=[0]) for i in shown]
+    figure.frames = [go.Frame(name=str(number[i]), data=[go.Heatmap(z=weights[i])], traces=[0]) for i in shown]
     if len(shown) > 1:
-        figure.update_layout(sliders=[_slider(shown)])
+        figure.update_layout(sliders=[_slider([number[i] for i in shown])])
     figure.update_xaxes(type="category", showgrid=False, ticks="", tickangle=-90, side="top")
     figure.update_yaxes(type="category", showgrid=False, ticks="", autorange="reversed")
     return figure
@@ -72,5 +73,5 @@ def _slider(shown: Sequence[int]) -> dict[str, Any]:
         "ticklen": 4,
         "minorticklen": 0,
         "font": {"size": 11},
-        "steps": [{"label": str(i + 1), "method": "animate", "args": [[str(i + 1)], now]} for i in shown],
+        "steps": [{"label": str(i), "method": "animate", "args": [[str(i)], now]} for i in shown],
     }

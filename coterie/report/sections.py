@@ -85,7 +85,7 @@ def who_learns_from_whom(report: Report) -> str:
     """The collaboration weights, one heat map a method that has them."""
     drawn = [
         f"<div><h3>{_dot(report, method)}{escape(method)}</h3>"
-        + plot(collaboration(trace["collaboration"], [str(silo) for silo in trace["silos"]]))
+        + plot(collaboration(trace["collaboration"], [str(silo) for silo in trace["silos"]], _rounds(trace)))
         + "</div>"
         for method, trace in report.traces.items()
         if "collaboration" in trace
@@ -171,3 +171,8 @@ def _silo_cells(report: Report, silo: str) -> str:
     best = (min if report.regression else max)(known)
     best_text = texts[values.index(best)]
     return "".join(_cell(text, text == best_text) for text in texts)
+
+
+def _rounds(trace: Mapping[str, Array]) -> list[int] | None:
+    """The rounds after which a trace was kept, where it says so."""
+    return [int(round) for round in trace["rounds"]] if "rounds" in trace else None

@@ -1,0 +1,147 @@
+"""The commands."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from coterie.errors import BadInput
+
+app = typer.Typer(
+    help="Personalized federated learning: every silo its own model, trained with the silos that are like it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+Words = Annotated[list[str] | None, typer.Option("--set", help="key.path=value, e.g. train.lr=0.1; may be repeated")]
+
+
+@app.command()
+def run(
+    study: Annotated[str | None, typer.Argument(help="a built-in study or a .toml file; none: digits")] = None,
+    methods: Annotated[str | None, typer.Option(help="which methods, e.g. fedamp,separate")] = None,
+    assignments: Words = None,
+    rounds: Annotated[int | None, typer.Option(help="rounds of the federation")] = None,
+    seeds: Annotated[str | None, typer.Option(help="e.g. 0,1,2")] = None,
+    unseen: Annotated[float | None, typer.Option(help="share of the silos that arrive only after training")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda")] = None,
+    rows: Annotated[str | None, typer.Option(help="silos trained in one call: auto, all or a number")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder for the results; none: runs/STUDY-TIME")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar and no table")] = False,
+) -> None:
+    """Train and compare methods on a federation simulated in this process."""
+    from coterie import experiment
+    from coterie import study as studies
+    from coterie.measure.table import summary_table
+    from coterie.progress import shown
+
+    table = studies.override(studies.read(study), assignments or [])
+    given: dict[str, Any] = {"rounds": rounds, "unseen": unseen}
+    table = _into(table, "train", given)
+    table = _into(table, "engine", {"device": device, "rows": int(rows) if rows and rows.isdigit() else rows})
+    if seeds is not None:
+        table["seeds"] = _numbers(seeds)
+    checked = studies.check(table, [m.strip() for m in methods.split(",")] if methods else None)
+    folder = out if out is not None else experiment.default_folder(checked)
+    console = Console()
+    with shown(checked, console, quiet) as watch:
+        finished = experiment.run_into(checked, folder, shlex.join(["coterie", *sys.argv[1:]]), watch)
+    if not quiet:
+        console.print(summary_table(finished.summary["methods"]))
+        report = folder / "report.html"
+        console.print(f"Results in [bold]{escape(str(folder))}[/]", highlight=False)
+        if report.exists():
+            console.print(f"Report:   [bold]{escape(str(report))}[/]", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def methods(name: Annotated[str | None, typer.Argument(help="a method, for its details")] = None) -> None:
+    """The methods, or one of them: its paper, its hyper-parameters, what leaves the silo."""
+    from coterie.describe import method_page
+    from coterie.methods import METHODS, method_class
+
+    console = Console()
+    if name is not None:
+        method_page(name, method_class(name), console)
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("method", "what it does", "paper"):
+        table.add_column(heading, no_wrap=heading == "method")
+    for each, kind in METHODS.items():
+        table.add_row(f"[bold]{each}[/]", kind.summary, f"[dim]{kind.paper}[/]")
+    console.print(table)
+
+
+@app.command(name="studies")
+def list_studies(name: Annotated[str | None, typer.Argument(help="a study, to print it resolved")] = None) -> None:
+    """The built-in studies, or one of them with every default written back."""
+    from coterie import study as known
+
+    console = Console()
+    if name is not None:
+        console.print(known.check(known.read(name)).as_toml(), markup=False, highlight=False, end="")
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("study", no_wrap=True)
+    table.add_column("what it is")
+    for each in known.built_in():
+        table.add_row(f"[bold]{each}[/]", escape(str(known.read(each).get("about", ""))))
+    console.print(table)
+
+
+@app.command()
+def data(name: Annotated[str | None, typer.Argument(help="a data set, for its details")] = None) -> None:
+    """The data sets, or one of them: size, licence, options."""
+    from coterie.describe import data_page, data_table
+
+    console = Console()
+    if name is None:
+        data_table(console)
+    else:
+        data_page(name, console)
+
+
+def _into(table: dict[str, Any], key: str, given: dict[str, Any]) -> dict[str, Any]:
+    """A study's table with the options that the command line gave."""
+    said = {name: value for name, value in given.items() if value is not None}
+    inner = table.get(key, {})
+    if not said:
+        return table
+    if not isinstance(inner, dict):
+        raise BadInput(f"study: '{key}' must be a table, e.g. [{key}]")
+    return {**table, key: {**inner, **said}}
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise BadInput(f"--seeds {text}: expected whole numbers, e.g. 0,1,2") from None
+
+
+def main() -> None:
+    """The `coterie` command: bad input is one line on stderr and exit code 2, never a traceback."""
+    try:
+        app(standalone_mode=False)
+    except BadInput as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        print("coterie: stopped", file=sys.stderr)  # noqa: T201
+        sys.exit(130)
+    except Exception as error:
+        # Typer's own errors about the command line know how to say themselves.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        _fail(message() or "see --help")
+
+
+def _fail(message: str) -> None:
+    print("coterie: " + " ".join(message.split()), file=sys.stderr)  # noqa: T201
+    sys.exit(2)

@@ -1,0 +1,180 @@
+"""Run a study: every method and seed, and everything a person wants of it afterwards in one folder."""
+
+import json
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+import coterie
+from coterie.data import catalog
+from coterie.data.silo import Silo
+from coterie.engine.rounds import Outcome, Progress, traces
+from coterie.errors import BadInput
+from coterie.export import save_models
+from coterie.federation import Federation
+from coterie.measure.metrics import summarize
+from coterie.models import build
+from coterie.report.page import render
+from coterie.study import Study
+
+Watch = Callable[[str, int, Progress], None]  # method, seed, progress
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A study that has run."""
+
+    study: Study  # with everything written back
+    results: pd.DataFrame
+    summary: dict[str, Any]
+    traces: dict[str, dict[str, np.ndarray]]  # of the first seed
+    labels: pd.DataFrame
+
+
+def prepare(study: Study, seed: int) -> tuple[Study, Federation]:
+    """The federation of one seed; everything a study can get wrong is found here, before any training."""
+    data = catalog.load(study.data["name"], study.data, seed)
+    shape = tuple(data.silos[0].train.x.shape[1:])
+    factory, model = build(study.model, shape, data.classes or 1)
+    federation = Federation(
+        data.silos, factory, data.classes, study.training, seed, study.machine.device, study.machine.rows
+    )
+    return replace(study, model=model), federation
+
+
+def run(study: Study, watch: Watch, save: Callable[[str, int, Outcome, Federation], None]) -> Finished:
+    """Every method on every seed."""
+    if not study.methods:
+        raise BadInput("study: no methods to run; add a [methods.NAME] table or --methods NAME")
+    federations: dict[int, Federation] = {}
+    for seed in study.seeds:
+        study, federations[seed] = prepare(study, seed)
+    for name, method in study.methods.items():
+        for federation in federations.values():
+            reason = method.refusal(federation.engine(method).roster, federation.model)
+            if reason is not None:
+                raise BadInput(f"[methods.{name}] {reason}")
+    results, extras, kept = list[pd.DataFrame](), dict[str, list[dict[str, Any]]](), dict[str, dict[str, Any]]()
+    rows = set[int]()
+    for name, method in study.methods.items():
+        for seed, federation in federations.items():
+            try:
+                outcome = federation.train(method, lambda p, n=name, s=seed: watch(n, s, p))  # type: ignore[misc]
+            except BadInput as error:
+                raise BadInput(f"[methods.{name}] {error}") from None
+            rows.add(outcome.rows)
+            table = pd.concat(outcome.results, ignore_index=True)
+            results.append(table.assign(method=name, seed=seed))
+            costs = ("bytes_up", "bytes_down", "train_seconds", "missing")
+            extras.setdefault(name, []).append({"seed": seed, **{key: getattr(outcome, key) for key in costs}})
+            if name not in kept and outcome.traces:
+                silos = np.array([silo.name for silo in federation.members])
+                kept[name] = {"silos": silos, "rounds": np.array(outcome.measured), **traces(outcome)}
+            save(name, seed, outcome, federation)
+    columns = ["method", "seed", "round", "silo", "split", "measure", "value"]
+    whole = pd.concat(results, ignore_index=True)[columns]
+    first = federations[study.seeds[0]]
+    machine = replace(study.machine, device=first.model.device.type, rows=max(rows))
+    study = replace(study, machine=machine)
+    sizes = {silo.name: len(silo.test) for silo in first.silos}
+    summary = {
+        "study": study.name,
+        "device": device_name(first.model.device),
+        "versions": versions(),
+        "methods": summarize(whole, sizes, extras),
+    }
+    return Finished(study, whole, summary, kept, label_counts(first.silos))
+
+
+def run_into(study: Study, out: Path, command: str, watch: Watch) -> Finished:
+    """Run a study and write its folder."""
+    made = claim(out)
+    try:
+
+        def save(name: str, seed: int, outcome: Outcome, federation: Federation) -> None:
+            if seed == study.seeds[0] and outcome.models is not None:
+                about = {"method": name, "study": study.name, "round": study.training.rounds, "seed": seed}
+                silos = [silo.name for silo in federation.members]
+                save_models(out / "models" / name, federation.model.layout, outcome.models, silos, about)
+
+        finished = run(study, watch, save)
+        write(finished, out, command)
+    except BaseException:
+        # Nothing half-written: what this run made goes with it.
+        for entry in out.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        if made:
+            out.rmdir()
+        raise
+    return finished
+
+
+def write(finished: Finished, out: Path, command: str) -> None:
+    """The files of a finished study."""
+    text = finished.study.as_toml()
+    (out / "study.toml").write_text(text, "utf-8")
+    finished.results.to_parquet(out / "results.parquet", index=False)
+    (out / "summary.json").write_text(json.dumps(finished.summary, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    (out / "collaboration").mkdir(exist_ok=True)
+    for name, arrays in finished.traces.items():
+        np.savez_compressed(out / "collaboration" / f"{name}.npz", **arrays)  # type: ignore[arg-type]
+    if find_spec("plotly"):  # a training machine may lack it; the report can be made elsewhere from these files
+        about = {"name": finished.study.name, "command": command, "toml": text}
+        methods = finished.summary["methods"]
+        render(methods, finished.results, finished.traces, finished.labels, about, out / "report.html")
+
+
+def claim(out: Path) -> bool:
+    """Make the folder of a run; whether it is new. One that holds anything is never written over."""
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise BadInput(f"--out {out}: exists already and is not overwritten; give another folder or remove it")
+        made = not out.exists()
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise BadInput(f"--out {out}: {error.strerror or error}; give a folder that can be written") from None
+    return made
+
+
+def default_folder(study: Study) -> Path:
+    """Where a run goes that was not told."""
+    return Path("runs") / f"{study.name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def label_counts(silos: list[Silo]) -> pd.DataFrame:
+    """How many training samples of each label every silo has."""
+    parts = []
+    for silo in silos:
+        if silo.train.y.ndim == 1 and silo.train.y.dtype.kind in "iu":
+            labels, counts = np.unique(silo.train.y, return_counts=True)
+            parts.append(pd.DataFrame({"silo": silo.name, "label": labels, "count": counts}))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["silo", "label", "count"])
+
+
+def device_name(device: torch.device) -> str:
+    """What the numbers were computed on."""
+    if device.type == "cuda":
+        return f"{device.type} ({torch.cuda.get_device_name(device)})"
+    return f"{device.type} ({torch.get_num_threads()} threads, {platform.machine()})"
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were computed with."""
+    return {
+        "coterie": coterie.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }

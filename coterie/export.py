@@ -1,0 +1,42 @@
+"""Personal models as files: safetensors with named weights, which plain PyTorch loads."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from coterie.engine.rows import Layout
+from coterie.wire import Predictor
+
+
+def model_tensors(layout: Layout, predictor: Predictor, row: int) -> dict[str, Tensor]:
+    """One silo's model by the names of its module; a mixture's components are numbered, beside their `mixture`."""
+    models = predictor.models[row].cpu()
+    if predictor.weights is None:
+        return {name: t.contiguous() for name, t in layout.named(models).items()}
+    named = {
+        f"component{c}.{name}": t.contiguous()
+        for c, component in enumerate(models)
+        for name, t in layout.named(component).items()
+    }
+    return named | {"mixture": predictor.weights[row].cpu().contiguous()}
+
+
+def save_models(
+    folder: Path, layout: Layout, predictor: Predictor, silos: Sequence[str], about: Mapping[str, Any]
+) -> None:
+    """Every silo's model into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for row, silo in enumerate(silos):
+        metadata = {"silo": silo, **{key: v if isinstance(v, str) else json.dumps(v) for key, v in about.items()}}
+        path = folder / f"{file_name(silo)}.safetensors"
+        safetensors.torch.save_file(model_tensors(layout, predictor, row), path, metadata)
+
+
+def file_name(silo: str) -> str:
+    """A silo's name as the name of a file: nothing in it can leave the folder."""
+    kept = "".join(c if c.isalnum() or c in "-_." else "_" for c in silo).lstrip(".")
+    return kept[:100] or "silo"

@@ -1,0 +1,156 @@
+"""MOCHA: federated multi-task learning of linear models, whose relationships are learned with them.
+
+Smith, Chiang, Sanjabi and Talwalkar, "Federated Multi-Task Learning", NeurIPS 2017.
+
+The problem is the paper's (eq. 1 and 2): min_{W,Ω} Σ_t F_t(w_t) + λ1 tr(W Ω Wᵀ) + λ2 ‖W‖², with the probabilistic prior
+of its appendix on the tasks' covariance Σ = Ω⁻¹ ⪰ 0, tr Σ = 1, and the same alternation: W with Ω fixed, then Ω.
+Where this differs:
+- The W-step is solved in the primal, by the engine's mini-batch steps on F_t and the pull of R, not by the paper's
+  SDCA steps on the dual. What keeps simultaneous steps safe is the same bound, stated for R: the coupling between tasks
+  is replaced by ρ times its diagonal (the paper's σ', its code's rho).
+- F_t is the mean of the silo's losses, as in the published code; eq. 1 writes their sum. The loss is the engine's
+  (cross-entropy or squared: both convex), where the paper has a hinge loss.
+- Eigenvalues of WᵀW get `jitter` times their mean before the root is taken: with more silos than features, or silos all
+  alike, Σ has no inverse otherwise. The published code lifts only negative ones.
+- A pull stronger than 1/lr, which would throw a gradient step beyond its centre, is taken as 1/lr.
+- The models start at zero (the published code's start), so that no common random start passes for a relationship.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from coterie.methods.attention import gram
+from coterie.methods.messages import PersonalUp
+from coterie.methods.method import Batch, Cohort, Down, Method, Model, Predictor, Private, Roster, Server, Task, Up
+from coterie.options import option
+from coterie.wire import Record, State, rows
+
+
+class Tasks(Server):
+    """The tasks' last models and how they are related."""
+
+    w: Tensor = rows("the silo's last model w_t", "d")
+    sigma: Tensor = rows("the silo's row of Σ = Ω⁻¹, the covariance of the tasks", "m")
+
+
+class Coupling(Down):
+    """What the other tasks' models mean for this one: 2 λ1 (own w + message) is the pull of tr(W Ω Wᵀ)."""
+
+    message: Tensor = rows("Σ_j Ω_tj w_j − ρ Ω_tt w_t, a weighted sum of silos' models", "d")
+    own: Tensor = rows("ρ Ω_tt, the weight of the silo's own model")
+
+
+class TaskModel(Private):
+    """A silo's own linear model."""
+
+    w: Tensor = rows("its model w_t", "d")
+
+
+class Coupled(State):
+    """A model in training and what pulls it: strength × w + pull is the gradient of the regulariser."""
+
+    w: Tensor = rows("the model", "d")
+    strength: Tensor = rows("how strongly")
+    pull: Tensor = rows("the gradient of the pull at zero", "d")
+    opt: Record
+
+
+def relationship(w: Tensor, jitter: float) -> Tensor:
+    """Σ = (WᵀW)^½ / tr (WᵀW)^½, (m, m) in float64: the minimiser of tr(W Σ⁻¹ Wᵀ) with tr Σ = 1."""
+    values, vectors = torch.linalg.eigh(gram(w))
+    values = values.clamp_min(0)
+    roots = (values + jitter * values.mean()).sqrt()
+    if not bool(roots.sum() > 0):  # models at zero are not related yet
+        roots = torch.ones_like(roots)
+    return (vectors * (roots / roots.sum())) @ vectors.T
+
+
+@dataclass(frozen=True)
+class MOCHA(Method):
+    """A linear model per silo, regularised by a matrix of relationships that is learned from the models."""
+
+    paper: ClassVar[str] = "Smith et al., NeurIPS 2017"
+    summary: ClassVar[str] = "linear models only: one per silo, coupled by a learned matrix of task relationships"
+    down: ClassVar[type[Down]] = Coupling
+    up: ClassVar[type[Up]] = PersonalUp
+    private: ClassVar[type[Private]] = TaskModel
+
+    lambda1: float = option(1e-3, "λ1, the strength of the coupling between tasks", low=0)
+    lambda2: float = option(0.0, "λ2, the strength of the pull towards zero", low=0)
+    omega_every: int = option(1, "rounds of the W-step between two updates of Ω", low=1)
+    jitter: float = option(1e-4, "what is added to the eigenvalues of WᵀW, as a share of their mean", above=0)
+
+    def open(self, roster: Roster, model: Model) -> Tasks:
+        w = torch.zeros(len(roster), model.width, dtype=model.dtype, device=model.device)
+        return Tasks(w=w, sigma=relationship(w, self.jitter))
+
+    def send(self, server: Tasks, cohort: Cohort) -> Coupling:
+        return _coupling(server.w, server.sigma, cohort.ids)
+
+    def receive(self, server: Tasks, cohort: Cohort, up: PersonalUp) -> Tasks:
+        w = server.w.index_copy(0, cohort.ids, up.w)  # a missing silo's last model stands in
+        due = (cohort.round + 1) % self.omega_every == 0
+        return Tasks(w=w, sigma=relationship(w, self.jitter) if due else server.sigma)
+
+    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> TaskModel:
+        return TaskModel(w=torch.zeros(len(rows), model.width, dtype=model.dtype, device=model.device))
+
+    def begin(self, task: Task, down: Coupling, private: TaskModel) -> Coupled:
+        strength = 2 * (self.lambda1 * down.own + self.lambda2)
+        feasible = 1 / (task.lr * strength).clamp_min(1)
+        pull = 2 * self.lambda1 * feasible[:, None] * down.message
+        return Coupled(w=private.w, strength=feasible * strength, pull=pull, opt=task.optimizer.init(private.w))
+
+    def step(self, task: Task, state: Coupled, batch: Batch) -> Coupled:
+        # ∇_{w_t}: F_t + λ1 tr(W Ω Wᵀ) + λ2 ‖W‖², the other tasks' models standing still
+        gradient = task.grad(state.w, batch) + (state.strength[:, None] * state.w + state.pull)
+        w, opt = task.optimizer.step(state.w, gradient, state.opt, batch.lr)
+        return state.replace(w=w, opt=opt)
+
+    def end(self, task: Task, state: Coupled, down: Coupling, private: TaskModel) -> tuple[PersonalUp, TaskModel]:
+        return PersonalUp(w=state.w), TaskModel(w=state.w)
+
+    def personal(self, task: Task, down: Coupling, private: TaskModel) -> Predictor:
+        return Predictor(models=private.w)
+
+    def host(self, server: Tasks, guests: Roster, up: PersonalUp | None) -> Coupling:
+        if up is None:
+            alone = server.w.new_zeros(len(guests))
+            return Coupling(message=alone[:, None].expand(-1, server.w.shape[1]), own=alone)
+        parts = [torch.cat([server.w, guest[None]]) for guest in up.w]
+        last = torch.tensor([len(server.w)], device=server.w.device)
+        told = [_coupling(w, relationship(w, self.jitter), last) for w in parts]
+        return Coupling(message=torch.cat([t.message for t in told]), own=torch.cat([t.own for t in told]))
+
+    def adapt(self, task: Task, down: Coupling, private: TaskModel | None) -> tuple[PersonalUp | None, TaskModel]:
+        """A newcomer trains alone, is answered with what the members' models mean for it, and trains once more."""
+        arriving = private is None
+        start = TaskModel(w=torch.zeros_like(task.start())) if private is None else private
+        state = task.run(self.step, self.begin(task, down, start), "arrive" if arriving else "settle")
+        return PersonalUp(w=state.w) if arriving else None, TaskModel(w=state.w)
+
+    def refusal(self, roster: Roster, model: Model) -> str | None:
+        layers = [m for m in model.module.modules() if type(m) not in (nn.Sequential, nn.Flatten, nn.Identity)]
+        if len(layers) == 1 and type(layers[0]) is nn.Linear:
+            return None
+        return (
+            "works with linear models only (one nn.Linear layer, after nn.Flatten if need be), for which its problem is "
+            "convex; take model = 'linear', or fedamp, fedacs or apple for deeper models"
+        )
+
+    def trace(self, server: Tasks, private: TaskModel | None) -> Mapping[str, Tensor]:
+        return {"collaboration": server.sigma}
+
+
+def _coupling(w: Tensor, sigma: Tensor, ids: Tensor) -> Coupling:
+    """What the tasks at `ids` are sent, W and Σ being everyone's."""
+    omega = torch.linalg.inv(sigma)
+    diagonal = omega.diagonal()
+    rho = (omega.abs().sum(1) / diagonal).max()  # Ω ⪯ ρ diag(Ω), so that all tasks may move at once
+    own = (rho * diagonal)[ids]
+    mixture = omega[ids].to(w.dtype) @ w
+    return Coupling(message=mixture - own[:, None].to(w.dtype) * w[ids], own=own.to(w.dtype))

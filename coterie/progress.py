@@ -1,0 +1,44 @@
+"""A progress bar for a study: method, round, accuracy so far, time left."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from coterie.engine.rounds import Progress as Report
+from coterie.experiment import Watch
+from coterie.study import Study
+
+
+@contextmanager
+def shown(study: Study, console: Console, quiet: bool) -> Iterator[Watch]:
+    """What to call after each round."""
+    if quiet:
+        yield lambda method, seed, report: None
+        return
+    bar = Progress(
+        TextColumn("{task.fields[what]}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rounds"),
+        TextColumn("{task.fields[accuracy]}"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+    several = len(study.seeds) > 1
+    total = study.training.rounds * len(study.methods) * len(study.seeds)
+    with bar:
+        job = bar.add_task("", total=total, what="reading the data", accuracy="")
+        before = 0
+
+        def watch(method: str, seed: int, report: Report) -> None:
+            nonlocal before
+            told = "" if report.accuracy is None else f"accuracy {100 * report.accuracy:.1f}%"
+            what = f"{method}, seed {seed}" if several else method
+            bar.update(job, completed=before + report.round, what=f"{what:<14}", accuracy=told)
+            if report.round == report.rounds:
+                before += report.rounds
+
+        yield watch

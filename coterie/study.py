@@ -1,0 +1,156 @@
+"""A study: which data, model and methods to compare. TOML in, checked, every default written back."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from coterie import toml
+from coterie.data import catalog
+from coterie.engine.training import Training
+from coterie.errors import BadInput, nearest
+from coterie.methods import METHODS, make
+from coterie.methods.method import Method
+from coterie.options import option, parse, resolved
+
+DEFAULT = "digits"
+KEYS = ("name", "about", "seeds", "data", "model", "train", "engine", "methods")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and how a study is computed; its results do not depend on it beyond rounding."""
+
+    device: str = option("auto", "auto, cpu or cuda")
+    rows: int | Literal["auto", "all"] = option("auto", "how many silos' models are trained in one call", low=1)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A checked study."""
+
+    name: str
+    about: str
+    seeds: tuple[int, ...]
+    data: dict[str, Any]  # with every default written back
+    model: dict[str, Any]
+    training: Training
+    machine: Machine
+    methods: dict[str, Method]
+
+    def as_table(self) -> dict[str, Any]:
+        """The study with every default written back; reading it again gives the same study."""
+        about = {"about": self.about} if self.about else {}
+        return {
+            "name": self.name,
+            **about,
+            "seeds": list(self.seeds),
+            "data": self.data,
+            "model": self.model,
+            "train": resolved(self.training),
+            "engine": resolved(self.machine),
+            "methods": {name: resolved(method) for name, method in self.methods.items()},
+        }
+
+    def as_toml(self) -> str:
+        """The same as the text of a file."""
+        return toml.dumps(self.as_table())
+
+
+def built_in() -> dict[str, str]:
+    """The studies that come with the package: name and text."""
+    folder = resources.files("coterie") / "studies"
+    files = [entry for entry in folder.iterdir() if entry.name.endswith(".toml")]
+    return {f.name.removesuffix(".toml"): f.read_text("utf-8") for f in sorted(files, key=lambda f: f.name)}
+
+
+def read(name: str | None) -> dict[str, Any]:
+    """The table of a built-in study, or of a file."""
+    name = name or DEFAULT
+    studies = built_in()
+    if name in studies:
+        return _loads(studies[name], name)
+    path = Path(name)
+    if path.suffix != ".toml" and not path.exists():
+        raise BadInput(f"unknown study '{name}'; {nearest(name, studies)} (or give the path of a .toml file)")
+    try:
+        return _loads(path.read_text("utf-8"), name)
+    except OSError as error:
+        raise BadInput(f"study {name}: {error.strerror or error}; give a readable .toml file") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"study {name}: not a text file; give a .toml file in UTF-8") from None
+
+
+def check(table: Mapping[str, Any], methods: Sequence[str] | None = None) -> Study:
+    """A table as a study; `methods` picks from its methods and may add registered ones with their defaults."""
+    for key in table:
+        if key not in KEYS:
+            raise BadInput(f"study: unknown key '{key}'; {nearest(str(key), KEYS)}")
+    for key in ("data", "model", "train", "engine", "methods"):
+        if not isinstance(table.get(key, {}), Mapping):
+            raise BadInput(f"study: '{key}' must be a table, e.g. [{key}]")
+    name, about, seeds = table.get("name", "study"), table.get("about", ""), table.get("seeds", [0])
+    if not isinstance(name, str) or not name or not isinstance(about, str):
+        raise BadInput("study: 'name' and 'about' must be text")
+    if not _whole(seeds):
+        raise BadInput(f"study: 'seeds' must be a list of different whole numbers from 0, found {seeds!r}")
+    data = dict(table.get("data", {}))
+    source = data.get("name", "digits")
+    if not isinstance(source, str):
+        raise BadInput(f"[data] name: expected text, found {source!r}")
+    chosen: dict[str, Any] = dict(table.get("methods", {})) or {each: {} for each in METHODS}
+    if methods is not None:
+        chosen = {each: chosen.get(each, {}) for each in methods}
+    return Study(
+        name,
+        about,
+        tuple(seeds),
+        catalog.resolved(source, data),
+        dict(table.get("model", {})),
+        parse(Training, table.get("train", {}), "[train]"),
+        parse(Machine, table.get("engine", {}), "[engine]"),
+        {each: make(each, options) for each, options in chosen.items()},
+    )
+
+
+def override(table: dict[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
+    """A table with `key.path=value` assignments applied; a value is TOML, or else plain text."""
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        keys = [key.strip() for key in path.split(".")]
+        if not equals or not all(keys):
+            raise BadInput(f"--set {assignment}: expected key.path=value, e.g. train.lr=0.1")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        table = _assigned(table, keys, value, assignment)
+    return table
+
+
+def _assigned(table: dict[str, Any], keys: list[str], value: Any, assignment: str) -> dict[str, Any]:
+    first, *rest = keys
+    if not rest:
+        return {**table, first: value}
+    inner = table.get(first, {})
+    if not isinstance(inner, dict):
+        raise BadInput(f"--set {assignment}: '{first}' is a value, not a table")
+    return {**table, first: _assigned(inner, rest, value, assignment)}
+
+
+def _loads(text: str, name: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BadInput(f"study {name}: not valid TOML: {error}") from None
+
+
+def _whole(seeds: Any) -> bool:
+    return (
+        isinstance(seeds, list)
+        and len(seeds) > 0
+        and len(set(map(str, seeds))) == len(seeds)
+        and all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in seeds)
+    )
