@@ -14,7 +14,14 @@ R = TypeVar("R", bound=Record)
 
 def encode(record: Record) -> bytes:
     """The bytes of a record."""
-    return safetensors.torch.save({name: t.detach().cpu().contiguous() for name, t in record.tensors().items()})
+    whole = {name: t.detach().cpu().contiguous() for name, t in record.tensors().items()}
+    # One tensor under two names is refused by safetensors: the second becomes a copy.
+    seen: set[int] = set()
+    for name, tensor in whole.items():
+        if tensor.data_ptr() in seen:
+            whole[name] = tensor.clone()
+        seen.add(tensor.data_ptr())
+    return safetensors.torch.save(whole)
 
 
 def encode_up(up: Up) -> bytes:

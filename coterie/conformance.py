@@ -48,6 +48,11 @@ def small_mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 4), nn.Tanh(), nn.Linear(4, CLASSES))
 
 
+def small_linear() -> nn.Module:
+    """A linear model, for methods that refuse any other."""
+    return nn.Linear(FEATURES, CLASSES)
+
+
 class Wired(Simulator):
     """A simulator in which everything crosses a wire: silo by silo, encoded and decoded on each side."""
 
@@ -82,6 +87,17 @@ class Ground:
     def engine(self, rows: int | str = "all", kind: type[Simulator] = Simulator) -> Simulator:
         """The silos, before the first round."""
         return kind(self.method, self.silos or small_silos(), self.model(), self.training, self.seed, rows)
+
+
+def ground_of(method: Method) -> Ground:
+    """The small federation that suits a method: of the first small model that it does not refuse."""
+    for build in (small_mlp, small_linear):
+        ground = Ground(method, build)
+        engine = ground.engine()
+        reason = method.refusal(engine.roster, engine.model)
+        if reason is None:
+            return ground
+    raise AssertionError(f"the method refuses every small model it could be checked on: {reason}")
 
 
 def rounds(
@@ -288,10 +304,15 @@ CHECKS: tuple[Callable[[Ground], None], ...] = (
 )
 
 
-def check_method(method: Method, build: Callable[[], nn.Module] = small_mlp) -> None:
-    """Run every check on a method; an AssertionError says which one failed and why."""
+def check_method(method: Method, build: Callable[[], nn.Module] | None = None) -> None:
+    """Run every check on a method; an AssertionError says which one failed and why.
+
+    `build` makes the model it is checked with, for samples of FEATURES numbers and CLASSES classes; without it, a small
+    MLP, or a linear model where the method refuses the MLP.
+    """
+    ground = ground_of(method) if build is None else Ground(method, build)
     for check in CHECKS:
-        check(Ground(method, build))
+        check(ground)
 
 
 class _Unchanged:

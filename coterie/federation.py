@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from coterie.data.silo import Silo, check_silos
+from coterie.engine.buffers import local_buffers
 from coterie.engine.rounds import Outcome, Progress, run_rounds
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
@@ -42,11 +43,19 @@ class Federation:
         device: str = "auto",
         rows: int | str = "auto",
     ) -> None:
+        if not silos:
+            raise BadInput("a federation needs at least one silo")
+        names = [silo.name for silo in silos]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise BadInput(f"two silos are called '{twice}'; a silo's draws go by its name, so give each its own")
         check_silos(silos, classes)
         self.silos, self.training, self.seed, self.rows = list(silos), training, seed, rows
         self.model = Model(model, classes, pick_device(device))
-        first = torch.from_numpy(silos[0].train.x[:2])
-        self.model.probe(first.to(self.model.device, self.model.dtype) if first.is_floating_point() else first)
+        first = torch.from_numpy(silos[0].train.x[:2]).to(self.model.device)
+        first = first.to(self.model.dtype) if first.is_floating_point() else first
+        self.model.probe(first)
+        self._check_batches(first[:1])
         draws = {s.name: generator(seed, "unseen", s.name).random() for s in silos}
         away = sorted(draws, key=draws.__getitem__)[: int(training.unseen * len(draws) + 0.5)]
         self.members = [s for s in self.silos if s.name not in away]
@@ -57,14 +66,30 @@ class Federation:
 
     def engine(self, method: Method) -> Simulator:
         """The members as rows, before the first round."""
+        if self.training.buffers == "local":
+            method = local_buffers(method, self.model)
         return Simulator(method, self.members, self.model, self.training, self.seed, self.rows, self.store)
 
     def train(self, method: Method, on_round: Callable[[Progress], None] = lambda progress: None) -> Outcome:
         """Train a method; silos held out arrive afterwards."""
         engine = self.engine(method)
-        outcome = run_rounds(method, engine, engine.roster, self.model, self.training, on_round)
+        outcome = run_rounds(engine.method, engine, engine.roster, self.model, self.training, on_round)
         if self.guests:
-            late = Simulator(method, self.guests, self.model, self.training, self.seed, engine.rows)
+            late = Simulator(engine.method, self.guests, self.model, self.training, self.seed, engine.rows)
             outcome.results.append(late.arrivals(outcome.server))
         outcome.rows = engine.rows
         return outcome
+
+    def _check_batches(self, sample: Tensor) -> None:
+        """Refuse silos whose last batch is a single sample, where the model cannot take its statistics of one."""
+        size = self.training.batch_size
+        lonely = [silo for silo in self.silos if (len(silo.train) - 1) % size == 0]
+        if not lonely or not self.model.couples_samples:
+            return
+        try:
+            self.model.forward(self.model.start(0)[None], sample[None], training=True)
+        except ValueError:
+            raise BadInput(
+                f"{lonely[0].name} train: {len(lonely[0].train)} samples in batches of {size} leave a batch of one, of "
+                "which BatchNorm has no statistics; take another [train] batch_size"
+            ) from None

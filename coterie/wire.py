@@ -16,12 +16,20 @@ from torch import Tensor
 Index = Tensor | slice
 
 
-def rows(doc: str, *shape: str, seen_by: str = "", fixed: bool = False, default: Any = dataclasses.MISSING) -> Any:
+def rows(
+    doc: str,
+    *shape: str,
+    seen_by: str = "",
+    fixed: bool = False,
+    change: bool = False,
+    default: Any = dataclasses.MISSING,
+) -> Any:
     """A field with one row per silo; `shape` is what a row looks like, in the paper's letters.
 
-    `fixed` marks what a silo was given once and training does not change.
+    `fixed` marks what a silo was given once and training does not change; `change` a difference of two models, which
+    has the shape of a model and is none.
     """
-    about = {"kind": "rows", "doc": doc, "shape": shape, "seen_by": seen_by, "fixed": fixed}
+    about = {"kind": "rows", "doc": doc, "shape": shape, "seen_by": seen_by, "fixed": fixed, "change": change}
     return dataclasses.field(default=default, metadata=about)
 
 
@@ -93,8 +101,19 @@ class Record:
                 picks = getattr(alone, about["picks"])
                 wanted, places = torch.unique(picks[picks >= 0], return_inverse=True)
                 made[name] = value[wanted]
-                made[about["picks"]] = picks.masked_scatter(picks >= 0, places)
+                made[about["picks"]] = picks.masked_scatter(picks >= 0, places.to(picks.dtype))
         return alone.replace(**made)
+
+    def one_nbytes(self, row: int) -> int:
+        """The bytes of `one(row)`, counted without copying the models of a bank."""
+        alone = self.take(slice(row, row + 1))
+        total = alone.nbytes()
+        for _, value, about in alone.__fields():
+            if about.get("kind") == "bank":
+                picks = getattr(alone, about["picks"])
+                spared = len(value) - len(torch.unique(picks[picks >= 0]))
+                total -= spared * (value.nbytes // max(len(value), 1))
+        return total
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by name; those of an inner record as `outer.inner`."""

@@ -1,8 +1,7 @@
 """Dropout whose mask depends on a key alone, so that a silo's draws do not depend on which rows share its call."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ def uniform(key: Tensor, size: int) -> Tensor:
 class KeyedDropout(TorchFunctionMode):
     """Inside it, the functional dropouts that a module calls draw from `key` and their order of call."""
 
-    def __init__(self, key: Tensor | None, active: bool) -> None:
+    def __init__(self, key: Tensor, active: bool) -> None:
         super().__init__()
         self.key, self.active, self.calls = key, active, 0
 
@@ -47,31 +46,10 @@ class KeyedDropout(TorchFunctionMode):
     def _dropout(
         self, by_channel: bool, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
     ) -> Tensor:
-        if not training or p == 0 or self.key is None:
+        if not training or p == 0:
             return input
         self.calls += 1
         # A channel is dropped whole: the mask has the batch and channel axes, and ones for the rest.
         shape = tuple(input.shape[:2]) + (1,) * (input.ndim - 2) if by_channel else tuple(input.shape)
         keep = uniform(self.key + self.calls, math.prod(shape)).reshape(shape) >= p
         return input * keep / (1 - p)
-
-
-class _Seen(TorchFunctionMode):
-    """Notices whether any dropout is called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found = False
-
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        self.found = self.found or function in _WHOLE or function in _CHANNELS
-        return function(*args, **(kwargs or {}))
-
-
-@contextmanager
-def uses_dropout() -> Iterator[_Seen]:
-    """Watch a call of a module for dropout."""
-    with _Seen() as seen:
-        yield seen

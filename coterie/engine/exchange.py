@@ -61,4 +61,6 @@ def as_table(measures: Measures, round: int) -> pd.DataFrame:
         pd.DataFrame({"round": round, "silo": names, "split": split, "measure": measure, "value": value})
         for (split, measure), value in measures.values.items()
     ]
+    if not parts:
+        return pd.DataFrame(columns=["round", "silo", "split", "measure", "value"])
     return pd.concat(parts, ignore_index=True).dropna(subset=["value"])

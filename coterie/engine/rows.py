@@ -12,7 +12,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 
-from coterie.engine.dropout import KeyedDropout, uses_dropout
+from coterie.engine.dropout import KeyedDropout
 from coterie.errors import BadInput
 from coterie.keys import generator
 
@@ -109,7 +109,9 @@ class Model:
             raise BadInput("BatchNorm with momentum=None averages over all steps, which rows cannot; give a momentum")
         # Samples of a batch see each other here, so a batch may not be padded.
         self.couples_samples = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
-        self.draws = False
+        # PyTorch has no batched kernel for these: their rows are called one after another.
+        self.loops = any(isinstance(m, nn.RNNBase) for m in self.module.modules())
+        self.draws = True  # until `probe` has looked: no mask may come from anything but its key
 
     @property
     def width(self) -> int:
@@ -134,9 +136,11 @@ class Model:
         return torch.stack([self.start(seed, name) for name in names])
 
     def probe(self, x: Tensor) -> None:
-        """Run the module once on a few samples, to refuse one whose output does not fit the labels."""
+        """Run the module once on a few samples, to refuse one that does not fit the data or draws as it likes."""
         row = self.start(0)
-        with uses_dropout() as seen:
+        self.draws = False
+        before = self._random_state()
+        with KeyedDropout(torch.zeros((), dtype=torch.int64, device=self.device), active=True) as dropout:
             try:
                 out, _ = self.forward(row[None], x[None], training=True)
             except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -144,7 +148,12 @@ class Model:
                 raise BadInput(
                     f"the model cannot take samples of shape {shape}: {str(error).splitlines()[0]}"
                 ) from None
-        self.draws = seen.found
+        self.draws = dropout.calls > 0
+        if not torch.equal(before, self._random_state()):
+            raise BadInput(
+                "the model draws random numbers that cannot be keyed, so no run could be repeated; dropout inside an "
+                "nn.LSTM or an attention layer does: set that to 0 and put nn.Dropout beside it"
+            )
         if self.classes and (out.ndim < 3 or out.shape[2] < self.classes):
             found = tuple(out.shape[2:])
             raise BadInput(f"the model's output {found} does not fit {self.classes} classes; give it that many outputs")
@@ -155,26 +164,30 @@ class Model:
         """Outputs (k, b, ...) of k rows on their own batches x (k, b, ...), and the buffers after them."""
         self.module.train(training)
         parameters = self.layout.views(rows, self.layout.parameters)
-        # Training moves the buffers in place, so it gets a copy of them.
-        moved = rows[:, self.layout.trained :].detach()
-        moved = moved.clone() if training else moved
+        # Training moves the buffers in place, so it gets a copy of them; a contiguous one of each, because vmap folds the
+        # rows into the channels, and of anything else it would move a copy of its own.
         buffers = {
-            c.name: moved[:, c.start - self.layout.trained :][:, : c.size].view(-1, *c.shape)
-            for c in self.layout.buffers
+            name: t.detach().clone(memory_format=torch.contiguous_format) if training else t.detach()
+            for name, t in self.layout.views(rows, self.layout.buffers).items()
         }
-        if rows.shape[0] == 1:
-            one = {name: t[0] for name, t in (parameters | buffers).items()}
-            with KeyedDropout(keys[0] if keys is not None else None, active=training and self.draws):
-                out = functional_call(self.module, one, (x[0],))[None]
+        tensors = parameters | buffers
+        keys = torch.zeros(len(rows), dtype=torch.int64, device=rows.device) if keys is None else keys
+
+        def call(tensors: dict[str, Tensor], sample: Tensor, key: Tensor) -> Any:
+            with KeyedDropout(key, active=training and self.draws):
+                return functional_call(self.module, tensors, (sample,))
+
+        if len(rows) == 1 or self.loops:
+            each = [{name: t[row] for name, t in tensors.items()} for row in range(len(rows))]
+            out = torch.stack([call(one, *own) for one, *own in zip(each, x, keys, strict=True)])
         else:
-            spread = keys if keys is not None else torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
-
-            def call(tensors: dict[str, Tensor], sample: Tensor, key: Tensor) -> Any:
-                with KeyedDropout(key, active=training and self.draws):
-                    return functional_call(self.module, tensors, (sample,))
-
-            out = vmap(call, randomness="different")(parameters | buffers, x, spread)
-        return out, moved if training and self.layout.buffers else None
+            out = vmap(call, randomness="different")(tensors, x, keys)
+        if not (training and self.layout.buffers):
+            return out, None
+        moved = rows[:, self.layout.trained :].detach().clone()
+        for c in self.layout.buffers:
+            moved[:, c.start - self.layout.trained :][:, : c.size] = buffers[c.name].flatten(1)
+        return out, moved
 
     def sample_losses(self, out: Tensor, y: Tensor) -> Tensor:
         """The loss of every sample (k, b); a sample with several targets (a sequence) counts as their mean."""
@@ -187,8 +200,13 @@ class Model:
     def module_of(self, row: Tensor) -> nn.Module:
         """A module of its own with the weights of one row."""
         module = copy.deepcopy(self.module).eval()
-        module.load_state_dict({name: t.clone() for name, t in self.layout.named(row).items()}, strict=False)
+        named = dict(module.named_parameters()) | dict(module.named_buffers())
+        for name, value in self.layout.named(row).items():
+            named[name].copy_(value)
         return module
+
+    def _random_state(self) -> Tensor:
+        return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
 
 
 def _rebuilder(module: nn.Module) -> Callable[[], nn.Module]:

@@ -63,9 +63,7 @@ class Simulator:
             return Replies(cohort, None)
         up = stack(ups).take(torch.argsort(torch.cat(places)))
         k = len(cohort.ids)
-        return Replies(
-            cohort, up, bytes_up=up.one(0).nbytes() * k, bytes_down=sum(down.one(i).nbytes() for i in range(k))
-        )
+        return Replies(cohort, up, bytes_up=up.one_nbytes(0) * k, bytes_down=sum(down.one_nbytes(i) for i in range(k)))
 
     @torch.no_grad()
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...]) -> Measures:

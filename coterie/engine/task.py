@@ -116,15 +116,14 @@ class Task:
             * (real if models.ndim == 2 else real[:, None])
             for out, y, real in self._outputs(models, split)
         ]
-        return torch.cat(parts, -1)
+        return torch.cat(parts, -1) if parts else models.new_zeros(*models.shape[:-1], 0)
 
     @torch.no_grad()
     def predict(self, predictor: Predictor, x: Tensor) -> Tensor:
         """Class probabilities (k, b, C, ...) of each silo's model, or values for regression, on x (k, b, ...)."""
         models = predictor.models
         flat = models.reshape(-1, models.shape[-1])
-        each = len(flat) // len(models)
-        out, _ = self.model.forward(flat, _repeated(x, each), training=False)
+        out, _ = self.model.forward(flat, _repeated(x, _models_each(models)), training=False)
         out = out.softmax(2) if self.model.classes else out
         if predictor.weights is None:
             return out
@@ -134,7 +133,7 @@ class Task:
     def measure(self, predictor: Predictor, split: str) -> dict[str, Tensor]:
         """Mean loss and, for classes, accuracy of each silo's model on a split: (k,) each, NaN for an empty split."""
         total: dict[str, Tensor] = {}
-        for x, y, real in self._samples(split):
+        for x, y, real in self._samples(split, _models_each(predictor.models)):
             out = self.predict(predictor, x)
             if self.model.classes:
                 hits = (out.argmax(2) == y).reshape(*y.shape[:2], -1).to(out.dtype).mean(-1)
@@ -142,8 +141,11 @@ class Task:
                 values = {"accuracy": hits, "loss": -chosen.reshape(*y.shape[:2], -1).mean(-1)}
             else:
                 values = {"loss": self.model.sample_losses(out, y)}
+            # A diverged model has lost everything; NaN would say that there was nothing to measure.
+            values["loss"] = values["loss"].nan_to_num(nan=torch.inf, posinf=torch.inf)
             for name, value in values.items():
-                total[name] = total.get(name, torch.zeros((), device=value.device)) + (value * real).sum(1)
+                sums = torch.where(real > 0, value, 0).sum(1)
+                total[name] = total[name] + sums if name in total else sums
         counts = self.counts(split)
         return {name: value / counts for name, value in total.items()}
 
@@ -192,12 +194,12 @@ class Task:
         x, y = self.store["train"].gather(self.silos, index)
         return Batch(x, y, index, filled.to(self.model.dtype), keys, self.lr, self.round)
 
-    def _samples(self, split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """All samples of a split, a stack of (k, b) at a time, and which of them are real."""
+    def _samples(self, split: str, each: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """All samples of a split for `each` models a silo, a stack of (k, b) at a time, and which of them are real."""
         ragged = self.store[split]
         counts = self.counts(split)
         longest = int(counts.max())
-        at_once = max(1, SAMPLES_AT_ONCE.get(self.store.device.type, 4096) // self.k)
+        at_once = max(1, SAMPLES_AT_ONCE.get(self.store.device.type, 4096) // (self.k * each))
         for first in range(0, longest, at_once):
             index = torch.arange(first, min(first + at_once, longest), device=self.store.device)
             real = index < counts[:, None]
@@ -206,8 +208,8 @@ class Task:
 
     def _outputs(self, models: Tensor, split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         flat = models.reshape(-1, models.shape[-1])
-        each = len(flat) // len(models)
-        for x, y, real in self._samples(split):
+        each = _models_each(models)
+        for x, y, real in self._samples(split, each):
             out, _ = self.model.forward(flat, _repeated(x, each), training=False)
             yield out, _repeated(y, each), real
 
@@ -216,6 +218,11 @@ def plain_step(task: Task, state: Weights, batch: Batch) -> Weights:
     """One optimiser step on the silo's own loss."""
     w, opt = task.optimizer.step(state.w, task.grad(state.w, batch), state.opt, batch.lr)
     return state.replace(w=w, opt=opt)
+
+
+def _models_each(models: Tensor) -> int:
+    """How many models of each silo: c of (k, c, d), 1 of (k, d)."""
+    return models.shape[1] if models.ndim == 3 else 1
 
 
 def _repeated(t: Any, each: int) -> Any:

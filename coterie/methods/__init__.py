@@ -4,15 +4,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from coterie.errors import BadInput, nearest
+from coterie.methods.apfl import APFL
+from coterie.methods.apple import APPLE
+from coterie.methods.cfl import ClusteredFL
+from coterie.methods.dfedavg import DFedAvg
+from coterie.methods.dfedem import DFedEM
+from coterie.methods.ditto import Ditto
 from coterie.methods.fedacs import FedACS
 from coterie.methods.fedamp import FedAMP
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedavg_ft import FedAvgFT
 from coterie.methods.fedavg_local import FedAvgLocal
+from coterie.methods.fedem import FedEM
+from coterie.methods.fedfomo import FedFomo
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedprox_ft import FedProxFT
 from coterie.methods.heurfedamp import HeurFedAMP
 from coterie.methods.method import Method
+from coterie.methods.mocha import MOCHA
+from coterie.methods.perfedavg import PerFedAvg
+from coterie.methods.pfedme import PFedMe
+from coterie.methods.scaffold import SCAFFOLD
 from coterie.methods.separate import Separate
 from coterie.options import parse
 
@@ -23,9 +35,21 @@ METHODS: dict[str, type[Method]] = {
     "fedavg-local": FedAvgLocal,
     "fedavg-ft": FedAvgFT,
     "fedprox-ft": FedProxFT,
+    "scaffold": SCAFFOLD,
+    "apfl": APFL,
+    "ditto": Ditto,
+    "perfedavg": PerFedAvg,
+    "pfedme": PFedMe,
+    "fedfomo": FedFomo,
+    "cfl": ClusteredFL,
     "fedamp": FedAMP,
     "heurfedamp": HeurFedAMP,
     "fedacs": FedACS,
+    "apple": APPLE,
+    "fedem": FedEM,
+    "dfedem": DFedEM,
+    "dfedavg": DFedAvg,
+    "mocha": MOCHA,
 }
 
 

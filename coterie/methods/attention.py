@@ -1,5 +1,6 @@
 """Who is like whom: distances, similarities and the attention weights made of them, over all rows at once."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -72,7 +73,7 @@ def _root_slope(t: Tensor, sigma: float) -> Tensor:
 
 INDUCING = {
     "negative-exponential": Inducing(
-        lambda t, s: -torch.expm1(-t / s), lambda t, s: torch.exp(-t / s) / s, lambda t, s: -t / s
+        lambda t, s: -torch.expm1(-t / s), lambda t, s: torch.exp(-t / s) / s, lambda t, s: -t / s - math.log(s)
     ),
     "tamed-root": Inducing(_root, _root_slope, lambda t, s: _root_slope(t, s).log()),
     "scad": Inducing(_scad, _scad_slope, lambda t, s: _scad_slope(t, s).log()),

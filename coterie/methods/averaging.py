@@ -12,6 +12,7 @@ from coterie.wire import rows, shared
 
 def weighted_mean(models: Tensor, weights: Tensor) -> Tensor:
     """Σ_i weights_i models_i / Σ_i weights_i, over the first axis."""
+    weights = weights.double()  # two whole numbers divide into float32
     share = (weights / weights.sum()).to(models.dtype)
     return torch.einsum("i,i...->...", share, models)
 

@@ -9,11 +9,13 @@ Where this differs:
   SDCA steps on the dual. What keeps simultaneous steps safe is the same bound, stated for R: the coupling between tasks
   is replaced by ρ times its diagonal (the paper's σ', its code's rho).
 - F_t is the mean of the silo's losses, as in the published code; eq. 1 writes their sum. The loss is the engine's
-  (cross-entropy or squared: both convex), where the paper has a hinge loss.
-- Eigenvalues of WᵀW get `jitter` times their mean before the root is taken: with more silos than features, or silos all
-  alike, Σ has no inverse otherwise. The published code lifts only negative ones.
+  (cross-entropy or squared: both convex), where the paper's experiments take the hinge loss.
+- The eigenvalues of WᵀW get `smoothing` times their mean before the root is taken: with more silos than parameters, or
+  silos all alike, Σ has no inverse otherwise, and the closer it comes to that the slower gradient steps get. The dual
+  needs no inverse; the published code lifts negative eigenvalues only.
 - A pull stronger than 1/lr, which would throw a gradient step beyond its centre, is taken as 1/lr.
-- The models start at zero (the published code's start), so that no common random start passes for a relationship.
+- The models start at zero (the published code's start), so that no common random start passes for a relationship; a
+  silo not heard of yet is related to nobody.
 """
 
 from collections.abc import Mapping
@@ -59,14 +61,20 @@ class Coupled(State):
     opt: Record
 
 
-def relationship(w: Tensor, jitter: float) -> Tensor:
-    """Σ = (WᵀW)^½ / tr (WᵀW)^½, (m, m) in float64: the minimiser of tr(W Σ⁻¹ Wᵀ) with tr Σ = 1."""
-    values, vectors = torch.linalg.eigh(gram(w))
+def relationship(w: Tensor, smoothing: float) -> Tensor:
+    """Σ = (WᵀW)^½ / tr (WᵀW)^½, (m, m) in float64: the minimiser of tr(W Σ⁻¹ Wᵀ) with tr Σ = 1.
+
+    A task still at zero, of which nothing is known, counts as one of average norm that is related to nobody.
+    """
+    inner = gram(w)
+    norms = inner.diagonal()
+    known = norms > 0
+    typical = norms[known].mean() if bool(known.any()) else 1.0
+    values, vectors = torch.linalg.eigh(inner + torch.diag(torch.where(known, 0, typical)))
     values = values.clamp_min(0)
-    roots = (values + jitter * values.mean()).sqrt()
-    if not bool(roots.sum() > 0):  # models at zero are not related yet
-        roots = torch.ones_like(roots)
-    return (vectors * (roots / roots.sum())) @ vectors.T
+    roots = (values + smoothing * values.mean()).sqrt()
+    sigma: Tensor = (vectors * (roots / roots.sum())) @ vectors.T
+    return sigma
 
 
 @dataclass(frozen=True)
@@ -79,14 +87,14 @@ class MOCHA(Method):
     up: ClassVar[type[Up]] = PersonalUp
     private: ClassVar[type[Private]] = TaskModel
 
-    lambda1: float = option(1e-3, "λ1, the strength of the coupling between tasks", low=0)
+    lambda1: float = option(1e-2, "λ1, the strength of the coupling between tasks", low=0)
     lambda2: float = option(0.0, "λ2, the strength of the pull towards zero", low=0)
     omega_every: int = option(1, "rounds of the W-step between two updates of Ω", low=1)
-    jitter: float = option(1e-4, "what is added to the eigenvalues of WᵀW, as a share of their mean", above=0)
+    smoothing: float = option(0.1, "what is added to the eigenvalues of WᵀW, as a share of their mean", above=0)
 
     def open(self, roster: Roster, model: Model) -> Tasks:
         w = torch.zeros(len(roster), model.width, dtype=model.dtype, device=model.device)
-        return Tasks(w=w, sigma=relationship(w, self.jitter))
+        return Tasks(w=w, sigma=relationship(w, self.smoothing))
 
     def send(self, server: Tasks, cohort: Cohort) -> Coupling:
         return _coupling(server.w, server.sigma, cohort.ids)
@@ -94,7 +102,7 @@ class MOCHA(Method):
     def receive(self, server: Tasks, cohort: Cohort, up: PersonalUp) -> Tasks:
         w = server.w.index_copy(0, cohort.ids, up.w)  # a missing silo's last model stands in
         due = (cohort.round + 1) % self.omega_every == 0
-        return Tasks(w=w, sigma=relationship(w, self.jitter) if due else server.sigma)
+        return Tasks(w=w, sigma=relationship(w, self.smoothing) if due else server.sigma)
 
     def enroll(self, roster: Roster, model: Model, rows: Tensor) -> TaskModel:
         return TaskModel(w=torch.zeros(len(rows), model.width, dtype=model.dtype, device=model.device))
@@ -123,13 +131,13 @@ class MOCHA(Method):
             return Coupling(message=alone[:, None].expand(-1, server.w.shape[1]), own=alone)
         parts = [torch.cat([server.w, guest[None]]) for guest in up.w]
         last = torch.tensor([len(server.w)], device=server.w.device)
-        told = [_coupling(w, relationship(w, self.jitter), last) for w in parts]
+        told = [_coupling(w, relationship(w, self.smoothing), last) for w in parts]
         return Coupling(message=torch.cat([t.message for t in told]), own=torch.cat([t.own for t in told]))
 
     def adapt(self, task: Task, down: Coupling, private: TaskModel | None) -> tuple[PersonalUp | None, TaskModel]:
         """A newcomer trains alone, is answered with what the members' models mean for it, and trains once more."""
         arriving = private is None
-        start = TaskModel(w=torch.zeros_like(task.start())) if private is None else private
+        start = TaskModel(w=torch.zeros_like(down.message)) if private is None else private
         state = task.run(self.step, self.begin(task, down, start), "arrive" if arriving else "settle")
         return PersonalUp(w=state.w) if arriving else None, TaskModel(w=state.w)
 
@@ -138,8 +146,8 @@ class MOCHA(Method):
         if len(layers) == 1 and type(layers[0]) is nn.Linear:
             return None
         return (
-            "works with linear models only (one nn.Linear layer, after nn.Flatten if need be), for which its problem is "
-            "convex; take model = 'linear', or fedamp, fedacs or apple for deeper models"
+            "works with linear models only (one nn.Linear layer, after nn.Flatten if need be), for which its problem "
+            "is convex; take the model 'linear', or fedamp or fedacs for deeper ones"
         )
 
     def trace(self, server: Tasks, private: TaskModel | None) -> Mapping[str, Tensor]:

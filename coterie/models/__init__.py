@@ -8,6 +8,7 @@ from torch import nn
 from coterie.errors import BadInput, nearest
 from coterie.models.cnn import CNN, cnn
 from coterie.models.linear import MLP, Linear, linear, mlp
+from coterie.models.resnet import ResNet, resnet18
 from coterie.options import parse, resolved
 
 Builder = Callable[[Any, tuple[int, ...], int], nn.Module]
@@ -16,6 +17,7 @@ MODELS: dict[str, tuple[type, Builder]] = {
     "linear": (Linear, linear),
     "mlp": (MLP, mlp),
     "cnn": (CNN, cnn),
+    "resnet18": (ResNet, resnet18),
 }
 
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from coterie.conformance import CHECKS, Ground
+from coterie.conformance import CHECKS, Ground, ground_of
 from coterie.methods import METHODS
 
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 def test_conformance(name: str, check: Callable[[Ground], None]) -> None:
-    check(Ground(METHODS[name]()))
+    check(ground_of(METHODS[name]()))

@@ -1,0 +1,63 @@
+"""What is timed: a model, how many silos, a batch, an optimiser. Data are noise of the right shape."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from coterie.data.silo import Part, Silo
+from coterie.engine.training import Training
+from coterie.methods.fedamp import FedAMP
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.method import Method
+from coterie.models import build
+
+
+@dataclass(frozen=True)
+class Work:
+    """One line of the table."""
+
+    name: str
+    device: str
+    model: dict[str, object]
+    shape: tuple[int, ...]
+    classes: int
+    silos: int
+    batch: int
+    optimizer: str
+    method: Method
+    precision: str = "float32"
+    steps: int = 10  # mini-batches of a silo in a round
+
+    def factory(self) -> Callable[[], nn.Module]:
+        """Makes the model."""
+        return build(self.model, self.shape, self.classes)[0]
+
+    def training(self) -> Training:
+        """One epoch of `steps` mini-batches."""
+        lr = 1e-3 if self.optimizer == "adam" else 0.05
+        return Training(rounds=1, local_epochs=1, batch_size=self.batch, optimizer=self.optimizer, lr=lr)  # type: ignore[arg-type]
+
+    def data(self) -> list[Silo]:
+        """Noise."""
+        rng = np.random.default_rng(0)
+
+        def part(n: int) -> Part:
+            return Part(rng.standard_normal((n, *self.shape), dtype=np.float32), rng.integers(self.classes, size=n))
+
+        return [Silo(f"silo-{i:03d}", part(self.steps * self.batch), part(1), part(1)) for i in range(self.silos)]
+
+
+DIGIT, MNIST, CIFAR = (1, 8, 8), (1, 28, 28), (3, 32, 32)
+WORKS = [
+    Work("linear-100", "cpu", {"name": "linear"}, DIGIT, 10, 100, 32, "sgd", FedAvg()),
+    Work("mlp-100", "cpu", {"name": "mlp", "hidden": [128]}, DIGIT, 10, 100, 32, "sgd", FedAvg()),
+    Work(
+        "cnn8-50", "cpu", {"name": "cnn", "channels": [16, 32], "kernel": 3, "hidden": 64}, DIGIT, 10, 50, 32, "sgd",
+        FedAvg(),
+    ),
+    Work("cnn-10", "cpu", {"name": "cnn"}, MNIST, 10, 10, 32, "sgd", FedAvg(), steps=3),
+    Work("cnn-62", "cuda", {"name": "cnn"}, MNIST, 62, 62, 100, "adam", FedAMP(), "bf16"),
+    Work("resnet18-25", "cuda", {"name": "resnet18"}, CIFAR, 100, 25, 100, "adam", FedAvg(), "bf16", steps=5),
+]  # fmt: skip

@@ -1,0 +1,123 @@
+"""Convolutions of k models at once: each row's own images with its own filters, as matrix products.
+
+Images are (k, b, H, W, C) and filters (k, KH·KW·C, N), so that a row is one more axis of a batched product. On a GPU the
+operand is gathered from the images on the fly (`triton_conv`); elsewhere, and where images have too few channels for that
+to pay, it is unfolded in memory first.
+"""
+
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+GATHERED_CHANNELS = 8  # from here on, gathering on the fly beats unfolding
+
+
+def _out(size: int, kernel: int, stride: int, padding: int) -> int:
+    return (size + 2 * padding - kernel) // stride + 1
+
+
+def _gathers(x: Tensor) -> bool:
+    return x.is_cuda and x.shape[-1] >= GATHERED_CHANNELS and find_spec("triton") is not None
+
+
+def _unfolded(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
+    """(k, b, H, W, C) -> (k, b·OH·OW, KH·KW·C), the columns padded to a multiple of 8 where a GPU wants that."""
+    k, b, height, width, channels = x.shape
+    high, wide = _out(height, kernel, stride, padding), _out(width, kernel, stride, padding)
+    x = F.pad(x, (0, 0, padding, padding, padding, padding)).contiguous()
+    s = x.stride()
+    windows = x.as_strided(
+        (k, b, high, wide, kernel, kernel, channels), (s[0], s[1], s[2] * stride, s[3] * stride, s[2], s[3], s[4])
+    )
+    return _widened(windows.reshape(k, b * high * wide, kernel * kernel * channels), 2)
+
+
+def _widened(t: Tensor, axis: int) -> Tensor:
+    """Zeros up to a multiple of 8 along an axis, on a GPU."""
+    missing = -t.shape[axis] % 8
+    if not missing or not t.is_cuda:
+        return t
+    return F.pad(t, (0, missing) if axis == 2 else (0, 0, 0, missing))
+
+
+def _folded(columns: Tensor, shape: list[int], kernel: int, stride: int, padding: int) -> Tensor:
+    """The transpose of unfolding: what each window says of its pixels, added up."""
+    k, b, height, width, channels = shape
+    high, wide = _out(height, kernel, stride, padding), _out(width, kernel, stride, padding)
+    parts = columns[..., : kernel * kernel * channels].reshape(k, b, high, wide, kernel, kernel, channels)
+    total = columns.new_zeros(k, b, height + 2 * padding, width + 2 * padding, channels)
+    for i in range(kernel):
+        for j in range(kernel):
+            total[:, :, i : i + high * stride : stride, j : j + wide * stride : stride] += parts[:, :, :, :, i, j]
+    return total[:, :, padding : padding + height, padding : padding + width].contiguous()
+
+
+@torch.library.custom_op("coterie::row_conv", mutates_args=())
+def row_conv(x: Tensor, w: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
+    """x (k, b, H, W, C) with filters w (k, KH·KW·C, N): (k, b, OH, OW, N)."""
+    if _gathers(x):
+        from coterie.engine import triton_conv
+
+        return triton_conv.convolve(x.contiguous(), w.contiguous(), kernel, stride, padding)
+    k, b, height, width, _ = x.shape
+    y = torch.bmm(_unfolded(x, kernel, stride, padding), _widened(w, 1))
+    return y.view(k, b, _out(height, kernel, stride, padding), _out(width, kernel, stride, padding), w.shape[2])
+
+
+@row_conv.register_fake
+def _(x: Tensor, w: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
+    k, b, height, width, _ = x.shape
+    return x.new_empty(k, b, _out(height, kernel, stride, padding), _out(width, kernel, stride, padding), w.shape[2])
+
+
+@torch.library.custom_op("coterie::row_conv_images", mutates_args=())
+def row_conv_images(g: Tensor, w: Tensor, shape: list[int], kernel: int, stride: int, padding: int) -> Tensor:
+    """The gradient with respect to the images, from that of the outputs g (k, b, OH, OW, N)."""
+    g, w = g.contiguous(), w.contiguous()
+    if _gathers(g):
+        from coterie.engine import triton_conv
+
+        return triton_conv.image_gradient(g, w, (shape[0], shape[1], shape[2], shape[3], shape[4]), kernel, stride, padding)
+    columns = torch.bmm(g.view(len(g), -1, g.shape[-1]), w.transpose(1, 2))
+    return _folded(columns, shape, kernel, stride, padding)
+
+
+@row_conv_images.register_fake
+def _(g: Tensor, w: Tensor, shape: list[int], kernel: int, stride: int, padding: int) -> Tensor:
+    return g.new_empty(shape)
+
+
+@torch.library.custom_op("coterie::row_conv_filters", mutates_args=())
+def row_conv_filters(x: Tensor, g: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
+    """The gradient with respect to the filters (k, KH·KW·C, N)."""
+    g = g.contiguous()
+    if _gathers(x):
+        from coterie.engine import triton_conv
+
+        return triton_conv.filter_gradient(x.contiguous(), g, kernel, stride, padding)
+    columns = _unfolded(x, kernel, stride, padding)
+    whole = torch.bmm(columns.transpose(1, 2), g.view(len(g), -1, g.shape[-1]))
+    return whole[:, : kernel * kernel * x.shape[-1]].contiguous()
+
+
+@row_conv_filters.register_fake
+def _(x: Tensor, g: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
+    return x.new_empty(len(x), kernel * kernel * x.shape[-1], g.shape[-1])
+
+
+def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    x, w, ctx.kernel, ctx.stride, ctx.padding = inputs
+    ctx.save_for_backward(x, w)
+
+
+def _backward(ctx, g: Tensor):  # type: ignore[no-untyped-def]
+    x, w = ctx.saved_tensors
+    how = (ctx.kernel, ctx.stride, ctx.padding)
+    images = row_conv_images(g, w, list(x.shape), *how) if ctx.needs_input_grad[0] else None
+    filters = row_conv_filters(x, g, *how) if ctx.needs_input_grad[1] else None
+    return images, filters, None, None, None
+
+
+row_conv.register_autograd(_backward, setup_context=_remember)

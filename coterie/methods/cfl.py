@@ -1,0 +1,190 @@
+"""Clustered FL: FedAvg until silos pull in different directions, then a FedAvg of each side, and so on.
+
+Sattler, Müller and Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization Under Privacy
+Constraints", IEEE TNNLS 2020 (arXiv:1910.01991).
+
+A cluster splits when ‖its mean update‖ < ε1 and max ‖Δw_i‖ > ε2, both the Euclidean norms of the trained weights and the
+mean weighted by samples, as everywhere here (the paper's algorithm and published code: unweighted).
+`norms="absolute"` is the paper's test. `norms="relative"` spares users the search for ε, which grows with the model, the
+learning rate and the epochs: ε2 is a share of the longest update so far, ε1 of the longest mean update of that cluster,
+or ε1² of the longest update where that is more (silos that cancel out from the start have no long mean).
+`linkage="single"` is the paper's bipartition, the one whose largest similarity across is least; "complete" is that of
+its published code, which also never splits before round 20. γ_max = 0 splits on the norms alone, as that code does.
+Those who replied decide a split; an absent silo goes to the side with the update most like its own last one, a silo
+never heard to the larger side. Sides are averaged apart from the round of the split on. A newcomer trains the model of
+the first split for one round and gets the model of the cluster that went its way (the paper walks down the tree of splits).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import linkage, to_tree
+from torch import Tensor
+
+from coterie.engine.task import Weights, plain_step
+from coterie.methods.attention import cosines
+from coterie.methods.averaging import weighted_mean
+from coterie.methods.method import Batch, Cohort, Down, Method, Model, Nothing, Predictor, Roster, Server, Task, Up
+from coterie.options import option
+from coterie.wire import rows, shared
+
+
+class Clusters(Server):
+    """The clusters' models, and what the next split is decided by."""
+
+    w: Tensor = shared("the clusters' models", "clusters", "d")
+    peak: Tensor = shared("the norm of each cluster's longest mean update so far", "clusters")
+    cluster: Tensor = rows("which cluster is the silo's")
+    update: Tensor = rows("the silo's last update, 0 before its first", "d")
+    longest: Tensor = shared("the norm of the longest update of any silo so far")
+    root: Tensor = shared("the model at which the federation first split; before that, the last one sent", "d")
+    trained: Tensor = shared("how many columns are weights; behind them are BatchNorm's statistics")
+
+
+class ClusterDown(Down):
+    """The model of the silo's cluster."""
+
+    w: Tensor = rows("the model of the silo's cluster", "d")
+
+
+class UpdateUp(Up):
+    """How local training changed the cluster's model."""
+
+    delta: Tensor = rows("Δw_i, what local training changed of the cluster's model", "d", seen_by="server")
+
+
+@dataclass(frozen=True)
+class ClusteredFL(Method):
+    """One global model for each cluster of silos."""
+
+    paper: ClassVar[str] = "Sattler et al., TNNLS 2020"
+    summary: ClassVar[str] = "FedAvg that splits the silos in two where their updates pull apart, again and again"
+    down: ClassVar[type[Down]] = ClusterDown
+    up: ClassVar[type[Up]] = UpdateUp
+
+    norms: Literal["relative", "absolute"] = option("relative", "ε1 and ε2 as shares of earlier norms, or as norms")
+    eps1: float = option(0.35, "ε1: a cluster may split when its mean update is shorter than this", above=0)
+    eps2: float = option(0.6, "ε2: and its longest update is longer than this", low=0)
+    gamma: float = option(0.0, "γ_max: split only if it is below √((1 − α_cross)/2)", low=0, below=1)
+    linkage: Literal["single", "complete"] = option("single", "the linkage of which the last merge is the split")
+    min_rounds: int = option(5, "rounds before the first split", low=0)
+    min_size: int = option(1, "silos that replied which each side must have", low=1)
+
+    def open(self, roster: Roster, model: Model) -> Clusters:
+        start, m = model.start(roster.seed), len(roster)
+        return Clusters(
+            w=start[None],
+            peak=start.new_zeros(1, dtype=torch.float64),
+            cluster=torch.zeros(m, dtype=torch.int64, device=start.device),
+            update=start.new_zeros(m, model.width),
+            longest=start.new_zeros((), dtype=torch.float64),
+            root=start,
+            trained=torch.tensor(model.layout.trained),
+        )
+
+    def send(self, server: Clusters, cohort: Cohort) -> ClusterDown:
+        return ClusterDown(w=server.w[server.cluster[cohort.ids]])
+
+    def receive(self, server: Clusters, cohort: Cohort, up: UpdateUp) -> Clusters:
+        update, cluster = server.update.index_copy(0, cohort.ids, up.delta), server.cluster.clone()
+        weights, sizes = update[:, : int(server.trained)], cohort.roster.sizes
+        longest = torch.maximum(server.longest, norm(weights[cohort.ids]).max())
+        replied = torch.zeros_like(cluster, dtype=torch.bool).index_fill(0, cohort.ids, True)
+        by_name = torch.tensor(np.argsort(np.array(cohort.roster.names)), device=cluster.device)
+        w, peak = list(server.w), list(server.peak)
+        for c, model in enumerate(server.w):
+            members = by_name[server.cluster[by_name] == c]
+            here = members[replied[members]]
+            if len(here) == 0:
+                continue
+            step = weighted_mean(update[here], sizes[here])  # Σ_i n_i/n Δw_i
+            length = norm(step[: weights.shape[1]])
+            w[c], peak[c] = model + step, torch.maximum(peak[c], length)
+            if cohort.round < self.min_rounds or not self.apart(length, norm(weights[here]).max(), peak[c], longest):
+                continue
+            leaves = self.leaving(weights[members], replied[members])
+            if leaves is None:
+                continue
+            cluster[members[leaves]] = len(w)
+            w, peak = [*w, model], [*peak, length]
+            for place, side in ((c, ~leaves), (-1, leaves)):
+                ids = members[side & replied[members]]
+                step = weighted_mean(update[ids], sizes[ids])
+                w[place], peak[place] = model + step, norm(step[: weights.shape[1]])
+        root = server.w[0] if len(server.w) == 1 else server.root
+        return server.replace(
+            w=torch.stack(w), peak=torch.stack(peak), cluster=cluster, update=update, longest=longest, root=root
+        )
+
+    def apart(self, mean: Tensor, most: Tensor, peak: Tensor, longest: Tensor) -> bool:
+        """Whether silos still pull while their cluster stands still: ‖Σ_i n_i/n Δw_i‖ < ε1 and max_i ‖Δw_i‖ > ε2."""
+        if self.norms == "absolute":
+            return bool(mean < self.eps1) and bool(most > self.eps2)
+        still = self.eps1 * torch.maximum(peak, self.eps1 * longest)
+        return bool(mean < still) and bool(most > self.eps2 * longest)
+
+    def leaving(self, updates: Tensor, replied: Tensor) -> Tensor | None:
+        """Which members leave for a new cluster, or None if it should not split; at least one replied."""
+        alpha, voting = cosines(updates).cpu().numpy(), replied.cpu().numpy()
+        votes = alpha[:, voting]  # similarity of every member to those who replied
+        if votes.shape[1] < 2 * self.min_size:
+            return None
+        side = bipartition(votes[voting], self.linkage)
+        cross = votes[voting][side][:, ~side].max()
+        if side.sum() < self.min_size or self.gamma >= np.sqrt((1 - cross) / 2):  # the paper's bound on γ
+            return None
+        leaves = votes[:, side].max(1) > votes[:, ~side].max(1)  # a silo never heard has similarity 0 to all: it stays
+        leaves[voting] = side
+        return torch.from_numpy(leaves).to(updates.device)
+
+    def begin(self, task: Task, down: ClusterDown, private: Nothing) -> Weights:
+        return Weights(w=down.w, opt=task.optimizer.init(down.w))
+
+    def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
+        return plain_step(task, state, batch)
+
+    def end(self, task: Task, state: Weights, down: ClusterDown, private: Nothing) -> tuple[UpdateUp, Nothing]:
+        return UpdateUp(delta=state.w - down.w), private  # Δw_i = SGD(w_c) − w_c
+
+    def personal(self, task: Task, down: ClusterDown, private: Nothing) -> Predictor:
+        return Predictor(models=down.w)
+
+    def host(self, server: Clusters, guests: Roster, up: UpdateUp | None) -> ClusterDown:
+        if up is None:
+            return ClusterDown(w=server.root.expand(len(guests), -1))
+        weights = int(server.trained)
+        went = (server.w - server.root)[:, :weights].double()
+        alike = up.delta[:, :weights].double() @ went.T / norm(went).clamp_min(1e-300)  # (guests, clusters)
+        return ClusterDown(w=server.w[alike.argmax(1)])
+
+    def adapt(self, task: Task, down: ClusterDown, private: Nothing | None) -> tuple[UpdateUp | None, Nothing]:
+        """A newcomer trains the model of the first split and is answered with the cluster that went its way."""
+        if private is None:
+            return UpdateUp(delta=task.fit(down.w, "arrive") - down.w), Nothing()
+        return None, private
+
+    def trace(self, server: Clusters, private: Nothing | None) -> Mapping[str, Tensor]:
+        together = (server.cluster[:, None] == server.cluster).double()
+        return {"cluster": server.cluster, "collaboration": together / together.sum(1)}
+
+
+def norm(rows: Tensor) -> Tensor:
+    """Euclidean norms, in float64."""
+    return torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64)
+
+
+def bipartition(alpha: NDArray[np.float64], method: str) -> NDArray[np.bool_]:
+    """Two sides by similarity; True is the smaller one or, of two equal ones, the one without the first member.
+
+    The last merge of single linkage leaves the sides that minimise the largest similarity across (the paper's
+    Algorithm 1).
+    """
+    tree = to_tree(linkage(1 - alpha[np.triu_indices(len(alpha), 1)], method))
+    side = np.zeros(len(alpha), dtype=bool)
+    side[tree.get_left().pre_order()] = True
+    larger = 2 * side.sum() > len(side) or (2 * side.sum() == len(side) and side[0])
+    return ~side if larger else side

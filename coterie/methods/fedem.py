@@ -1,0 +1,93 @@
+"""FedEM: a silo's data are a mixture of a few distributions; all share a model of each, and every silo mixes its own.
+
+Marfoq, Neglia, Bellet, Kameni, Vidal, "Federated Multi-Task Learning under a Mixture of Distributions", NeurIPS 2021
+(equations and lines of Algorithm 1 by its numbers).
+
+Which π predicts: Algorithm 1 computes π^k (line 6) from the components θ^{k−1} before it trains them, so what a silo
+deploys after round k is θ^k with π^k, that of its last E-step; a silo that was not asked keeps the π it has.
+With client sampling the mean is over the silos that replied; the published code averages over all clients, idle ones
+with the components they last received. The optimiser starts afresh each round; the published code keeps each client's
+momentum between rounds. All components of a silo see the same mini-batches; the published code shuffles for each.
+The first component starts from the model that other methods start from (so M = 1 is FedAvg), the rest at random.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from coterie.methods import mixture as em
+from coterie.methods.averaging import weighted_mean
+from coterie.methods.method import Batch, Cohort, Down, Method, Model, Predictor, Private, Roster, Server, Task, Up
+from coterie.methods.mixture import Mixture, MixtureWeights
+from coterie.options import option
+from coterie.wire import rows, shared
+
+
+class Components(Server):
+    """The components."""
+
+    theta: Tensor = shared("the components θ_1 … θ_M", "c", "d")
+
+
+class ComponentsDown(Down):
+    """The components, the same for all."""
+
+    theta: Tensor = shared("the components θ_1 … θ_M", "c", "d")
+
+
+class ComponentsUp(Up):
+    """A silo's components after local training."""
+
+    theta: Tensor = rows("the silo's components after local training", "c", "d", seen_by="server")
+
+
+@dataclass(frozen=True)
+class FedEM(Method):
+    """Shared components, private mixture weights."""
+
+    paper: ClassVar[str] = "Marfoq et al., NeurIPS 2021"
+    summary: ClassVar[str] = "a few shared models, whose predictions each silo mixes with weights of its own"
+    down: ClassVar[type[Down]] = ComponentsDown
+    up: ClassVar[type[Up]] = ComponentsUp
+    private: ClassVar[type[Private]] = MixtureWeights
+
+    components: int = option(3, "M, how many components", low=1)
+    adapt_iterations: int = option(1, "E-steps of a silo that arrives after training", low=1)
+
+    def open(self, roster: Roster, model: Model) -> Components:
+        return Components(theta=em.first_components(roster.seed, model, self.components))
+
+    def send(self, server: Components, cohort: Cohort) -> ComponentsDown:
+        return ComponentsDown(theta=server.theta)  # line 2
+
+    def receive(self, server: Components, cohort: Cohort, up: ComponentsUp) -> Components:
+        return Components(theta=weighted_mean(up.theta, cohort.sizes))  # line 10: θ_m ← Σ_t n_t/n θ_{m,t}
+
+    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> MixtureWeights:
+        return em.uniform(len(rows), self.components, model)
+
+    def begin(self, task: Task, down: ComponentsDown, private: MixtureWeights) -> Mixture:
+        return em.begin(task, down.theta.expand(task.k, -1, -1), private)  # lines 5 and 6: eq. 8 and 9
+
+    def step(self, task: Task, state: Mixture, batch: Batch) -> Mixture:
+        return em.step(task, state, batch)  # line 7: eq. 10
+
+    def end(
+        self, task: Task, state: Mixture, down: ComponentsDown, private: MixtureWeights
+    ) -> tuple[ComponentsUp, MixtureWeights]:
+        return ComponentsUp(theta=state.theta), MixtureWeights(pi=state.pi)  # line 8; π stays
+
+    def personal(self, task: Task, down: ComponentsDown, private: MixtureWeights) -> Predictor:
+        return em.mixture(down.theta.expand(task.k, -1, -1), private)
+
+    def host(self, server: Components, guests: Roster, up: None) -> ComponentsDown:
+        return ComponentsDown(theta=server.theta)
+
+    def adapt(self, task: Task, down: ComponentsDown, private: None) -> tuple[None, MixtureWeights]:
+        """A newcomer takes the components as they are and finds its weights (end of Section 3.2)."""
+        return None, em.weigh(task, down.theta.expand(task.k, -1, -1), self.adapt_iterations)
+
+    def trace(self, server: Components, private: MixtureWeights | None) -> Mapping[str, Tensor]:
+        return {} if private is None else {"pi": private.pi}

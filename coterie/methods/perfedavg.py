@@ -1,0 +1,115 @@
+"""Per-FedAvg: a global model trained to be good after one gradient step on a silo's own data (MAML).
+
+Fallah, Mokhtari and Ozdaglar, "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
+Meta-Learning Approach", NeurIPS 2020 (lines by its Algorithm 1).
+
+The outer rate β is the learning rate of the local optimiser, and the meta-gradient goes through that optimiser.
+The paper draws D, D' and D'' independently; here one mini-batch is dealt out to them in turn, sample by sample: halves
+D and D' for `fo`, which needs no D'', thirds for `hf`. A batch with fewer than two samples for each part serves whole
+as each of them. The paper writes the Hessian out and approximates it by one of the two variants in its experiments.
+With `steps` > 1 (the paper: "one or a few") training takes all of them on D, and `hf` applies I − α∇² at each.
+The personal model takes its steps on the mean gradient of all own training data (eq. 3); the paper's experiments take a
+stochastic one. The server's mean is uniform over those who replied, as in the paper (not weighted by samples).
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from coterie.engine.solver import moved
+from coterie.engine.task import Weights
+from coterie.methods.averaging import Global, GlobalDown, GlobalModel, ModelUp
+from coterie.methods.method import Batch, Cohort, Nothing, Predictor, State, Task, spread
+from coterie.options import option
+from coterie.wire import rows
+
+
+class Slope(State):
+    """A pass over a silo's data that adds up the gradient at one model."""
+
+    w: Tensor = rows("the model", "d")
+    total: Tensor = rows("the sum of the samples' gradients", "d")
+
+
+@dataclass(frozen=True)
+class PerFedAvg(GlobalModel):
+    """A global model that each silo makes its own by a gradient step."""
+
+    paper: ClassVar[str] = "Fallah et al., NeurIPS 2020"
+    summary: ClassVar[str] = "a global model trained to be good after one gradient step on a silo's own data"
+
+    variant: Literal["hf", "fo"] = option("hf", "the Hessian term by differences of gradients, or left out")
+    alpha: float = option(0.01, "α, the rate of the step that makes the model personal", low=0)
+    steps: int = option(1, "how many such steps", low=1)
+    delta: float = option(1e-3, "δ, how far apart the two gradients of hf are taken, per unit of gradient", above=0)
+
+    def receive(self, server: Global, cohort: Cohort, up: ModelUp) -> Global:
+        return Global(w=up.w.mean(0))  # line 12: w_{k+1} = 1/(rn) Σ_i w^i_{k+1,τ}
+
+    def begin(self, task: Task, down: GlobalDown, private: Nothing) -> Weights:
+        w = spread(down.w, task.k)
+        return Weights(w=w, opt=task.optimizer.init(w))
+
+    def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
+        inner, outer, *third = dealt(task, batch, 3 if self.variant == "hf" else 2)
+        path = [state.w]
+        for _ in range(self.steps):
+            g = task.grad(path[-1], inner)
+            path.append(moved(path[-1], self.alpha * g.grads, g))  # line 8: w̃ = w − α ∇̃f(w, D)
+        gradient = task.grad(path.pop(), outer)  # ∇̃f(w̃, D')
+        for part in third:
+            for w in reversed(path):
+                # line 9: (I − α ∇̃²f(w, D'')) ∇̃f(w̃, D')
+                gradient = gradient + -self.alpha * self.bent(task, w, gradient.grads, part)
+        w, opt = task.optimizer.step(state.w, gradient, state.opt, batch.lr)
+        return state.replace(w=w, opt=opt)
+
+    def bent(self, task: Task, w: Tensor, v: Tensor, batch: Batch) -> Tensor:
+        """∇²f(w) v without the Hessian: [∇f(w + δv) − ∇f(w − δv)] / 2δ, Section 5."""
+        pair = torch.stack([w + self.delta * v, w - self.delta * v], 1)
+        ahead, behind = task.grad(pair, batch).grads.unbind(1)
+        return (ahead - behind) / (2 * self.delta)
+
+    def end(self, task: Task, state: Weights, down: GlobalDown, private: Nothing) -> tuple[ModelUp, Nothing]:
+        return ModelUp(w=state.w), private
+
+    def personal(self, task: Task, down: GlobalDown, private: Nothing) -> Predictor:
+        w, n = spread(down.w, task.k), task.counts()[:, None]
+        for _ in range(self.steps):
+            around = task.run(add_up, Slope(w=w, total=torch.zeros_like(w)), "personal", epochs=1)
+            w = around.w - self.alpha * around.total / n  # eq. 3: w − α ∇f_i(w)
+        return Predictor(models=w)
+
+    def cloud(self, task: Task, down: GlobalDown, private: Nothing) -> Predictor:
+        return Predictor(models=spread(down.w, task.k))
+
+    def adapt(self, task: Task, down: GlobalDown, private: None) -> tuple[None, Nothing]:
+        """A newcomer gets the global model, which it makes its own as the others do."""
+        return None, Nothing()
+
+
+def add_up(task: Task, state: Slope, batch: Batch) -> Slope:
+    """One mini-batch's part of the gradient of all data."""
+    g = task.grad(state.w, batch)
+    w = moved(state.w, torch.zeros_like(state.w), g)
+    return state.replace(w=w, total=state.total + batch.real.sum(1, keepdim=True) * g.grads)
+
+
+def dealt(task: Task, batch: Batch, parts: int) -> list[Batch]:
+    """A mini-batch dealt out sample by sample; a row too short for two samples in each part is whole in all of them."""
+    count = batch.real.sum(1, keepdim=True)  # a row's samples come before its filling
+    b, whole = batch.real.shape[1], count < 2 * parts
+    place = torch.arange(max(-(-b // parts), min(b, 2 * parts - 1)), device=batch.x.device)
+    silo = torch.arange(task.k, device=batch.x.device)[:, None]
+    made = []
+    for part in range(parts):
+        index = torch.where(whole, place, part + parts * place)
+        real = index < count
+        if task.model.couples_samples:  # rows are equally long then, and must not be filled
+            index, real = index[:, real[0]], real[:, real[0]]
+        index = index.clamp_max(b - 1)
+        picked = {name: getattr(batch, name)[silo, index] for name in ("x", "y", "index")}
+        made.append(replace(batch, real=real.to(batch.real.dtype), **picked))
+    return made

@@ -1,0 +1,73 @@
+"""The page `docs/wire.md`: for every method, each field that crosses, its shape and bytes, and who can see it.
+
+    python -m coterie.wire_page > docs/wire.md
+
+Fields come from the types that the encoder accepts; bytes from one round of the embedded default study.
+"""
+
+import sys
+from dataclasses import fields
+
+import torch
+
+from coterie.engine.rows import Model
+from coterie.experiment import prepare
+from coterie.methods import METHODS
+from coterie.methods.method import Cohort, Method
+from coterie.study import check, read
+from coterie.wire import Record
+
+HEAD = """# What crosses the wire
+
+Made by `python -m coterie.wire_page > docs/wire.md`; a test fails when it is stale. `Up` is all that leaves a silo (its
+encoder accepts nothing else), `Down` is what a silo is sent, `Private` never leaves it. A silo also declares, once, when it
+joins: its name and how many training and validation samples it has. Where results are measured, it reports the loss and
+accuracy of its own model on its own data.
+
+Bytes are those of one silo in the second round of the embedded default (`{model}`, d = {d:,} columns, {m} silos, float32).
+A field without bytes is empty with the method's default options.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    study, federation = prepare(check(read("digits"), ["fedavg"]), seed=0)
+    parts = [HEAD.format(model=study.model["name"], d=federation.model.width, m=len(federation.members))]
+    linear = check(read("digits") | {"model": {"name": "linear"}}, ["fedavg"])
+    for name, kind in METHODS.items():
+        method, ground = kind(), federation
+        note = ""
+        if method.refusal(federation.engine(method).roster, federation.model) is not None:
+            _, ground = prepare(linear, seed=0)
+            note = f" (bytes with a linear model, d = {ground.model.width:,})"
+        engine = ground.engine(method)
+        server = method.open(engine.roster, ground.model)
+        everyone = torch.arange(len(engine.roster), device=ground.model.device)
+        for round in range(2):
+            cohort = Cohort(everyone, round, engine.roster)
+            down = method.send(server, cohort)
+            up = engine.train(cohort, down).up
+            server = method.receive(server, cohort, up)
+        parts.append(_section(name, method, note, ground.model, down.one(0), up.one(0), engine.private().one(0)))
+    return "\n".join(parts)
+
+
+def _section(name: str, method: Method, note: str, model: Model, down: Record, up: Record, private: Record) -> str:
+    lines = [f"## {name}", "", f"{method.summary}.{note}", "", "| type | field | shape | bytes | what it is | seen by |"]
+    lines.append("|---|---|---|---:|---|---|")
+    for kind, record, seen in (("Up", up, "server"), ("Down", down, "the silo"), ("Private", private, "nobody")):
+        listed = fields(record)  # type: ignore[arg-type]
+        if not listed:
+            lines.append(f"| {kind} | nothing | | 0 | | |")
+        for f in listed:
+            about, tensors = f.metadata, record.tensors()
+            size = sum(t.nbytes for key, t in tensors.items() if key == f.name or key.startswith(f"{f.name}."))
+            shape = " × ".join(about.get("shape", ())) or "1"
+            doc = about.get("doc", "the optimiser's state")
+            by = about.get("seen_by") or seen
+            lines.append(f"| {kind} | `{f.name}` | {shape} | {size:,} | {doc} | {by} |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,248 @@
+"""A model is a row: the layout of its columns, its random starts, and k of them evaluated at once."""
+
+from typing import Any
+
+import pytest
+import torch
+from plain import by_steps, client, close, make_engine, make_silos
+from torch import Tensor, nn
+
+from coterie.engine.rows import Model
+from coterie.errors import BadInput
+
+
+class Tied(nn.Module):
+    """Input and output share one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(6, 4)
+        self.out = nn.Linear(4, 6, bias=False)
+        self.out.weight = self.embed.weight
+
+    def forward(self, x: Tensor) -> Any:
+        return self.out(self.embed(x).mean(1))
+
+
+class Scaled(nn.Module):
+    """A random constant that is not part of the saved state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+        self.register_buffer("factor", torch.randn(5), persistent=False)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.layer(x * self.factor)
+
+
+class Recurrent(nn.Module):
+    """An LSTM that labels every token."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, 4)
+        self.lstm = nn.LSTM(4, 5, num_layers=2, batch_first=True, dropout=dropout)
+        self.out = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.out(self.lstm(self.embed(x))[0]).transpose(1, 2)
+
+
+def small() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3))
+
+
+def test_columns_are_the_parameters_by_name_and_then_the_float_buffers() -> None:
+    layout = Model(small, 3).layout
+    assert [(c.name, c.shape, c.size) for c in layout.parameters] == [
+        ("0.weight", (4, 5), 20),
+        ("0.bias", (4,), 4),
+        ("1.weight", (4,), 4),
+        ("1.bias", (4,), 4),
+        ("3.weight", (3, 4), 12),
+        ("3.bias", (3,), 3),
+    ]
+    # num_batches_tracked is a whole number: nothing to average
+    assert [(c.name, c.shape) for c in layout.buffers] == [("1.running_mean", (4,)), ("1.running_var", (4,))]
+    assert layout.trained == 6 * 32
+    assert [c.start for c in layout.buffers] == [6 * 32, 7 * 32]
+    assert layout.width == 8 * 32
+
+
+def test_every_layer_starts_at_a_multiple_of_32_columns_and_the_padding_is_zero() -> None:
+    model = Model(lambda: nn.Sequential(nn.Linear(33, 2), nn.Linear(2, 3)), 3)
+    assert [c.start for c in model.layout.parameters] == [0, 96, 128, 160]  # 66, 2, 6, 3 columns in use
+    assert model.width == 192
+    row = model.start(0, "somebody")
+    used = torch.zeros(model.width, dtype=torch.bool)
+    for c in model.layout.parameters:
+        used[c.start : c.start + c.size] = True
+    assert (row[used] != 0).all()
+    assert (row[~used] == 0).all()
+
+
+def test_flatten_and_named_are_inverse() -> None:
+    model = Model(small, 3)
+    named = {c.name: torch.randn(c.shape) for c in (*model.layout.parameters, *model.layout.buffers)}
+    row = model.layout.flatten(named)
+    back = model.layout.named(row)
+    assert back.keys() == named.keys()
+    for name, value in named.items():
+        assert torch.equal(back[name], value)
+    several = model.layout.named(torch.stack([row, 2 * row]).expand(4, 2, -1))
+    assert several["0.weight"].shape == (4, 2, 4, 5)
+    assert torch.equal(several["3.bias"][2, 1], 2 * named["3.bias"])
+
+
+def test_tied_weights_are_one_column_and_stay_tied() -> None:
+    model = Model(Tied, 6, dtype=torch.float64)
+    assert [c.name for c in model.layout.parameters] == ["embed.weight"]
+    rows = torch.stack([model.start(0, i) for i in range(2)])
+    x = torch.randint(6, (2, 3, 5), generator=torch.Generator().manual_seed(0))
+    out, _ = model.forward(rows, x, training=False)
+    for i in range(2):
+        weight = model.layout.named(rows[i])["embed.weight"]
+        close(out[i], weight[x[i]].mean(1) @ weight.T)
+    module = model.module_of(rows[1])
+    assert module.out.weight is module.embed.weight
+    close(module.out.weight, model.layout.named(rows[1])["embed.weight"])
+
+
+def test_starts_go_by_their_key() -> None:
+    model = Model(small, 3)
+    assert torch.equal(model.start(5, "a"), model.start(5, "a"))
+    assert not torch.equal(model.start(5, "a"), model.start(5, "b"))
+    assert not torch.equal(model.start(5, "a"), model.start(6, "a"))
+    assert torch.equal(model.starts(5, ("a", "b"), common=True)[1], model.start(5))
+    assert torch.equal(model.starts(5, ("a", "b"), common=False)[1], model.start(5, "b"))
+
+
+def test_starts_leave_the_global_generator_alone() -> None:
+    model = Model(small, 3)
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    model.start(5, "a")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_start_is_the_modules_own_initialisation() -> None:
+    row = Model(lambda: nn.Linear(400, 50), 50).start(0, "a")
+    weight = row[: 400 * 50]
+    bound = 400**-0.5  # nn.Linear draws uniformly within 1/√inputs
+    assert weight.abs().max() <= bound
+    assert weight.std() == pytest.approx(bound / 3**0.5, rel=0.02)
+
+
+def test_a_given_module_keeps_its_own_weights_for_the_common_start() -> None:
+    given = small()
+    before = {name: t.clone() for name, t in given.named_parameters()}
+    model = Model(given, 3)
+    for seed in (0, 1):
+        named = model.layout.named(model.start(seed))
+        for name, value in before.items():
+            assert torch.equal(named[name], value)
+    keyed = model.layout.named(model.start(0, "a"))
+    assert not torch.equal(keyed["0.weight"], before["0.weight"])
+    assert torch.equal(model.start(0, "a"), model.start(0, "a"))
+    assert all(p.requires_grad for p in given.parameters())  # what was given is not touched
+    for name, value in given.named_parameters():
+        assert torch.equal(value, before[name])
+
+
+def test_a_given_module_that_cannot_be_reset_is_refused_only_for_keyed_starts() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(5, 3))
+
+        def forward(self, x: Tensor) -> Any:
+            return x @ self.w
+
+    model = Model(nn.Sequential(Own()), 3)
+    assert torch.equal(model.start(0)[:15], torch.ones(15))
+    with pytest.raises(BadInput, match=r"layer '0'.*no reset_parameters"):
+        model.start(0, "a")
+    assert torch.equal(Model(Own, 3).start(0, "a")[:15], torch.ones(15))
+
+
+def test_module_of_is_a_module_of_its_own() -> None:
+    model = Model(small, 3)
+    row = model.start(0, "a").clone()
+    row[model.layout.trained :] = torch.rand(64)
+    module = model.module_of(row)
+    x = torch.randn(4, 5)
+    assert not module.training
+    close(module(x)[None], model.forward(row[None], x[None], training=False)[0], 1e-6)
+    with torch.no_grad():
+        module[0].weight.zero_()
+    assert model.layout.named(row)["0.weight"].abs().max() > 0
+    assert model.module[0].weight.abs().max() > 0
+
+
+def test_module_of_has_the_buffers_of_the_row_that_no_state_dict_holds() -> None:
+    model = Model(Scaled, 3)
+    row = model.start(0, "a")
+    assert torch.equal(model.module_of(row).factor, model.layout.named(row)["factor"])
+
+
+def test_k_rows_at_once_are_k_modules() -> None:
+    model = Model(small, 3, dtype=torch.float64)
+    rows = torch.stack([model.start(0, i) for i in range(3)])
+    x = torch.randn(3, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    out, after = model.forward(rows, x, training=True)
+    assert after is not None
+    for i in range(3):
+        module = client(small, model, rows[i])
+        close(out[i], module(x[i]))
+        close(after[i, :4], module[1].running_mean)
+        close(after[i, 32:36], module[1].running_var)
+        assert (after[i, 4:32] == 0).all()
+    out, none = model.forward(rows, x, training=False)
+    assert none is None
+    for i in range(3):
+        close(out[i], client(small, model, rows[i]).eval()(x[i]))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_forward_pass_does_not_change_the_rows(rows: int) -> None:
+    model = Model(small, 3)
+    given = torch.stack([model.start(0, i) for i in range(rows)])
+    before = given.clone()
+    model.forward(given, torch.randn(rows, 6, 5), training=True)
+    assert torch.equal(given, before)
+
+
+@pytest.mark.parametrize("rows", [1, 2, "all"])
+def test_an_lstm_trains_as_rows(rows: int | str) -> None:
+    silos = make_silos(shape=(4,), tokens=7)
+    engine = make_engine(Recurrent, silos, rows=rows)
+    engine.model.probe(torch.from_numpy(silos[0].train.x[:2]))
+    task = by_steps(engine)
+    w = task.start(common=False)
+    batch = task.first_batch()
+    got = task.grad(w, batch)
+    for i in range(3):
+        module = client(Recurrent, engine.model, w[i])
+        torch.nn.functional.cross_entropy(module(batch.x[i]), batch.y[i]).backward()
+        grads = {name: p.grad for name, p in module.named_parameters()}
+        close(got.grads[i], engine.model.layout.flatten(grads))  # type: ignore[arg-type]
+
+
+def test_random_numbers_that_cannot_be_keyed_are_refused() -> None:
+    x = torch.randint(7, (2, 4))
+    Model(Recurrent, 3).probe(x)
+    with pytest.raises(BadInput, match="cannot be keyed"):
+        Model(lambda: Recurrent(dropout=0.5), 3).probe(x)
+
+
+def test_models_that_cannot_be_rows_are_refused() -> None:
+    with pytest.raises(BadInput, match="no parameters"):
+        Model(nn.ReLU, 3)
+    with pytest.raises(BadInput, match="momentum=None"):
+        Model(lambda: nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3, momentum=None)), 3)
+    with pytest.raises(BadInput, match=r"cannot take samples of shape \(4,\)"):
+        Model(small, 3).probe(torch.zeros(2, 4))
+    with pytest.raises(BadInput, match=r"output \(3,\) does not fit 4 classes"):
+        Model(small, 4).probe(torch.zeros(2, 5))

@@ -1,0 +1,134 @@
+"""Attention: Definition 1 of FedAMP for each function A, and distances and weights that survive float32 and large d."""
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.methods.attention import INDUCING, attend, cosines, gram, median_distance, squared_distances
+from coterie.methods.fedamp import FedAMP
+
+SIGMAS = (0.5, 2.0)
+each = pytest.mark.parametrize("name", INDUCING)
+scaled = pytest.mark.parametrize("sigma", SIGMAS)
+
+
+def grid(sigma: float) -> torch.Tensor:
+    """Squared distances from 0 to well past every bend (σ, σ², aσ)."""
+    return torch.linspace(0, 8 * max(sigma, sigma**2), 4001, dtype=torch.float64)
+
+
+@each
+@scaled
+def test_a_is_increasing_and_concave_from_zero(name: str, sigma: float) -> None:
+    t = grid(sigma)
+    a = INDUCING[name].value(t, sigma)
+    assert a[0] == 0
+    steps = a.diff()
+    assert (steps >= -1e-14).all()
+    assert steps[0] > 0
+    assert (steps.diff() <= 1e-12).all()  # concave
+    assert (steps.diff() < -1e-12).any()  # and not linear
+
+
+@each
+@scaled
+def test_a_has_a_finite_slope_at_zero_and_no_kink(name: str, sigma: float) -> None:
+    t = grid(sigma)
+    slope = INDUCING[name].slope(t, sigma)
+    near = INDUCING[name].slope(torch.tensor([0.0, 1e-12], dtype=torch.float64), sigma)
+    assert torch.isfinite(near).all()
+    assert (near > 0).all()
+    torch.testing.assert_close(near[1], near[0], rtol=1e-9, atol=0)
+    assert (slope >= 0).all()
+    assert (slope.diff() <= 1e-14).all()  # A' does not increase: a similarity
+    # continuous: on ten times finer a grid the largest jump of the slope is a tenth
+    fine = INDUCING[name].slope(torch.linspace(0, float(t[-1]), 40_001, dtype=torch.float64), sigma)
+    assert fine.diff().abs().max() < 0.11 * slope.diff().abs().max()
+
+
+@each
+@scaled
+def test_the_slope_is_the_derivative_of_the_value(name: str, sigma: float) -> None:
+    t = grid(sigma)[1:]
+    h = 1e-6
+    a = INDUCING[name].value
+    numerical = (a(t + h, sigma) - a(t - h, sigma)) / (2 * h)
+    torch.testing.assert_close(INDUCING[name].slope(t, sigma), numerical, rtol=1e-5, atol=1e-6)
+
+
+@each
+@scaled
+def test_log_slope_is_the_logarithm_of_the_slope(name: str, sigma: float) -> None:
+    t = grid(sigma)
+    slope, log = INDUCING[name].slope(t, sigma), INDUCING[name].log_slope(t, sigma)
+    seen = slope > 0
+    assert (log[~seen] == -torch.inf).all()
+    torch.testing.assert_close(log[seen], slope[seen].log(), rtol=1e-9, atol=1e-9)
+
+
+def test_the_functions_are_the_papers() -> None:
+    t = torch.tensor([0.0, 1.0, 4.0, 9.0], dtype=torch.float64)
+    torch.testing.assert_close(INDUCING["negative-exponential"].value(t, 2.0), 1 - torch.exp(-t / 2))
+    # tamed square root: t/(2σ) up to σ², then √t − σ/2
+    roots = torch.tensor([0.0, 0.25, 1.0, 2.0], dtype=torch.float64)
+    torch.testing.assert_close(INDUCING["tamed-root"].value(t, 2.0), roots)
+
+
+def test_the_log_slope_lasts_where_the_slope_underflows() -> None:
+    t = torch.tensor([1e6], dtype=torch.float64)
+    assert INDUCING["negative-exponential"].slope(t, 1.0) == 0
+    assert INDUCING["negative-exponential"].log_slope(t, 1.0) == -1e6
+
+
+def test_distances_of_close_models_in_float32() -> None:
+    draw = np.random.default_rng(0)
+    d = 10**5
+    common = draw.normal(size=d)
+    apart = draw.normal(size=(5, d))
+    apart *= 1e-4 * np.linalg.norm(common) / np.linalg.norm(apart, axis=1, keepdims=True) / np.sqrt(2)
+    rows = torch.from_numpy((common + apart).astype(np.float32))
+    exact = rows.double()
+    reference = torch.stack([(exact - row).square().sum(1) for row in exact])
+    close = float(reference[0, 1]) ** 0.5 / float(exact[0].norm())
+    assert 0.9e-4 < close < 1.1e-4
+    ours = squared_distances(rows)
+    off = ~torch.eye(5, dtype=torch.bool)
+    assert ((ours - reference).abs()[off] / reference[off]).max() <= 1e-5
+    assert (ours.diagonal() == 0).all()
+    assert (cosines(rows) <= 1).all()
+
+
+def test_gram_of_blocks_is_gram(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = torch.from_numpy(np.random.default_rng(1).normal(size=(4, 50)))
+    centred = rows - rows.mean(0)
+    monkeypatch.setattr("coterie.methods.attention.BLOCK", 7)
+    torch.testing.assert_close(gram(rows), rows @ rows.T)
+    torch.testing.assert_close(gram(rows, centre=True), centred @ centred.T)
+
+
+def test_attention_of_large_models_is_neither_nan_nor_alone() -> None:
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randn(4, 1_700_000, generator=draw) * 0.1  # squared distances about 34000: e^(−t/σ) is 0 in any float
+    xi = FedAMP(sigma=10.0, tau=0.9).attention(rows)
+    assert torch.isfinite(xi).all()
+    torch.testing.assert_close(xi.sum(1), torch.ones(4, dtype=torch.float64))
+    torch.testing.assert_close(xi.diagonal(), torch.full((4,), 0.1, dtype=torch.float64))
+
+
+def test_attention_without_anyone_to_attend_to_is_oneself() -> None:
+    scores = torch.full((3, 3), -torch.inf, dtype=torch.float64)
+    scores[0, 1] = 0.0
+    xi = attend(scores, 0.6)
+    torch.testing.assert_close(xi, torch.tensor([[0.4, 0.6, 0], [0, 1, 0], [0, 0, 1]], dtype=torch.float64))
+    torch.testing.assert_close(attend(torch.zeros(1, 1, dtype=torch.float64), 0.6), torch.ones(1, 1).double())
+
+
+def test_cosines_and_a_zero_model() -> None:
+    rows = torch.tensor([[3.0, 4.0], [0.0, 0.0], [-4.0, 3.0], [6.0, 8.0]])
+    expected = torch.tensor([[1.0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 1, 0], [1, 0, 0, 1]], dtype=torch.float64)
+    torch.testing.assert_close(cosines(rows), expected)
+
+
+def test_the_median_distance_has_a_value_for_equal_rows_and_for_one() -> None:
+    assert median_distance(torch.zeros(3, 3)) == 1.0
+    assert median_distance(torch.zeros(1, 1)) == 1.0
