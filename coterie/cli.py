@@ -1,9 +1,10 @@
 """The commands."""
 
 import shlex
+import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -14,11 +15,11 @@ from coterie.errors import BadInput
 
 app = typer.Typer(
     help="Personalized federated learning: every silo its own model, trained with the silos that are like it.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+STOPPED = 130  # the exit code of a command that was stopped
 Words = Annotated[list[str] | None, typer.Option("--set", help="key.path=value, e.g. train.lr=0.1; may be repeated")]
 
 
@@ -35,7 +36,10 @@ def run(
     out: Annotated[Path | None, typer.Option(help="folder for the results; none: runs/STUDY-TIME")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar and no table")] = False,
 ) -> None:
-    """Train and compare methods on a federation simulated in this process."""
+    """Train and compare methods on a simulated federation.
+
+    STUDY is a built-in study or a .toml file; without one it is digits.
+    """
     from coterie import experiment
     from coterie import study as studies
     from coterie.measure.table import summary_table
@@ -44,16 +48,16 @@ def run(
     table = studies.override(studies.read(study), assignments or [])
     given: dict[str, Any] = {"rounds": rounds, "unseen": unseen}
     table = _into(table, "train", given)
-    table = _into(table, "engine", {"device": device, "rows": int(rows) if rows and rows.isdigit() else rows})
+    table = _into(table, "engine", {"device": device, "rows": _rows(rows)})
     if seeds is not None:
         table["seeds"] = _numbers(seeds)
-    checked = studies.check(table, [m.strip() for m in methods.split(",")] if methods else None)
+    checked = studies.check(table, None if methods is None else _names(methods))
     folder = out if out is not None else experiment.default_folder(checked)
     console = Console()
     with shown(checked, console, quiet) as watch:
         finished = experiment.run_into(checked, folder, shlex.join(["coterie", *sys.argv[1:]]), watch)
     if not quiet:
-        console.print(summary_table(finished.summary["methods"]))
+        console.print(summary_table(finished.summary["methods"], console.width))
         report = folder / "report.html"
         console.print(f"Results in [bold]{escape(str(folder))}[/]", highlight=False)
         if report.exists():
@@ -62,7 +66,10 @@ def run(
 
 @app.command()
 def methods(name: Annotated[str | None, typer.Argument(help="a method, for its details")] = None) -> None:
-    """The methods, or one of them: its paper, its hyper-parameters, what leaves the silo."""
+    """The methods.
+
+    With NAME one of them: its paper, its hyper-parameters, what leaves the silo.
+    """
     from coterie.describe import method_page
     from coterie.methods import METHODS, method_class
 
@@ -80,12 +87,15 @@ def methods(name: Annotated[str | None, typer.Argument(help="a method, for its d
 
 @app.command(name="studies")
 def list_studies(name: Annotated[str | None, typer.Argument(help="a study, to print it resolved")] = None) -> None:
-    """The built-in studies, or one of them with every default written back."""
+    """The built-in studies.
+
+    With NAME one of them, with every default written back.
+    """
     from coterie import study as known
 
     console = Console()
     if name is not None:
-        console.print(known.check(known.read(name)).as_toml(), markup=False, highlight=False, end="")
+        typer.echo(known.check(known.read(name)).as_toml(), nl=False)
         return
     table = Table(box=None, pad_edge=False)
     table.add_column("study", no_wrap=True)
@@ -97,7 +107,10 @@ def list_studies(name: Annotated[str | None, typer.Argument(help="a study, to pr
 
 @app.command()
 def data(name: Annotated[str | None, typer.Argument(help="a data set, for its details")] = None) -> None:
-    """The data sets, or one of them: size, licence, options."""
+    """The data sets.
+
+    With NAME one of them: size, licence, options.
+    """
     from coterie.describe import data_page, data_table
 
     console = Console()
@@ -118,6 +131,20 @@ def _into(table: dict[str, Any], key: str, given: dict[str, Any]) -> dict[str, A
     return {**table, key: {**inner, **said}}
 
 
+def _names(text: str) -> list[str]:
+    names = [part.strip() for part in text.split(",")]
+    if not all(names):
+        raise BadInput(f"--methods {text}: expected names, e.g. fedamp,separate")
+    return names
+
+
+def _rows(text: str | None) -> int | str | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return text
+
+
 def _numbers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
@@ -127,21 +154,26 @@ def _numbers(text: str) -> list[int]:
 
 def main() -> None:
     """The `coterie` command: bad input is one line on stderr and exit code 2, never a traceback."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to end as with Ctrl-C: nothing half-written
     try:
-        app(standalone_mode=False)
+        for word in sys.argv[1:]:
+            if any("\ud800" <= letter <= "\udfff" for letter in word):
+                raise BadInput(f"{word.encode(errors='replace').decode()}: not text in UTF-8; name it otherwise")
+        stopped = app(sys.argv[1:] or ["--help"], standalone_mode=False) == STOPPED  # what Typer makes of Ctrl-C
     except BadInput as error:
         _fail(str(error))
     except KeyboardInterrupt:
-        print("coterie: stopped", file=sys.stderr)  # noqa: T201
-        sys.exit(130)
+        stopped = True
     except Exception as error:
         # Typer's own errors about the command line know how to say themselves.
         message = getattr(error, "format_message", None)
         if message is None:
             raise
         _fail(message() or "see --help")
+    if stopped:
+        _fail("stopped", STOPPED)
 
 
-def _fail(message: str) -> None:
+def _fail(message: str, code: int = 2) -> NoReturn:
     print("coterie: " + " ".join(message.split()), file=sys.stderr)  # noqa: T201
-    sys.exit(2)
+    sys.exit(code)

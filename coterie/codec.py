@@ -15,12 +15,13 @@ R = TypeVar("R", bound=Record)
 def encode(record: Record) -> bytes:
     """The bytes of a record."""
     whole = {name: t.detach().cpu().contiguous() for name, t in record.tensors().items()}
-    # One tensor under two names is refused by safetensors: the second becomes a copy.
+    # Tensors that share memory are refused by safetensors: all but the first become copies.
     seen: set[int] = set()
     for name, tensor in whole.items():
-        if tensor.data_ptr() in seen:
+        memory = tensor.untyped_storage().data_ptr()
+        if memory in seen:
             whole[name] = tensor.clone()
-        seen.add(tensor.data_ptr())
+        seen.add(memory)
     return safetensors.torch.save(whole)
 
 

@@ -1,16 +1,19 @@
 """Methods and data sets as pages for the terminal."""
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from coterie import toml
 from coterie.data.catalog import CATALOG, describe_options
+from coterie.data.catalog import resolved as resolved_data
+from coterie.data.splits import SPLITS
 from coterie.errors import BadInput, nearest
 from coterie.methods.method import Method
-from coterie.options import Option, describe
+from coterie.options import Option, describe, resolved
 from coterie.wire import Record
 
 
@@ -29,15 +32,18 @@ def method_page(name: str, kind: type[Method], console: Console) -> None:
 
 
 def options_table(options: list[Option]) -> Table:
-    """Hyper-parameters with their defaults and ranges."""
+    """Options with their defaults as a study file has them, what they are and what they may be."""
     table = Table(box=None, pad_edge=False)
-    for heading in ("option", "default", "type", "range", "what it is"):
-        table.add_column(heading, no_wrap=heading == "option")
+    table.add_column("option", no_wrap=True)
+    table.add_column("default", max_width=24)
+    table.add_column("what it is")
     for each in options:
-        default = _shown(each.default)
-        table.add_row(f"[bold]{each.name}[/]", escape(default), each.type, escape(each.range), escape(each.doc))
+        allowed = [each.type] if each.type not in ("text", "true or false") else []  # which their defaults say
+        allowed += [f"range {each.range}"] if each.range else []
+        about = escape(each.doc) + (f" [dim]· {escape(', '.join(allowed))}[/]" if allowed else "")
+        table.add_row(f"[bold]{each.name}[/]", escape(as_written(each.default)), about)
     if not options:
-        table.add_row("[dim]none[/]", "", "", "", "")
+        table.add_row("[dim]none[/]")
     return table
 
 
@@ -72,13 +78,24 @@ def data_page(name: str, console: Console) -> None:
     """One data set and the options of its `[data]` table."""
     if name not in CATALOG:
         raise BadInput(f"unknown data set '{name}'; {nearest(name, CATALOG)}")
-    entry = CATALOG[name]
+    entry, given = CATALOG[name], resolved_data(name, {})
     console.print(f"[bold]{name}[/]: {escape(entry.title)}")
     console.print(f"[dim]{escape(entry.licence)}; {escape(entry.source)}[/]\n")
-    console.print(options_table(describe_options(name)))
+    if "split" in given:
+        others = ", ".join(each for each in SPLITS if each != entry.split)
+        console.print(f"[bold]split[/] = {toml.value(entry.split)} [dim](or {others}: each with options of its own)[/]\n")
+    console.print(options_table([replace(o, default=given.get(o.name, o.default)) for o in describe_options(name)]))
 
 
-def _shown(value: Any) -> str:
-    if value is None:
-        return "-"
-    return value if isinstance(value, str) else str(value).replace("True", "true").replace("False", "false")
+def as_written(value: Any) -> str:
+    """A default as a person would write it in a study file."""
+    return "-" if value is None else toml.value(_short(resolved(value) if is_dataclass(value) else value))
+
+
+def _short(value: Any) -> Any:
+    """Whole floats as whole numbers, which a study file may have in their place."""
+    if isinstance(value, dict):
+        return {key: _short(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_short(v) for v in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e9 else value

@@ -1,9 +1,11 @@
 """Run a study: every method and seed, and everything a person wants of it afterwards in one folder."""
 
 import json
+import math
 import platform
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib.util import find_spec
@@ -19,12 +21,14 @@ from coterie.data import catalog
 from coterie.data.silo import Silo
 from coterie.engine.rounds import Outcome, Progress, traces
 from coterie.errors import BadInput
-from coterie.export import save_models
+from coterie.export import file_name, save_models
 from coterie.federation import Federation
 from coterie.measure.metrics import summarize
 from coterie.models import build
 from coterie.report.page import render
 from coterie.study import Study
+
+UNFINISHED = ".unfinished"  # in a folder while a run writes to it, so that no other run takes it
 
 Watch = Callable[[str, int, Progress], None]  # method, seed, progress
 
@@ -43,8 +47,8 @@ class Finished:
 def prepare(study: Study, seed: int) -> tuple[Study, Federation]:
     """The federation of one seed; everything a study can get wrong is found here, before any training."""
     data = catalog.load(study.data["name"], study.data, seed)
-    shape = tuple(data.silos[0].train.x.shape[1:])
-    factory, model = build(study.model, shape, data.classes or 1)
+    sample = data.silos[0].train
+    factory, model = build(study.model, sample.x.shape[1:], data.classes or math.prod(sample.y.shape[1:]))
     federation = Federation(
         data.silos, factory, data.classes, study.training, seed, study.machine.device, study.machine.rows
     )
@@ -53,25 +57,25 @@ def prepare(study: Study, seed: int) -> tuple[Study, Federation]:
 
 def run(study: Study, watch: Watch, save: Callable[[str, int, Outcome, Federation], None]) -> Finished:
     """Every method on every seed."""
-    if not study.methods:
-        raise BadInput("study: no methods to run; add a [methods.NAME] table or --methods NAME")
     federations: dict[int, Federation] = {}
     for seed in study.seeds:
         study, federations[seed] = prepare(study, seed)
+    first = federations[study.seeds[0]]
     for name, method in study.methods.items():
         for federation in federations.values():
-            reason = method.refusal(federation.engine(method).roster, federation.model)
+            federation.rows = first.rows  # measured once, so that a study written back says how all of it was computed
+            engine = federation.engine(method)
+            first.rows = engine.rows
+            reason = method.refusal(engine.roster, federation.model)
             if reason is not None:
                 raise BadInput(f"[methods.{name}] {reason}")
     results, extras, kept = list[pd.DataFrame](), dict[str, list[dict[str, Any]]](), dict[str, dict[str, Any]]()
-    rows = set[int]()
     for name, method in study.methods.items():
         for seed, federation in federations.items():
             try:
                 outcome = federation.train(method, lambda p, n=name, s=seed: watch(n, s, p))  # type: ignore[misc]
             except BadInput as error:
                 raise BadInput(f"[methods.{name}] {error}") from None
-            rows.add(outcome.rows)
             table = pd.concat(outcome.results, ignore_index=True)
             results.append(table.assign(method=name, seed=seed))
             costs = ("bytes_up", "bytes_down", "train_seconds", "missing")
@@ -82,10 +86,8 @@ def run(study: Study, watch: Watch, save: Callable[[str, int, Outcome, Federatio
             save(name, seed, outcome, federation)
     columns = ["method", "seed", "round", "silo", "split", "measure", "value"]
     whole = pd.concat(results, ignore_index=True)[columns]
-    first = federations[study.seeds[0]]
-    machine = replace(study.machine, device=first.model.device.type, rows=max(rows))
-    study = replace(study, machine=machine)
-    sizes = {silo.name: len(silo.test) for silo in first.silos}
+    study = replace(study, machine=replace(study.machine, device=first.model.device.type, rows=outcome.rows))
+    sizes = {seed: {silo.name: len(silo.test) for silo in f.silos} for seed, f in federations.items()}
     summary = {
         "study": study.name,
         "device": device_name(first.model.device),
@@ -108,12 +110,12 @@ def run_into(study: Study, out: Path, command: str, watch: Watch) -> Finished:
 
         finished = run(study, watch, save)
         write(finished, out, command)
+        (out / UNFINISHED).unlink()
+    except OSError as error:
+        release(out, made)
+        raise BadInput(f"--out {out}: {error.strerror or error}; give a folder that can be written") from None
     except BaseException:
-        # Nothing half-written: what this run made goes with it.
-        for entry in out.iterdir():
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-        if made:
-            out.rmdir()
+        release(out, made)
         raise
     return finished
 
@@ -123,7 +125,7 @@ def write(finished: Finished, out: Path, command: str) -> None:
     text = finished.study.as_toml()
     (out / "study.toml").write_text(text, "utf-8")
     finished.results.to_parquet(out / "results.parquet", index=False)
-    (out / "summary.json").write_text(json.dumps(finished.summary, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    (out / "summary.json").write_text(json.dumps(_finite(finished.summary), indent=1, ensure_ascii=False) + "\n", "utf-8")
     (out / "collaboration").mkdir(exist_ok=True)
     for name, arrays in finished.traces.items():
         np.savez_compressed(out / "collaboration" / f"{name}.npz", **arrays)  # type: ignore[arg-type]
@@ -133,24 +135,32 @@ def write(finished: Finished, out: Path, command: str) -> None:
         render(methods, finished.results, finished.traces, finished.labels, about, out / "report.html")
 
 
-def claim(out: Path) -> bool:
-    """Make the folder of a run; whether it is new. One that holds anything is never written over."""
+def claim(out: Path) -> list[Path]:
+    """Make the folder of a run, and say which folders that took. One that holds anything is never written over."""
+    made = list[Path]()
     try:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise BadInput(f"--out {out}: exists already and is not overwritten; give another folder or remove it")
-        made = not out.exists()
+        made = [folder for folder in (out, *out.parents) if not folder.exists()]
         out.mkdir(parents=True, exist_ok=True)
-        probe = out / ".writable"
-        probe.touch()
-        probe.unlink()
+        (out / UNFINISHED).touch(exist_ok=False)
     except OSError as error:
+        _remove(made)
         raise BadInput(f"--out {out}: {error.strerror or error}; give a folder that can be written") from None
     return made
 
 
+def release(out: Path, made: list[Path]) -> None:
+    """Undo `claim`, and all that was written since: nothing half-written stays."""
+    with suppress(OSError):
+        for entry in out.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    _remove(made)
+
+
 def default_folder(study: Study) -> Path:
     """Where a run goes that was not told."""
-    return Path("runs") / f"{study.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    return Path("runs") / f"{file_name(study.name)}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def label_counts(silos: list[Silo]) -> pd.DataFrame:
@@ -178,3 +188,19 @@ def versions() -> dict[str, str]:
         "torch": torch.__version__,
         "numpy": np.__version__,
     }
+
+
+def _remove(folders: list[Path]) -> None:
+    """Empty folders, the innermost first."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: the loss of a model that diverged is null."""
+    if isinstance(value, dict):
+        return {key: _finite(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

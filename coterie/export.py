@@ -30,13 +30,17 @@ def save_models(
 ) -> None:
     """Every silo's model into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
+    taken = set[str]()
     for row, silo in enumerate(silos):
+        name = file_name(silo)
+        name = name if name not in taken else f"{name}-{row}"  # "a b" and "a_b" are one name for a file
+        taken.add(name)
         metadata = {"silo": silo, **{key: v if isinstance(v, str) else json.dumps(v) for key, v in about.items()}}
-        path = folder / f"{file_name(silo)}.safetensors"
-        safetensors.torch.save_file(model_tensors(layout, predictor, row), path, metadata)
+        tensors = model_tensors(layout, predictor, row)
+        safetensors.torch.save_file(tensors, folder / f"{name}.safetensors", metadata)
 
 
 def file_name(silo: str) -> str:
     """A silo's name as the name of a file: nothing in it can leave the folder."""
     kept = "".join(c if c.isalnum() or c in "-_." else "_" for c in silo).lstrip(".")
-    return kept[:100] or "silo"
+    return kept.encode()[:100].decode(errors="ignore") or "silo"

@@ -1,5 +1,6 @@
 """A federation: silos and a model, on which methods train."""
 
+import re
 from collections.abc import Callable, Sequence
 
 import torch
@@ -21,12 +22,11 @@ def pick_device(name: str) -> torch.device:
     """The device of that name; `auto` is a GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise BadInput(f"unknown device '{name}'; take auto, cpu or cuda") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise BadInput(f"device '{name}': this machine has no CUDA device; take --device cpu")
+    if not re.fullmatch(r"cpu|cuda(:\d\d?)?", name):
+        raise BadInput(f"unknown device '{name}'; take auto, cpu, cuda or cuda:N")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise BadInput(f"device '{name}': this machine has {torch.cuda.device_count()} CUDA devices; take --device cpu")
     return device
 
 
@@ -55,6 +55,7 @@ class Federation:
         first = torch.from_numpy(silos[0].train.x[:2]).to(self.model.device)
         first = first.to(self.model.dtype) if first.is_floating_point() else first
         self.model.probe(first)
+        self._check_labels(first, torch.from_numpy(silos[0].train.y[:2]).to(self.model.device))
         self._check_batches(first[:1])
         draws = {s.name: generator(seed, "unseen", s.name).random() for s in silos}
         away = sorted(draws, key=draws.__getitem__)[: int(training.unseen * len(draws) + 0.5)]
@@ -80,6 +81,18 @@ class Federation:
         outcome.rows = engine.rows
         return outcome
 
+    def _check_labels(self, x: Tensor, y: Tensor) -> None:
+        """Refuse a model whose output cannot be compared with the labels."""
+        with torch.no_grad():
+            out = self.model.module_of(self.model.start(0))(x)
+        try:
+            self.model.sample_losses(out[None], y[None])
+        except (RuntimeError, ValueError):
+            found, labels = tuple(out.shape[1:]), tuple(y.shape[1:])
+            raise BadInput(
+                f"the model's output {found} for a sample does not fit its labels of shape {labels}; take another model"
+            ) from None
+
     def _check_batches(self, sample: Tensor) -> None:
         """Refuse silos whose last batch is a single sample, where the model cannot take its statistics of one."""
         size = self.training.batch_size
@@ -87,7 +100,8 @@ class Federation:
         if not lonely or not self.model.couples_samples:
             return
         try:
-            self.model.forward(self.model.start(0)[None], sample[None], training=True)
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                self.model.module_of(self.model.start(0)).train()(sample)
         except ValueError:
             raise BadInput(
                 f"{lonely[0].name} train: {len(lonely[0].train)} samples in batches of {size} leave a batch of one, of "

@@ -8,7 +8,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar
 
@@ -25,10 +25,9 @@ def option(
     high: float | None = None,
     above: float | None = None,
     below: float | None = None,
-    choices: Sequence[Any] | None = None,
 ) -> Any:
     """A field with a range: `low`/`high` are included, `above`/`below` are not."""
-    rules = {"low": low, "high": high, "above": above, "below": below, "choices": choices, "doc": doc}
+    rules = {"low": low, "high": high, "above": above, "below": below, "doc": doc}
     if isinstance(default, list | dict):
         return dataclasses.field(default_factory=lambda: default.copy(), metadata=rules)
     return dataclasses.field(default=default, metadata=rules)
@@ -155,9 +154,6 @@ def _check_range(value: Any, rules: Mapping[str, Any], where: str) -> None:
         for i, v in enumerate(value):
             _check_range(v, rules, f"{where}[{i}]")
         return
-    choices = rules.get("choices")
-    if choices is not None and value is not None and value not in choices:
-        raise BadInput(f"{where}: unknown value {value!r}; {nearest(str(value), map(str, choices))}")
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
     within = (
@@ -171,8 +167,6 @@ def _check_range(value: Any, rules: Mapping[str, Any], where: str) -> None:
 
 
 def _range(rules: Mapping[str, Any]) -> str:
-    if rules.get("choices") is not None:
-        return ", ".join(str(c) for c in rules["choices"])
     low, above, high, below = (rules.get(k) for k in ("low", "above", "high", "below"))
     left = f"[{low:g}" if low is not None else f"({above:g}" if above is not None else ""
     right = f"{high:g}]" if high is not None else f"{below:g})" if below is not None else ""
@@ -187,9 +181,11 @@ def _say(hint: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_say(a) for a in arguments if a is not type(None))
     if origin is typing.Literal:
-        return " or ".join(f'"{a}"' for a in arguments)
+        *others, last = (f'"{a}"' for a in arguments)
+        return f"{', '.join(others)} or {last}" if others else last
     if origin is tuple:
-        return f"list of {_say(arguments[0])}"
+        inner = _say(arguments[0])
+        return f"list of {inner}s" if inner.endswith("number") else f"list of {inner.replace('list', 'lists', 1)}"
     if origin is dict or dataclasses.is_dataclass(hint):
         return "table"
     return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(hint, str(hint))

@@ -19,13 +19,14 @@ def shown(study: Study, console: Console, quiet: bool) -> Iterator[Watch]:
         return
     bar = Progress(
         TextColumn("{task.fields[what]}"),
-        BarColumn(),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TextColumn("rounds"),
         TextColumn("{task.fields[accuracy]}"),
         TimeRemainingColumn(),
         console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
     several = len(study.seeds) > 1
     total = study.training.rounds * len(study.methods) * len(study.seeds)

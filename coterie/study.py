@@ -11,8 +11,9 @@ from coterie import toml
 from coterie.data import catalog
 from coterie.engine.training import Training
 from coterie.errors import BadInput, nearest
-from coterie.methods import METHODS, make
+from coterie.methods import make
 from coterie.methods.method import Method
+from coterie.models import build
 from coterie.options import option, parse, resolved
 
 DEFAULT = "digits"
@@ -68,14 +69,14 @@ def built_in() -> dict[str, str]:
 
 def read(name: str | None) -> dict[str, Any]:
     """The table of a built-in study, or of a file."""
-    name = name or DEFAULT
+    name = DEFAULT if name is None else name
     studies = built_in()
     if name in studies:
         return _loads(studies[name], name)
     path = Path(name)
-    if path.suffix != ".toml" and not path.exists():
-        raise BadInput(f"unknown study '{name}'; {nearest(name, studies)} (or give the path of a .toml file)")
     try:
+        if path.suffix != ".toml" and (not name or not path.exists()):
+            raise BadInput(f"unknown study '{name}'; {nearest(name, studies)} (or give the path of a .toml file)")
         return _loads(path.read_text("utf-8"), name)
     except OSError as error:
         raise BadInput(f"study {name}: {error.strerror or error}; give a readable .toml file") from None
@@ -95,21 +96,26 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None) -> Stu
     if not isinstance(name, str) or not name or not isinstance(about, str):
         raise BadInput("study: 'name' and 'about' must be text")
     if not _whole(seeds):
-        raise BadInput(f"study: 'seeds' must be a list of different whole numbers from 0, found {seeds!r}")
-    data = dict(table.get("data", {}))
-    source = data.get("name", "digits")
-    if not isinstance(source, str):
-        raise BadInput(f"[data] name: expected text, found {source!r}")
-    chosen: dict[str, Any] = dict(table.get("methods", {})) or {each: {} for each in METHODS}
+        raise BadInput(f"study: 'seeds' must be a list of different whole numbers from 0 to 2^63 - 1, found {seeds!r}")
+    data, model = table.get("data", {}), table.get("model", {})
+    for where, inner, key in (("data", data, "name"), ("data", data, "split"), ("model", model, "name")):
+        if not isinstance(inner.get(key, ""), str):
+            raise BadInput(f"[{where}] {key}: expected text, found {inner[key]!r}")
+    chosen: dict[str, Any] = dict(table.get("methods", {}))
     if methods is not None:
         chosen = {each: chosen.get(each, {}) for each in methods}
+    if not chosen:
+        raise BadInput("study: no methods to run; add a [methods.NAME] table or --methods NAME")
+    training = parse(Training, table.get("train", {}), "[train]")
+    if "test" not in training.measure:
+        raise BadInput(f"[train] measure: {list(training.measure)} has no 'test', by which methods are compared; add it")
     return Study(
         name,
         about,
         tuple(seeds),
-        catalog.resolved(source, data),
-        dict(table.get("model", {})),
-        parse(Training, table.get("train", {}), "[train]"),
+        catalog.resolved(data.get("name", "digits"), data),
+        build(model, shape=(), outputs=0)[1],  # the table alone: nothing is built before the data are there
+        training,
         parse(Machine, table.get("engine", {}), "[engine]"),
         {each: make(each, options) for each, options in chosen.items()},
     )
@@ -124,7 +130,7 @@ def override(table: dict[str, Any], assignments: Sequence[str]) -> dict[str, Any
             raise BadInput(f"--set {assignment}: expected key.path=value, e.g. train.lr=0.1")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             value = text
         table = _assigned(table, keys, value, assignment)
     return table
@@ -143,7 +149,7 @@ def _assigned(table: dict[str, Any], keys: list[str], value: Any, assignment: st
 def _loads(text: str, name: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of too many digits is a plain ValueError
         raise BadInput(f"study {name}: not valid TOML: {error}") from None
 
 
@@ -152,5 +158,5 @@ def _whole(seeds: Any) -> bool:
         isinstance(seeds, list)
         and len(seeds) > 0
         and len(set(map(str, seeds))) == len(seeds)
-        and all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in seeds)
+        and all(isinstance(s, int) and not isinstance(s, bool) and 0 <= s < 2**63 for s in seeds)
     )

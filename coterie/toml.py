@@ -1,7 +1,6 @@
 """Study files as text: what `tomllib` reads, written."""
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,34 +10,35 @@ def dumps(table: Mapping[str, Any]) -> str:
     return "\n".join(_lines(table, ())).strip() + "\n"
 
 
+def value(item: Any) -> str:
+    """One value as TOML."""
+    if isinstance(item, bool):
+        return "true" if item else "false"
+    if isinstance(item, str):
+        return _text(item)
+    if isinstance(item, float):
+        return repr(float(item))
+    if isinstance(item, int):
+        return str(item)
+    if isinstance(item, Mapping):
+        return "{" + ", ".join(f"{_key(k)} = {value(v)}" for k, v in item.items() if v is not None) + "}"
+    return "[" + ", ".join(value(v) for v in item) + "]"
+
+
 def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
     plain = {k: v for k, v in table.items() if not isinstance(v, Mapping) or len(path) >= 2}
     inner = {k: v for k, v in table.items() if k not in plain}
     lines = ["", f"[{'.'.join(_key(part) for part in path)}]"] if path and (plain or not inner) else []
-    lines += [f"{_key(key)} = {_value(value)}" for key, value in plain.items() if value is not None]
-    for key, value in inner.items():
-        lines += _lines(value, (*path, key))
+    lines += [f"{_key(k)} = {value(v)}" for k, v in plain.items() if v is not None]
+    for k, v in inner.items():
+        lines += _lines(v, (*path, k))
     return lines
 
 
 def _key(name: str) -> str:
-    return name if name and all(c.isascii() and (c.isalnum() or c in "-_") for c in name) else json.dumps(name)
+    return name if name and all(c.isascii() and (c.isalnum() or c in "-_") for c in name) else _text(name)
 
 
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, float):
-        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf") if math.isinf(value) else _float(value)
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None) + "}"
-    return "[" + ", ".join(_value(v) for v in value) + "]"
-
-
-def _float(value: float) -> str:
-    text = repr(value)
-    return text if any(c in text for c in ".e") else f"{text}.0"
+def _text(text: str) -> str:
+    # JSON's escapes are TOML's too, but TOML does not take DEL as it is.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

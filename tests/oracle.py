@@ -148,6 +148,11 @@ class Played:
     downs: list[Any]
     ups: list[Any]
 
+    def deployed(self) -> Tensor:
+        """The models (m, d) that all silos would deploy after the last round."""
+        everyone = Cohort(torch.arange(len(self.engine.roster)), len(self.downs) - 1, self.engine.roster)
+        return self.engine.personal(everyone, self.engine.method.send(self.servers[-1], everyone)).models
+
 
 def close(ours: Any, theirs: Any) -> None:
     """Equal to float64 accuracy."""

@@ -57,12 +57,16 @@ def make_engine(
     dtype: torch.dtype = torch.float64,
     classes: int = CLASSES,
     seed: int = 1,
+    probe: bool = True,
     **train: object,
 ) -> Simulator:
-    """A simulator of a few silos."""
+    """A simulator of a few silos, whose model was probed with some samples as a Federation does it, or was not."""
     training = replace(TRAINING, **train)  # type: ignore[arg-type]
     model = Model(build, classes, dtype=dtype)
-    return Simulator(method or FedAvg(), silos or make_silos(), model, training, seed, rows)
+    silos = silos or make_silos()
+    if probe:
+        model.probe(data(silos[0], dtype=dtype)[0][:2])
+    return Simulator(method or FedAvg(), silos, model, training, seed, rows)
 
 
 def by_steps(engine: Simulator, round: int = 0) -> Task:
@@ -103,9 +107,7 @@ def loss_of(out: Tensor, y: Tensor, classes: int = CLASSES) -> Tensor:
     return F.cross_entropy(out, y) if classes else F.mse_loss(out.reshape(y.shape), y)
 
 
-def train(
-    module: nn.Module, x: Tensor, y: Tensor, order: list[np.ndarray], optimizer: torch.optim.Optimizer
-) -> None:
+def train(module: nn.Module, x: Tensor, y: Tensor, order: list[np.ndarray], optimizer: torch.optim.Optimizer) -> None:
     """The textbook loop."""
     module.train()
     for index in order:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from coterie.data import sets
-from coterie.data.silo import Pool, Silo, check_silos, deal
+from coterie.data.silo import Pool, Silo, check_finite, check_silos, deal
 from coterie.data.splits import SPLITS, split
 from coterie.data.synthetic import Synthetic, generate
 from coterie.errors import BadInput, nearest
@@ -131,6 +131,7 @@ def load(name: str, options: Mapping[str, Any], seed: int, where: str = "[data]"
         pool = entry.pool(getattr(plan.own, "path", ""))
         if entry.shape and pool.x.shape[1:] != entry.shape:
             raise BadInput(f"{where} {name}: samples are {pool.x.shape[1:]}, expected {entry.shape}; check `path`")
+        check_finite(pool.x, f"{where} {name} inputs")  # here, where a sample's number is its place in the file
         result = split(pool, plan.split_options, rng)
         groups = [share.group for share in result.shares]
         federated = Federated(deal(pool, result.shares), pool.classes, name, VALIDATION[result.validation_from], groups)

@@ -89,9 +89,9 @@ def _part(pool: Pool, indices: Indices) -> Part:
 def _check_part(part: Part, classes: int, where: str) -> None:
     if len(part.x) != len(part.y):
         raise BadInput(f"{where}: {len(part.x)} inputs but {len(part.y)} labels; give one label per input")
-    _check_finite(part.x, f"{where} inputs")
+    check_finite(part.x, f"{where} inputs")
     if classes == 0:
-        _check_finite(part.y, f"{where} targets")
+        check_finite(part.y, f"{where} targets")
         return
     if not np.issubdtype(part.y.dtype, np.integer):
         raise BadInput(f"{where}: labels are {part.y.dtype}; give whole numbers from 0 to {classes - 1}")
@@ -103,7 +103,8 @@ def _check_part(part: Part, classes: int, where: str) -> None:
         )
 
 
-def _check_finite(values: Array, where: str) -> None:
+def check_finite(values: Array, where: str) -> None:
+    """Refuse NaN and infinity."""
     if np.issubdtype(values.dtype, np.integer) or np.isfinite(values).all():
         return
     bad = np.unique(np.argwhere(~np.isfinite(values))[:, 0])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+TRITON = find_spec("triton") is not None
 GATHERED_CHANNELS = 8  # from here on, gathering on the fly beats unfolding
 
 
@@ -19,11 +20,15 @@ def _out(size: int, kernel: int, stride: int, padding: int) -> int:
 
 
 def _gathers(x: Tensor) -> bool:
-    return x.is_cuda and x.shape[-1] >= GATHERED_CHANNELS and find_spec("triton") is not None
+    return x.is_cuda and x.shape[-1] >= GATHERED_CHANNELS and TRITON
 
 
 def _unfolded(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
     """(k, b, H, W, C) -> (k, b·OH·OW, KH·KW·C), the columns padded to a multiple of 8 where a GPU wants that."""
+    if x.is_cuda and TRITON:
+        from coterie.engine import triton_conv
+
+        return triton_conv.columns(x.contiguous(), kernel, stride, padding)
     k, b, height, width, channels = x.shape
     high, wide = _out(height, kernel, stride, padding), _out(width, kernel, stride, padding)
     x = F.pad(x, (0, 0, padding, padding, padding, padding)).contiguous()
@@ -79,7 +84,9 @@ def row_conv_images(g: Tensor, w: Tensor, shape: list[int], kernel: int, stride:
     if _gathers(g):
         from coterie.engine import triton_conv
 
-        return triton_conv.image_gradient(g, w, (shape[0], shape[1], shape[2], shape[3], shape[4]), kernel, stride, padding)
+        return triton_conv.image_gradient(
+            g, w, (shape[0], shape[1], shape[2], shape[3], shape[4]), kernel, stride, padding
+        )
     columns = torch.bmm(g.view(len(g), -1, g.shape[-1]), w.transpose(1, 2))
     return _folded(columns, shape, kernel, stride, padding)
 

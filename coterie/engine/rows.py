@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 
 from coterie.engine.dropout import KeyedDropout
+from coterie.engine.lowered import Lowered, lower
 from coterie.errors import BadInput
 from coterie.keys import generator
 
@@ -62,14 +63,25 @@ class Layout:
         if not columns:
             return {}
         first, last = columns[0].start, _end(columns, 0)
-        # One split, not one slice per layer: its backward is one concatenation instead of a zero-filled row per layer.
         starts = [column.start for column in columns] + [last]
         widths = [after - before for before, after in pairwise(starts)]
         parts = torch.split(rows[..., first:last], widths, dim=-1)
         return {
-            c.name: part[..., : c.size].reshape(*rows.shape[:-1], *c.shape)
+            c.name: part[..., : c.size].reshape((*rows.shape[:-1], *c.shape))
             for c, part in zip(columns, parts, strict=True)
         }
+
+    def joined(self, rows: Tensor, columns: tuple[Column, ...], tensors: Mapping[str, Tensor | None]) -> Tensor:
+        """New columns (k, n) from named tensors (k, *shape), whole and of the rows' type; zeros where there is none."""
+        first, last = columns[0].start, _end(columns, 0)
+        made = rows.new_empty(len(rows), last - first)
+        ends = [column.start - first for column in columns[1:]] + [last - first]
+        for column, end in zip(columns, ends, strict=True):
+            place, tensor = column.start - first, tensors[column.name]
+            made[:, place : place + column.size] = 0 if tensor is None else tensor.reshape(len(rows), -1)
+            if place + column.size < end:
+                made[:, place + column.size : end] = 0
+        return made
 
     def named(self, rows: Tensor) -> dict[str, Tensor]:
         """Every parameter and buffer of rows (..., d) by name."""
@@ -91,8 +103,12 @@ class Model:
         classes: int,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        precision: str = "float32",
     ) -> None:
-        """`build` makes the module (a class will do); `classes` is 0 for regression."""
+        """`build` makes the module (a class will do); `classes` is 0 for regression.
+
+        Rows are always `dtype`; `precision` is that of the arithmetic on them: float32, tf32 or bf16.
+        """
         if isinstance(build, nn.Module):
             self._build, given = _rebuilder(build), copy.deepcopy(build)
         else:
@@ -112,6 +128,11 @@ class Model:
         # PyTorch has no batched kernel for these: their rows are called one after another.
         self.loops = any(isinstance(m, nn.RNNBase) for m in self.module.modules())
         self.draws = True  # until `probe` has looked: no mask may come from anything but its key
+        self.half = precision == "bf16"
+        self._lowered = lower(self.module)
+        self._compared = False
+        # Fusing what lies between the matrix products pays on a GPU; on a CPU its compiler costs more than it saves.
+        self._fused = _compiled(self._lowered) if self.device.type == "cuda" else self._lowered
 
     @property
     def width(self) -> int:
@@ -162,32 +183,89 @@ class Model:
         self, rows: Tensor, x: Tensor, training: bool, keys: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Outputs (k, b, ...) of k rows on their own batches x (k, b, ...), and the buffers after them."""
-        self.module.train(training)
-        parameters = self.layout.views(rows, self.layout.parameters)
-        # Training moves the buffers in place, so it gets a copy of them; a contiguous one of each, because vmap folds the
-        # rows into the channels, and of anything else it would move a copy of its own.
-        buffers = {
-            name: t.detach().clone(memory_format=torch.contiguous_format) if training else t.detach()
-            for name, t in self.layout.views(rows, self.layout.buffers).items()
-        }
-        tensors = parameters | buffers
-        keys = torch.zeros(len(rows), dtype=torch.int64, device=rows.device) if keys is None else keys
+        return self._call(self._weights(rows), rows, x, training, keys)
+
+    def gradient(
+        self, rows: Tensor, x: Tensor, y: Tensor, share: Tensor, keys: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Gradients (k, d) and values (k,) of Σ_j share_j loss_j over each row's batch, and the buffers after it."""
+        # Each layer's weights are leaves of their own: no pass over whole rows is spent on putting them together.
+        weights = {name: t.detach().requires_grad_() for name, t in self._weights(rows).items()}
+        with torch.enable_grad():
+            out, buffers = self._call(weights, rows, x, True, keys)
+            values = (self.sample_losses(out, y) * share).sum(1)
+            grads = torch.autograd.grad(values.sum(), list(weights.values()), allow_unused=True)
+        flat = self.layout.joined(rows, self.layout.parameters, dict(zip(weights, grads, strict=True)))
+        if self.layout.buffers:
+            flat = torch.nn.functional.pad(flat, (0, self.width - self.layout.trained))
+        return flat, values.detach(), buffers
+
+    def _weights(self, rows: Tensor) -> dict[str, Tensor]:
+        return self.layout.views(rows.to(torch.bfloat16) if self.half else rows, self.layout.parameters)
+
+    def _call(
+        self, weights: dict[str, Tensor], rows: Tensor, x: Tensor, training: bool, keys: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Outputs, and the columns of buffers after them where training moves any."""
+        if not self._compared:
+            self._compare(rows[:2], x[:2, :2])
+        buffers = self.layout.views(rows.detach(), self.layout.buffers)
+        if self._lowered is None or (training and (self.draws or self._lowered.train is None)):
+            out, moved = self._under_vmap(self.module, weights, buffers, x, training, keys)
+        else:
+            run = self._fused if self._fused and training and len(rows) > 1 else self._lowered
+            out, moved = run(weights | buffers, x.to(_kind(weights)) if x.is_floating_point() else x, training)
+        after = self.layout.joined(rows, self.layout.buffers, buffers | moved) if moved else None
+        return out.to(rows.dtype), after
+
+    def _compare(self, rows: Tensor, x: Tensor) -> None:
+        """Trust the rewritten module only if it says what the module says: in float64, where equal means equal."""
+        self._compared = True
+        module = copy.deepcopy(self.module).to("cpu", torch.float64)
+        rows = rows.detach().to("cpu", torch.float64)
+        x = x.to("cpu", torch.float64) if x.is_floating_point() else x.cpu()
+        weights, buffers = (self.layout.views(rows, part) for part in (self.layout.parameters, self.layout.buffers))
+        lowered, draws, self.draws = lower(module), self.draws, False
+        for training in (False, True):
+            if lowered is not None and not (training and (draws or lowered.train is None)):
+                theirs, moved = self._under_vmap(module, weights, buffers, x, training, None)
+                try:
+                    ours, also = lowered(weights | buffers, x, training)
+                except (RuntimeError, ValueError, TypeError, IndexError):
+                    self._lowered = None
+                    continue
+                if not _alike(ours, theirs) or not all(_alike(also[name], t) for name, t in moved.items()):
+                    self._lowered = None
+        self.draws = draws
+
+    def _under_vmap(
+        self,
+        module: nn.Module,
+        weights: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        x: Tensor,
+        training: bool,
+        keys: Tensor | None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The module itself, over rows by PyTorch's own transformation."""
+        module.train(training)
+        # Training moves the buffers in place, so it gets a copy of them; a contiguous one of each, because vmap folds
+        # the rows into the channels, and of anything else it would move a copy of its own.
+        moved = {name: t.clone(memory_format=torch.contiguous_format) if training else t for name, t in buffers.items()}
+        tensors = weights | moved
+        keys = torch.zeros(len(x), dtype=torch.int64, device=x.device) if keys is None else keys
+        x = x.to(_kind(weights)) if x.is_floating_point() else x
 
         def call(tensors: dict[str, Tensor], sample: Tensor, key: Tensor) -> Any:
             with KeyedDropout(key, active=training and self.draws):
-                return functional_call(self.module, tensors, (sample,))
+                return functional_call(module, tensors, (sample,))
 
-        if len(rows) == 1 or self.loops:
-            each = [{name: t[row] for name, t in tensors.items()} for row in range(len(rows))]
+        if len(x) == 1 or self.loops:
+            each = [{name: t[row] for name, t in tensors.items()} for row in range(len(x))]
             out = torch.stack([call(one, *own) for one, *own in zip(each, x, keys, strict=True)])
         else:
             out = vmap(call, randomness="different")(tensors, x, keys)
-        if not (training and self.layout.buffers):
-            return out, None
-        moved = rows[:, self.layout.trained :].detach().clone()
-        for c in self.layout.buffers:
-            moved[:, c.start - self.layout.trained :][:, : c.size] = buffers[c.name].flatten(1)
-        return out, moved
+        return out, moved if training else {}
 
     def sample_losses(self, out: Tensor, y: Tensor) -> Tensor:
         """The loss of every sample (k, b); a sample with several targets (a sequence) counts as their mean."""
@@ -207,6 +285,20 @@ class Model:
 
     def _random_state(self) -> Tensor:
         return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
+
+
+def _compiled(lowered: Lowered | None) -> Callable[..., Any] | None:
+    """The same as one program for each number of rows (a symbolic one would be slower, and slow to make)."""
+    torch._dynamo.config.cache_size_limit = max(64, torch._dynamo.config.cache_size_limit)
+    return None if lowered is None else torch.compile(lowered, dynamic=False)
+
+
+def _kind(weights: Mapping[str, Tensor]) -> torch.dtype:
+    return next(iter(weights.values())).dtype
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-6, atol=1e-8)
 
 
 def _rebuilder(module: nn.Module) -> Callable[[], nn.Module]:

@@ -1,7 +1,9 @@
 """Optimisers over rows: one flat update for all models, nothing but the rows' own arithmetic."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,17 +14,23 @@ from coterie.wire import Record, rows
 
 @dataclass(frozen=True)
 class Gradient:
-    """Gradients of k rows; adding a tensor adds to the gradients (a proximal pull), scaling scales them."""
+    """Gradients of k rows; adding a tensor adds to the gradients, scaling scales them."""
 
     grads: Tensor  # (k, d) or (k, c, d), zero in the columns of buffers
     losses: Tensor  # (k,) or (k, c): mean loss of the batch
     buffers: Tensor | None = None  # (k, d - trained) or (k, c, d - trained): the buffers after this batch
+    strength: Tensor | None = None  # (k,) or (k, c): how strongly the rows are pulled
+    centre: Tensor | None = None  # (k, d) or (k, c, d): where to
 
-    def __add__(self, pull: Tensor) -> "Gradient":
-        return Gradient(self.grads + pull, self.losses, self.buffers)
+    def __add__(self, other: Tensor) -> "Gradient":
+        return replace(self, grads=self.grads + other)
 
     def __mul__(self, factor: Tensor | float) -> "Gradient":
-        return Gradient(self.grads * factor, self.losses, self.buffers)
+        return replace(self, grads=self.grads * factor)
+
+    def pulled(self, centre: Tensor, strength: Tensor) -> "Gradient":
+        """With the gradient of strength/2 ‖w − centre‖² added, when the step is taken: one pass over the rows less."""
+        return replace(self, centre=centre, strength=strength)
 
 
 class Optimizer(Protocol):
@@ -55,10 +63,49 @@ class Moments(Record):
 
 def moved(w: Tensor, change: Tensor, gradient: Gradient) -> Tensor:
     """w - change, except in the columns of buffers, which take the values that the forward pass left."""
-    new = w - change
-    if gradient.buffers is not None:
-        new = torch.cat([new[..., : -gradient.buffers.shape[-1]], gradient.buffers.reshape(*new.shape[:-1], -1)], -1)
-    return new
+    return _with_buffers(w - change, gradient)
+
+
+def _with_buffers(new: Tensor, gradient: Gradient) -> Tensor:
+    if gradient.buffers is None:
+        return new
+    return torch.cat([new[..., : -gradient.buffers.shape[-1]], gradient.buffers.reshape(*new.shape[:-1], -1)], -1)
+
+
+def _direction(w: Tensor, g: Tensor, strength: Tensor | None, centre: Tensor | None, weight_decay: float) -> Tensor:
+    """The gradient with the pull and the weight decay in it."""
+    if strength is not None and centre is not None:
+        g = g + strength[..., None] * (w - centre)
+    return g + weight_decay * w if weight_decay else g
+
+
+@cache
+def _fused(update: Callable[..., Any], device: str) -> Callable[..., Any]:
+    """An update as one pass over memory, where a compiler for the device is at hand and the rows are large."""
+    return torch.compile(update, dynamic=True) if device == "cuda" else update
+
+
+def _sgd(
+    w: Tensor, g: Tensor, v: Tensor | None, strength: Tensor | None, centre: Tensor | None, lr: Tensor,
+    momentum: float, weight_decay: float,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    g = _direction(w, g, strength, centre, weight_decay)
+    v = None if v is None else momentum * v + g
+    return w - lr * (g if v is None else v), v
+
+
+def _adam(
+    w: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, strength: Tensor | None, centre: Tensor | None, lr: Tensor,
+    beta1: float, beta2: float, epsilon: float, weight_decay: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    g = _direction(w, g, strength, centre, weight_decay)
+    m = torch.lerp(m, g, 1 - beta1)
+    v = beta2 * v + (1 - beta2) * g * g
+    t = t + 1
+    by_row = (-1, *[1] * (w.ndim - 1))
+    scale = (lr / (1 - beta1**t)).view(by_row)
+    root = (1 - beta2**t).sqrt().view(by_row)
+    return w - scale * m / (v.sqrt() / root + epsilon), m, v, t
 
 
 @dataclass(frozen=True)
@@ -74,11 +121,11 @@ class SGD:
 
     def step(self, w: Tensor, gradient: Gradient, state: Record, lr: Tensor | float) -> tuple[Tensor, Record]:
         """One step."""
-        g = gradient.grads + self.weight_decay * w if self.weight_decay else gradient.grads
-        if isinstance(state, Velocity):
-            state = Velocity(v=self.momentum * state.v + g)
-            g = state.v
-        return moved(w, lr * g, gradient), state
+        v = state.v if isinstance(state, Velocity) else None
+        update = _fused(_sgd, w.device.type)
+        pull = (gradient.strength, gradient.centre)
+        new, v = update(w, gradient.grads, v, *pull, _scalar(lr, w), self.momentum, self.weight_decay)
+        return _with_buffers(new, gradient), state if v is None else Velocity(v=v)
 
 
 @dataclass(frozen=True)
@@ -98,14 +145,17 @@ class Adam:
     def step(self, w: Tensor, gradient: Gradient, state: Record, lr: Tensor | float) -> tuple[Tensor, Record]:
         """One step."""
         assert isinstance(state, Moments)
-        g = gradient.grads + self.weight_decay * w if self.weight_decay else gradient.grads
-        m = torch.lerp(state.m, g, 1 - self.beta1)
-        v = self.beta2 * state.v + (1 - self.beta2) * g * g
-        t = state.t + 1
-        by_row = (-1, *[1] * (w.ndim - 1))
-        scale = (lr / (1 - self.beta1**t)).view(by_row)
-        root = (1 - self.beta2**t).sqrt().view(by_row)
-        return moved(w, scale * m / (v.sqrt() / root + self.epsilon), gradient), Moments(m=m, v=v, t=t)
+        update = _fused(_adam, w.device.type)
+        pull, betas = (gradient.strength, gradient.centre), (self.beta1, self.beta2, self.epsilon)
+        new, m, v, t = update(
+            w, gradient.grads, state.m, state.v, state.t, *pull, _scalar(lr, w), *betas, self.weight_decay
+        )
+        return _with_buffers(new, gradient), Moments(m=m, v=v, t=t)
+
+
+def _scalar(value: Tensor | float, like: Tensor) -> Tensor:
+    """A number as a tensor, so that another learning rate is not another program."""
+    return value if isinstance(value, Tensor) else torch.full((), value, dtype=like.dtype, device=like.device)
 
 
 def optimizer(name: str, momentum: float, weight_decay: float) -> Optimizer:

@@ -96,17 +96,14 @@ class Task:
         losses before the mean over the batch.
         """
         lead = models.shape[:-1]
-        flat = models.reshape(-1, models.shape[-1]).detach().requires_grad_()
+        flat = models.reshape(-1, models.shape[-1])
         x, y, real, keys = (_repeated(t, len(flat) // len(batch.x)) for t in (batch.x, batch.y, batch.real, batch.keys))
-        with torch.enable_grad():
-            out, buffers = self.model.forward(flat, x, training=True, keys=keys)
-            losses = self.model.sample_losses(out, y)
-            losses = losses * real if weight is None else losses * real * weight.reshape(real.shape)
-            means = losses.sum(1) / real.sum(1)
-            (grads,) = torch.autograd.grad(means.sum(), flat)
+        share = real / real.sum(1, keepdim=True)
+        share = share if weight is None else share * weight.reshape(share.shape)
+        grads, means, buffers = self.model.gradient(flat, x, y, share, keys)
         if buffers is not None:
             buffers = buffers.reshape(*lead, -1)
-        return Gradient(grads.reshape(models.shape), means.detach().reshape(lead), buffers)
+        return Gradient(grads.reshape(models.shape), means.reshape(lead), buffers)
 
     @torch.no_grad()
     def losses(self, models: Tensor, split: str = "train") -> Tensor:

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Convolutions of many models at once on a GPU: each row's own images with its own filters, in three Triton kernels.
 
 Libraries run such a grouped convolution as one small kernel per model, or want the images unfolded in memory. Here each
@@ -14,7 +15,7 @@ from torch import Tensor
 
 
 def _configs() -> list[Any]:
-    shapes = [(128, 64, 32, 4, 3), (128, 128, 32, 8, 3), (128, 64, 64, 4, 3), (64, 64, 64, 4, 4), (256, 64, 32, 8, 3)]
+    shapes = [(128, 64, 64, 4, 3), (128, 32, 64, 4, 3), (128, 128, 32, 8, 3), (128, 128, 64, 8, 3)]
     return [
         triton.Config({"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k}, num_warps=warps, num_stages=stages)
         for m, n, k, warps, stages in shapes
@@ -26,7 +27,7 @@ def _configs() -> list[Any]:
 def _gather_gemm(
     x_ptr, w_ptr, y_ptr,
     M, N, K, H, W, C, OH, OW, x_row, w_row, y_row,
-    KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, TRANSPOSED: tl.constexpr,
+    KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, TRANSPOSED: tl.constexpr, EXACT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """y[m, n] = Σ_k x[gather(m, k)] w[k, n]: a convolution, or with TRANSPOSED its gradient with respect to x."""
@@ -62,7 +63,7 @@ def _gather_gemm(
         a = tl.load(x_ptr + place_x, mask=inside, other=0.0)
         b_mask = (offs_k < K)[:, None] & (offs_n < N)[None, :]
         b = tl.load(w_ptr + offs_k[:, None] * N + offs_n[None, :], mask=b_mask, other=0.0)
-        total = tl.dot(a, b, total)
+        total = tl.dot(a, b, total, input_precision="ieee" if EXACT else "tf32")
     place_y = offs_m[:, None].to(tl.int64) * N + offs_n[None, :]
     tl.store(y_ptr + place_y, total.to(y_ptr.dtype.element_ty), mask=(offs_m < M)[:, None] & (offs_n < N)[None, :])
 
@@ -71,7 +72,7 @@ def _gather_gemm(
     [
         triton.Config({"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k}, num_warps=warps, num_stages=stages)
         for m, n, k, warps, stages in [
-            (64, 64, 64, 4, 3), (64, 64, 128, 4, 3), (64, 128, 64, 4, 3), (128, 64, 128, 8, 3), (32, 64, 32, 4, 4),
+            (64, 64, 128, 4, 3), (64, 128, 64, 4, 3), (128, 64, 128, 8, 3), (64, 128, 128, 8, 3),
         ]
     ],
     key=["M", "N", "K", "C", "STRIDE"],
@@ -80,7 +81,7 @@ def _gather_gemm(
 def _filter_gradient(
     x_ptr, g_ptr, y_ptr,
     M, N, K, H, W, C, OH, OW, x_row, g_row, y_row,
-    KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, EXACT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """y[k, n] = Σ_m x[gather(m, k)] g[m, n]."""
@@ -106,9 +107,51 @@ def _filter_gradient(
         a = tl.load(x_ptr + place_x, mask=inside, other=0.0)
         g_mask = (offs_m < M)[:, None] & (offs_n < N)[None, :]
         b = tl.load(g_ptr + offs_m[:, None].to(tl.int64) * N + offs_n[None, :], mask=g_mask, other=0.0)
-        total = tl.dot(a, b, total)
+        total = tl.dot(a, b, total, input_precision="ieee" if EXACT else "tf32")
     place_y = offs_k[:, None] * N + offs_n[None, :]
     tl.store(y_ptr + place_y, total.to(y_ptr.dtype.element_ty), mask=(offs_k < K)[:, None] & (offs_n < N)[None, :])
+
+
+@triton.jit
+def _columns(
+    x_ptr, y_ptr,
+    M, K, H, W, C, OH, OW, x_row, y_row,
+    KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """y[m, k] = x[gather(m, k)], zero from column K to WIDE."""
+    row = tl.program_id(1).to(tl.int64)
+    offs_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_k = tl.arange(0, BLOCK_K)
+    image = offs_m // (OH * OW)
+    place = offs_m % (OH * OW)
+    tap = offs_k // C
+    up = (place // OW)[:, None] * STRIDE - PAD + (tap // KW)[None, :]
+    left = (place % OW)[:, None] * STRIDE - PAD + (tap % KW)[None, :]
+    inside = (up >= 0) & (left >= 0) & (up < H) & (left < W) & (offs_m < M)[:, None] & (offs_k < K)[None, :]
+    place_x = ((image[:, None] * H + up) * W + left) * C + (offs_k % C)[None, :]
+    a = tl.load(x_ptr + row * x_row + place_x, mask=inside, other=0.0)
+    place_y = row * y_row + offs_m[:, None].to(tl.int64) * WIDE + offs_k[None, :]
+    tl.store(y_ptr + place_y, a, mask=(offs_m < M)[:, None] & (offs_k < WIDE)[None, :])
+
+
+def columns(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
+    """The images unfolded: (R, B·OH·OW, KH·KW·C), with columns of zeros up to a multiple of 8."""
+    rows, images, height, width, channels = x.shape
+    high, wide = out_size(height, kernel, stride, padding), out_size(width, kernel, stride, padding)
+    taps, m = kernel * kernel * channels, images * high * wide
+    padded = -(-taps // 8) * 8
+    y = torch.empty(rows, m, padded, dtype=x.dtype, device=x.device)
+    _columns[(triton.cdiv(m, 128), rows)](
+        x, y, m, taps, height, width, channels, high, wide, x.stride(0), y.stride(0),
+        KW=kernel, STRIDE=stride, PAD=padding, WIDE=padded, BLOCK_M=128, BLOCK_K=triton.next_power_of_2(padded),
+    )  # fmt: skip
+    return y
+
+
+def exact() -> bool:
+    """Whether float32 means float32, as PyTorch's own switch says (it changes nothing for bf16)."""
+    return torch.get_float32_matmul_precision() == "highest"
 
 
 def out_size(size: int, kernel: int, stride: int, padding: int) -> int:
@@ -129,7 +172,7 @@ def convolve(x: Tensor, w: Tensor, kernel: int, stride: int, padding: int) -> Te
 
     _gather_gemm[grid](
         x, w, y, m, filters, taps, height, width, channels, high, wide, x.stride(0), w.stride(0), y.stride(0),
-        KW=kernel, STRIDE=stride, PAD=padding, TRANSPOSED=False,
+        KW=kernel, STRIDE=stride, PAD=padding, TRANSPOSED=False, EXACT=exact(),
     )  # fmt: skip
     return y
 
@@ -149,7 +192,7 @@ def image_gradient(g: Tensor, w: Tensor, x_shape: tuple[int, ...], kernel: int, 
     _gather_gemm[grid](
         g, turned, y, m, channels, turned.shape[1], high, wide, filters, height, width,
         g.stride(0), turned.stride(0), y.stride(0),
-        KW=kernel, STRIDE=stride, PAD=padding, TRANSPOSED=True,
+        KW=kernel, STRIDE=stride, PAD=padding, TRANSPOSED=True, EXACT=exact(),
     )  # fmt: skip
     return y
 
@@ -166,6 +209,6 @@ def filter_gradient(x: Tensor, g: Tensor, kernel: int, stride: int, padding: int
 
     _filter_gradient[grid](
         x, g, y, images * high * wide, filters, taps, height, width, channels, high, wide,
-        x.stride(0), g.stride(0), y.stride(0), KW=kernel, STRIDE=stride, PAD=padding,
+        x.stride(0), g.stride(0), y.stride(0), KW=kernel, STRIDE=stride, PAD=padding, EXACT=exact(),
     )  # fmt: skip
     return y

@@ -19,9 +19,13 @@ COSTS = ["bytes_up", "bytes_down", "train_seconds"]
 
 
 def summarize(
-    results: DataFrame, sizes: Mapping[str, int], extras: Mapping[str, Sequence[Mapping[str, Any]]]
+    results: DataFrame, sizes: Mapping[int, Mapping[str, int]], extras: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> dict[str, dict[str, Any]]:
-    """The scores of every method, in the order of `results`: means over seeds, and each seed's own under `per_seed`."""
+    """The scores of every method, in the order of `results`: means over seeds, and each seed's own under `per_seed`.
+
+    `sizes[seed][silo]` is how many test samples a silo has: another seed splits the data in another way. Silos that
+    arrive after training (measures that end in `_unseen`) are reported under `unseen` and in no other score.
+    """
     missing = {*KEYS, "value"} - set(results.columns)
     if missing:
         raise BadInput(f"results: missing columns {', '.join(sorted(missing))}")
@@ -47,26 +51,30 @@ def by_round(runs: DataFrame, measure: str, split: str) -> DataFrame:
 
 
 def _summarize_method(
-    name: str, runs: DataFrame, sizes: Mapping[str, int], extras: Sequence[Mapping[str, Any]]
+    name: str, runs: DataFrame, sizes: Mapping[int, Mapping[str, int]], extras: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     seeds = [int(seed) for seed in runs["seed"].unique()]
     if extras and len(extras) != len(seeds):
         raise BadInput(f"{name}: {len(extras)} records of bytes and seconds for {len(seeds)} seeds")
     measured = set(runs.loc[(runs["split"] == "test") & runs["value"].notna(), "measure"])
     measure = "accuracy" if "accuracy" in measured else "loss"
-    cloud = f"{measure}_cloud" in measured
+    cloud, unseen = f"{measure}_cloud" in measured, f"{measure}_unseen" in measured
     costs = {extra.get("seed", seed): extra for seed, extra in zip(seeds, extras, strict=False)}
 
-    per_seed, silos, cloud_silos = [], [], []
+    per_seed, silos, cloud_silos, guests = [], [], [], []
     for seed in seeds:
-        run = runs[runs["seed"] == seed]
-        scores, at_best = _score(run, measure, sizes, f"{name}, seed {seed}")
+        run, tested = runs[runs["seed"] == seed], sizes.get(seed, {})
+        scores, at_best = _score(run, measure, tested, f"{name}, seed {seed}")
         silos.append(at_best)
         if cloud:
-            of_cloud, at_cloud_best = _score(run, f"{measure}_cloud", sizes, f"{name} (cloud), seed {seed}")
+            of_cloud, at_cloud_best = _score(run, f"{measure}_cloud", tested, f"{name} (cloud), seed {seed}")
             best = _key("bmta", measure)
             scores[f"{best}_cloud"] = of_cloud[best]
             cloud_silos.append(at_cloud_best)
+        if unseen:
+            arrived = _test(run, f"{measure}_unseen").tail(1).mean().dropna()
+            scores[_key("unseen", measure)] = float(arrived.mean())
+            guests.append(arrived)
         per_seed.append({"seed": seed, **scores, **{key: costs.get(seed, {}).get(key) for key in COSTS}})
 
     summary: dict[str, Any] = {key: _mean([seed[key] for seed in per_seed]) for key in per_seed[0] if key != "seed"}
@@ -78,6 +86,8 @@ def _summarize_method(
     summary["per_silo"] = _mean_per_silo(silos)
     if cloud:
         summary["per_silo_cloud"] = _mean_per_silo(cloud_silos)
+    if unseen:
+        summary["per_silo_unseen"] = _mean_per_silo(guests)
     summary["per_seed"] = per_seed
     return summary
 
@@ -85,7 +95,7 @@ def _summarize_method(
 def _score(run: DataFrame, measure: str, sizes: Mapping[str, int], where: str) -> tuple[dict[str, Any], Series]:
     """The scalars of one seed, and every silo's score at the best round."""
     lower_better = measure.startswith("loss")
-    test = _after_training(by_round(run, measure, "test")) * (1 if lower_better else 100)
+    test = _test(run, measure)
     if test.empty:
         raise BadInput(f"{where}: no test {measure} in the results")
     validation = _after_training(by_round(run, measure, "validation"))
@@ -109,6 +119,11 @@ def _score(run: DataFrame, measure: str, sizes: Mapping[str, int], where: str) -
         "bottom_decile": _bottom_decile(at_best.to_numpy(dtype=float), lower_better),
     }
     return {_key(key, measure): value for key, value in scores.items()}, at_best
+
+
+def _test(run: DataFrame, measure: str) -> DataFrame:
+    """Rounds × silos on test data, accuracies in percent."""
+    return _after_training(by_round(run, measure, "test")) * (1 if measure.startswith("loss") else 100)
 
 
 def _bottom_decile(scores: "np.ndarray[Any, Any]", lower_better: bool) -> float:

@@ -18,6 +18,7 @@ ACCURACY = {
     "val_picked": "val-picked",
     "weighted": "weighted",
     "bottom_decile": "bottom decile",
+    "unseen": "unseen",
 }
 LOSS = {
     "best_loss": "best loss",
@@ -27,9 +28,12 @@ LOSS = {
     "val_picked_loss": "val-picked",
     "weighted_loss": "weighted",
     "bottom_decile_loss": "bottom decile",
+    "unseen_loss": "unseen",
 }
 COSTS = {"bytes_up": "MB up", "bytes_down": "MB down", "train_seconds": "seconds"}
 UNSCORED = {"best_round", *COSTS}
+WHERE_KNOWN = {"bmta_cloud", "best_loss_cloud", "unseen", "unseen_loss"}
+SPARE = ("weighted", "best round", "seconds", "MB down", "MB up")  # left out of a narrow terminal, in this order
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ def summary_cells(summary: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], 
     columns = {
         key: heading
         for key, heading in {**(LOSS if scored_by_loss(summary) else ACCURACY), **COSTS}.items()
-        if not key.endswith("_cloud") or any(key in scores for scores in summary.values())
+        if key not in WHERE_KNOWN or any(key in scores for scores in summary.values())
     }
     rows: dict[str, list[Cell]] = {method: [] for method in summary}
     for key in columns:
@@ -65,27 +69,43 @@ def summary_cells(summary: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], 
     return list(columns.values()), rows
 
 
-def summary_table(summary: Mapping[str, Mapping[str, Any]]) -> Table:
-    """The summary for a terminal of 100 columns."""
+def summary_table(summary: Mapping[str, Mapping[str, Any]], width: int = 100) -> Table:
+    """The summary for a terminal of so many columns."""
     headings, rows = summary_cells(summary)
+    left_out = list[str]()
+    needed = {h: 1 + _width(h, [cells[i].text + MARK for cells in rows.values()]) for i, h in enumerate(headings)}
+    names = min(16, max(len(method) for method in ["method", *rows]))
+    while names + sum(needed.values()) > width and len(left_out) < len(SPARE):
+        left_out.append(SPARE[len(left_out)])
+        needed.pop(left_out[-1], None)
+    more = f" {', '.join(left_out).capitalize()}: in the report." if left_out else ""
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=0,
         pad_edge=False,
         show_edge=False,
-        caption=f"{MARK} best of its column. {headings[0]} picks its round on test data, val-picked on validation.",
+        caption=f"{MARK} best of its column. {headings[0]} picks its round on test data, val-picked on validation."
+        f"{more}",
         caption_justify="left",
     )
-    table.add_column("method", overflow="fold", vertical="bottom")
-    for heading in headings:
-        table.add_column(
-            heading.replace(" ", "\n").replace("-", "-\n"), justify="right", no_wrap=True, vertical="bottom"
-        )
+    table.add_column("method", overflow="fold", vertical="bottom", min_width=names)
+    for heading in needed:
+        table.add_column(_broken(heading), justify="right", no_wrap=True, vertical="bottom")
     for method, cells in rows.items():
+        shown = [cell for heading, cell in zip(headings, cells, strict=True) if heading in needed]
         table.add_row(
-            Text(method), *(Text(c.text + MARK, "bold green") if c.best else Text(c.text + " ") for c in cells)
+            Text(method), *(Text(c.text + MARK, "bold green") if c.best else Text(c.text + " ") for c in shown)
         )
     return table
+
+
+def _broken(heading: str) -> str:
+    """A heading over several lines."""
+    return heading.replace(" ", "\n").replace("-", "-\n")
+
+
+def _width(heading: str, texts: list[str]) -> int:
+    return max(len(line) for text in (_broken(heading), *texts) for line in text.splitlines())
 
 
 def _best(key: str, values: Mapping[str, Any]) -> str | None:

@@ -120,12 +120,12 @@ class APPLE(Method):
         cores = Cores(models=models, newest=torch.arange(m, device=models.device), p0=_p0(roster, model))
         if self.budget is None:
             return cores
-        order = sorted(range(m), key=lambda j: roster.names[j])
-        first = []
-        for i, name in enumerate(roster.names):  # §3.4: none was seen yet, ties are broken at random
-            others = [j for j in order if j != i]
-            first.append(generator(roster.seed, "apple", "first", name).permutation(others)[: self.budget])
-        asked = torch.from_numpy(np.stack(first).astype(np.int64)).to(models.device)
+        order = _alphabetical(roster)
+        first = [  # §3.4: none was seen yet, ties are broken at random
+            generator(roster.seed, "apple first", name).permutation(order[order != i])[: self.budget]
+            for i, name in enumerate(roster.names)
+        ]
+        asked = torch.from_numpy(np.stack(first)).to(models.device)
         return cores.replace(seen=cores.newest.new_full((m, m), -1), asked=asked)
 
     def send(self, server: Cores, cohort: Cohort) -> CoresDown:
@@ -155,26 +155,17 @@ class APPLE(Method):
     # Silo
 
     def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Relations:
-        names = roster.take(rows).names
-        order = torch.from_numpy(np.argsort(np.array(roster.names))).to(model.device)
+        order = torch.from_numpy(_alphabetical(roster)).to(model.device)
         return Relations(
-            core=model.starts(roster.seed, names, common=self.fidelity == "paper"),
+            core=model.starts(roster.seed, roster.take(rows).names, common=self.fidelity == "paper"),
             p=_p0(roster, model).repeat(len(rows), 1),  # §3.3: p_0 = [n_1/n, …, n_N/n]
             place=rows,
             order=None if self.budget is None else order.repeat(len(rows), 1),
         )
 
     def begin(self, task: Task, down: CoresDown, private: Relations) -> Mixing:
-        opt = task.optimizer.init(private.core)
-        return Mixing(
-            core=private.core,
-            p=private.p,
-            place=private.place,
-            opt=opt,
-            cores=down.cores,
-            picks=down.picks,
-            p0=down.p0,
-        )
+        core, p, place, opt = private.core, private.p, private.place, task.optimizer.init(private.core)
+        return Mixing(core=core, p=p, place=place, opt=opt, cores=down.cores, picks=down.picks, p0=down.p0)
 
     def step(self, task: Task, state: Mixing, batch: Batch) -> Mixing:
         place = state.place[:, None]
@@ -187,8 +178,7 @@ class APPLE(Method):
         if pull and state.p0 is not None:
             slope = slope + pull * (state.p - state.p0)  # eq. 7: λ(r) μ (p_i − p_0)
             lr = min(lr, 1 / pull)
-        known = (state.picks >= 0).scatter(1, place, True)
-        p = state.p - lr * slope.where(known, 0.0)  # eq. 6
+        p = state.p - lr * slope  # eq. 6; of a model never seen the slope is 0, and so is the pull, for p_ij is at p_0
         # eq. 5: ∂F_i/∂c_i = p_ii g
         core, opt = task.optimizer.step(state.core, gradient * own, state.opt, batch.lr)
         return state.replace(core=core, p=p, opt=opt)
@@ -212,7 +202,6 @@ class APPLE(Method):
         """Whose core models each silo asks for, to train with in the next round: (k, M)."""
         assert self.budget is not None and private.order is not None
         n = p.shape[1]
-        # Drawn in the silos' alphabetical order, so that it does not matter in which order they are listed.
         draws = np.stack([task.rng("apple wishes", row).gumbel(size=n) for row in range(task.k)])
         chance = torch.empty_like(p).scatter(1, private.order, torch.from_numpy(draws).to(p))
         base = max(1.5, (task.round + 2) * self.budget / n)  # eq. 8, for the next round
@@ -253,6 +242,11 @@ def wishes(p: Tensor, base: float, never: Tensor, place: Tensor, chance: Tensor)
     order = score.argsort(1, descending=True)
     known = (~never).long().scatter(1, place[:, None], 2)
     return order.gather(1, known.gather(1, order).argsort(stable=True, dim=1))
+
+
+def _alphabetical(roster: Roster) -> np.ndarray:
+    """The silos' places by their names: an order for draws that does not depend on how the roster lists them."""
+    return np.argsort(np.array(roster.names))
 
 
 def _p0(roster: Roster, model: Model) -> Tensor:

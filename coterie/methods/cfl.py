@@ -1,18 +1,18 @@
 """Clustered FL: FedAvg until silos pull in different directions, then a FedAvg of each side, and so on.
 
-Sattler, Müller and Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization Under Privacy
-Constraints", IEEE TNNLS 2020 (arXiv:1910.01991).
+Sattler, Müller and Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization Under
+Privacy Constraints", IEEE TNNLS 2020 (arXiv:1910.01991).
 
-A cluster splits when ‖its mean update‖ < ε1 and max ‖Δw_i‖ > ε2, both the Euclidean norms of the trained weights and the
-mean weighted by samples, as everywhere here (the paper's algorithm and published code: unweighted).
-`norms="absolute"` is the paper's test. `norms="relative"` spares users the search for ε, which grows with the model, the
-learning rate and the epochs: ε2 is a share of the longest update so far, ε1 of the longest mean update of that cluster,
-or ε1² of the longest update where that is more (silos that cancel out from the start have no long mean).
+A cluster splits when ‖its mean update‖ < ε1 and max ‖Δw_i‖ > ε2: Euclidean norms of all trained weights, with the mean
+weighted by samples, so that a federation that does not split is FedAvg (the published code's mean is unweighted).
+`norms="absolute"` is this test. `norms="relative"` spares users the search for ε1 and ε2, which depend on the model,
+the learning rate and the epochs: ε2 is a share of the longest update so far, ε1 of the cluster's longest mean update.
 `linkage="single"` is the paper's bipartition, the one whose largest similarity across is least; "complete" is that of
-its published code, which also never splits before round 20. γ_max = 0 splits on the norms alone, as that code does.
-Those who replied decide a split; an absent silo goes to the side with the update most like its own last one, a silo
-never heard to the larger side. Sides are averaged apart from the round of the split on. A newcomer trains the model of
-the first split for one round and gets the model of the cluster that went its way (the paper walks down the tree of splits).
+its published code, which moreover never splits before round 20 and has no γ_max.
+Those who replied decide a split. An absent silo goes to the side that has the update most like its own last one, a silo
+never heard to the larger side. The sides are averaged apart from the round of the split on. A newcomer trains the model
+of the first split for one round and gets the cluster that moved most nearly the same way (the paper: a walk down the
+tree of all splits, with a round of training at each).
 """
 
 from collections.abc import Mapping
@@ -31,6 +31,10 @@ from coterie.methods.averaging import weighted_mean
 from coterie.methods.method import Batch, Cohort, Down, Method, Model, Nothing, Predictor, Roster, Server, Task, Up
 from coterie.options import option
 from coterie.wire import rows, shared
+
+# Silos that cancel out from the start never move their cluster, so its longest mean update says nothing: a share of the
+# longest update of any silo stands in for one that is shorter.
+MOVING = 0.2
 
 
 class Clusters(Server):
@@ -67,9 +71,11 @@ class ClusteredFL(Method):
     up: ClassVar[type[Up]] = UpdateUp
 
     norms: Literal["relative", "absolute"] = option("relative", "ε1 and ε2 as shares of earlier norms, or as norms")
-    eps1: float = option(0.35, "ε1: a cluster may split when its mean update is shorter than this", above=0)
-    eps2: float = option(0.6, "ε2: and its longest update is longer than this", low=0)
-    gamma: float = option(0.0, "γ_max: split only if it is below √((1 − α_cross)/2)", low=0, below=1)
+    eps1: float = option(0.6, "ε1: a cluster may split when its mean update is shorter than this", above=0)
+    eps2: float = option(0.7, "ε2: and its longest update is longer than this", low=0)
+    gamma: float = option(
+        0.7, "γ_max: split only if below √((1 − α_cross)/2), α_cross the largest similarity across", low=0, below=1
+    )
     linkage: Literal["single", "complete"] = option("single", "the linkage of which the last merge is the split")
     min_rounds: int = option(5, "rounds before the first split", low=0)
     min_size: int = option(1, "silos that replied which each side must have", low=1)
@@ -124,18 +130,19 @@ class ClusteredFL(Method):
         """Whether silos still pull while their cluster stands still: ‖Σ_i n_i/n Δw_i‖ < ε1 and max_i ‖Δw_i‖ > ε2."""
         if self.norms == "absolute":
             return bool(mean < self.eps1) and bool(most > self.eps2)
-        still = self.eps1 * torch.maximum(peak, self.eps1 * longest)
-        return bool(mean < still) and bool(most > self.eps2 * longest)
+        moving = torch.maximum(peak, MOVING * longest)
+        return bool(mean < self.eps1 * moving) and bool(most > self.eps2 * longest)
 
     def leaving(self, updates: Tensor, replied: Tensor) -> Tensor | None:
-        """Which members leave for a new cluster, or None if it should not split; at least one replied."""
+        """Which members leave for a new cluster, or None if it should not split."""
         alpha, voting = cosines(updates).cpu().numpy(), replied.cpu().numpy()
         votes = alpha[:, voting]  # similarity of every member to those who replied
         if votes.shape[1] < 2 * self.min_size:
             return None
         side = bipartition(votes[voting], self.linkage)
         cross = votes[voting][side][:, ~side].max()
-        if side.sum() < self.min_size or self.gamma >= np.sqrt((1 - cross) / 2):  # the paper's bound on γ
+        # a split is right if every silo's γ_i < √((1 − α_cross)/2); γ_max bounds what the silos' γ_i may be
+        if side.sum() < self.min_size or self.gamma >= np.sqrt((1 - cross) / 2):
             return None
         leaves = votes[:, side].max(1) > votes[:, ~side].max(1)  # a silo never heard has similarity 0 to all: it stays
         leaves[voting] = side
@@ -174,14 +181,15 @@ class ClusteredFL(Method):
 
 def norm(rows: Tensor) -> Tensor:
     """Euclidean norms, in float64."""
-    return torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64)
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64)
+    return norms
 
 
 def bipartition(alpha: NDArray[np.float64], method: str) -> NDArray[np.bool_]:
     """Two sides by similarity; True is the smaller one or, of two equal ones, the one without the first member.
 
-    The last merge of single linkage leaves the sides that minimise the largest similarity across (the paper's
-    Algorithm 1).
+    The last merge of single linkage is of the two sides whose largest similarity across is least (the paper's
+    Corollary 1 and its algorithm for it).
     """
     tree = to_tree(linkage(1 - alpha[np.triu_indices(len(alpha), 1)], method))
     side = np.zeros(len(alpha), dtype=bool)

@@ -29,19 +29,17 @@ class FedACS(MessagePassing):
     """Each silo's cloud model is a mixture of the models most aligned with its own; it is where training starts."""
 
     paper: ClassVar[str] = "Chen et al., 2023"
-    summary: ClassVar[str] = (
-        "each silo starts from a mixture of the models whose cosine with its own is above a quantile"
-    )
+    summary: ClassVar[str] = "each silo starts from a mixture of the models most aligned with its own"
 
     quantile: float = option(0.5, "p; δ is the p-quantile of all cosines, and only those above it count", low=0, high=1)
 
     def attention(self, w: Tensor) -> Tensor:
         scores = cosines(w).fill_diagonal_(1)  # Algorithm 1, line 6
         delta = float(np.quantile(scores.cpu().numpy(), self.quantile))  # line 7
-        chosen = torch.where(scores > delta + ROUNDING, scores, 0).fill_diagonal_(1)
+        chosen = torch.where(scores > delta + ROUNDING, scores, 0)
         total = chosen.sum(1, keepdim=True)
         alone = torch.eye(len(w), dtype=scores.dtype, device=w.device)
-        return torch.where(total > ROUNDING, chosen / total, alone)  # eq. 4's weights
+        return torch.where(total > ROUNDING, chosen / total, alone)  # eq. 4's weights; a silo always keeps itself
 
     def send(self, server: Models, cohort: Cohort) -> CloudDown:
         w = server.w[cohort.ids]  # line 5: only those who take part in this round

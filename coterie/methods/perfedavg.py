@@ -1,12 +1,12 @@
 """Per-FedAvg: a global model trained to be good after one gradient step on a silo's own data (MAML).
 
 Fallah, Mokhtari and Ozdaglar, "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
-Meta-Learning Approach", NeurIPS 2020 (lines by its Algorithm 1).
+Meta-Learning Approach", NeurIPS 2020.
 
 The outer rate β is the learning rate of the local optimiser, and the meta-gradient goes through that optimiser.
 The paper draws D, D' and D'' independently; here one mini-batch is dealt out to them in turn, sample by sample: halves
 D and D' for `fo`, which needs no D'', thirds for `hf`. A batch with fewer than two samples for each part serves whole
-as each of them. The paper writes the Hessian out and approximates it by one of the two variants in its experiments.
+as each of them. Algorithm 1 has the Hessian itself, for which the paper's experiments take one of these two variants.
 With `steps` > 1 (the paper: "one or a few") training takes all of them on D, and `hf` applies I − α∇² at each.
 The personal model takes its steps on the mean gradient of all own training data (eq. 3); the paper's experiments take a
 stochastic one. The server's mean is uniform over those who replied, as in the paper (not weighted by samples).
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from coterie.engine.solver import moved
 from coterie.engine.task import Weights
-from coterie.methods.averaging import Global, GlobalDown, GlobalModel, ModelUp
+from coterie.methods.averaging import Global, GlobalDown, GlobalModel, ModelUp, global_predictor
 from coterie.methods.method import Batch, Cohort, Nothing, Predictor, State, Task, spread
 from coterie.options import option
 from coterie.wire import rows
@@ -46,7 +46,7 @@ class PerFedAvg(GlobalModel):
     delta: float = option(1e-3, "δ, how far apart the two gradients of hf are taken, per unit of gradient", above=0)
 
     def receive(self, server: Global, cohort: Cohort, up: ModelUp) -> Global:
-        return Global(w=up.w.mean(0))  # line 12: w_{k+1} = 1/(rn) Σ_i w^i_{k+1,τ}
+        return Global(w=up.w.mean(0))  # Algorithm 1: w_{k+1} = 1/(rn) Σ_i w_i, over those who replied
 
     def begin(self, task: Task, down: GlobalDown, private: Nothing) -> Weights:
         w = spread(down.w, task.k)
@@ -57,17 +57,17 @@ class PerFedAvg(GlobalModel):
         path = [state.w]
         for _ in range(self.steps):
             g = task.grad(path[-1], inner)
-            path.append(moved(path[-1], self.alpha * g.grads, g))  # line 8: w̃ = w − α ∇̃f(w, D)
-        gradient = task.grad(path.pop(), outer)  # ∇̃f(w̃, D')
+            path.append(moved(path[-1], self.alpha * g.grads, g))  # Algorithm 1: w̃ = w − α ∇f(w, D)
+        gradient = task.grad(path.pop(), outer)  # ∇f(w̃, D')
         for part in third:
             for w in reversed(path):
-                # line 9: (I − α ∇̃²f(w, D'')) ∇̃f(w̃, D')
+                # Algorithm 1: (I − α ∇²f(w, D'')) ∇f(w̃, D')
                 gradient = gradient + -self.alpha * self.bent(task, w, gradient.grads, part)
         w, opt = task.optimizer.step(state.w, gradient, state.opt, batch.lr)
         return state.replace(w=w, opt=opt)
 
     def bent(self, task: Task, w: Tensor, v: Tensor, batch: Batch) -> Tensor:
-        """∇²f(w) v without the Hessian: [∇f(w + δv) − ∇f(w − δv)] / 2δ, Section 5."""
+        """∇²f(w) v without the Hessian: [∇f(w + δv) − ∇f(w − δv)] / 2δ (HF-MAML)."""
         pair = torch.stack([w + self.delta * v, w - self.delta * v], 1)
         ahead, behind = task.grad(pair, batch).grads.unbind(1)
         return (ahead - behind) / (2 * self.delta)
@@ -83,7 +83,7 @@ class PerFedAvg(GlobalModel):
         return Predictor(models=w)
 
     def cloud(self, task: Task, down: GlobalDown, private: Nothing) -> Predictor:
-        return Predictor(models=spread(down.w, task.k))
+        return global_predictor(task, down)
 
     def adapt(self, task: Task, down: GlobalDown, private: None) -> tuple[None, Nothing]:
         """A newcomer gets the global model, which it makes its own as the others do."""

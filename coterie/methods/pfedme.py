@@ -1,6 +1,6 @@
 """pFedMe: each silo's loss is replaced by its Moreau envelope, whose solution is the personal model.
 
-T. Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020 (lines by Algorithm 1).
+T. Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020.
 
 The paper asks for θ_i up to an accuracy ν and leaves the way open: here, as in its published code, K gradient steps on
 the mini-batch, starting where those of the mini-batch before ended (in a round's first: at w). That code also adds a
@@ -61,7 +61,7 @@ class PFedMe(GlobalModel):
     def receive(self, server: Global, cohort: Cohort, up: ModelUp) -> Mixing:
         assert isinstance(server, Mixing)
         mean = up.w.mean(0)
-        mixed = (1 - self.beta) * server.w + self.beta * mean  # line 10: w ← (1 − β) w + β Σ_{i∈S} w_i / S
+        mixed = (1 - self.beta) * server.w + self.beta * mean  # Algorithm 1: w ← (1 − β) w + β Σ_{i∈S} w_i / S
         weights = int(server.trained)
         # β > 1 extrapolates, and a variance must not become negative
         return server.replace(w=torch.cat([mixed[:weights], mean[weights:]]))
@@ -71,15 +71,15 @@ class PFedMe(GlobalModel):
 
     def begin(self, task: Task, down: GlobalDown, private: Solution | None) -> Envelope:
         w = spread(down.w, task.k)
-        return Envelope(w=w, theta=w, opt=task.optimizer.init(w))  # line 3: w_{i,0} = w
+        return Envelope(w=w, theta=w, opt=task.optimizer.init(w))  # Algorithm 1: w_{i,0} = w
 
     def step(self, task: Task, state: Envelope, batch: Batch) -> Envelope:
         theta = state.theta
         for _ in range(self.inner_steps):
-            # line 6, eq. 7: min_θ f(θ; D) + λ/2 ‖θ − w‖²
+            # Algorithm 1: θ̃_i(w) = argmin_θ f(θ; D) + λ/2 ‖θ − w‖²
             g = task.grad(theta, batch) + self.lam * (theta - state.w)
             theta = moved(theta, self.inner_lr * g.grads, g)
-        # line 7: w ← w − ηλ(w − θ); BatchNorm's statistics are those that θ has seen
+        # Algorithm 1: w ← w − ηλ(w − θ); BatchNorm's statistics are those that θ has seen
         pull = Gradient(self.lam * (state.w - theta), g.losses, g.buffers)
         w, opt = task.optimizer.step(state.w, pull, state.opt, batch.lr)
         return Envelope(w=w, theta=theta, opt=opt)

@@ -97,6 +97,8 @@ def fastest(linked: np.ndarray) -> np.ndarray:
         size = np.abs(values)
         if size.max() < least:
             best, least = p, size.max()
+        if least < 1e-12:  # they agree at once: there is nothing to gain
+            break
         # A subgradient is −(u_a − u_b)² per edge for an eigenvector u of the largest eigenvalue, the opposite for the
         # smallest; near ties share it, the more sharply the smaller the steps have become.
         share = np.sign(values) * np.exp(20 * np.sqrt(k) * (size - size.max()))

@@ -114,7 +114,7 @@ def test_data_no_model_can_use_is_refused(tmp_path):
     x = np.zeros((60, 3))
     x[:] = np.nan
     np.savez(tmp_path / "a.npz", x=x, y=np.arange(60) % 4)
-    with pytest.raises(BadInput, match="silo-00 train inputs: NaN"):
+    with pytest.raises(BadInput, match="npz inputs: NaN or infinity in 60 samples, first in 0"):
         load("npz", {"path": str(tmp_path / "a.npz"), "silos": 3}, 0)
 
 

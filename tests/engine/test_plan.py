@@ -19,7 +19,12 @@ def test_every_sample_exactly_once_in_every_epoch() -> None:
         epochs = p.order[row, : 3 * per_epoch].reshape(3, -1)
         for epoch in epochs:
             assert sorted(epoch[epoch >= 0]) == list(range(n))
-        assert not np.array_equal(epochs[0], epochs[1])  # shuffled anew
+
+
+def test_every_epoch_is_shuffled_anew() -> None:
+    first, second, third = plan().order[0].reshape(3, -1)
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(second, third)
 
 
 def test_batches_are_full_but_the_last_of_an_epoch() -> None:

@@ -19,7 +19,7 @@ def table(scores, method="amp", seed=0, split="test", measure="accuracy"):
 
 TEST = {0: {"a": 0.9, "b": 0.9}, 1: {"a": 0.5, "b": 0.3}, 2: {"a": 0.8, "b": 0.4}, 3: {"a": 0.6, "b": 0.4}}
 VALIDATION = {1: {"a": 0.7, "b": 0.1}, 2: {"a": 0.1, "b": 0.1}, 3: {"a": 0.3, "b": 0.5}}  # rounds 1 and 3 tie
-SIZES = {"a": 30, "b": 10}
+SIZES = dict.fromkeys((0, 3, 7), {"a": 30, "b": 10})  # the same for every seed
 
 
 def test_every_score_of_one_seed():
@@ -112,8 +112,8 @@ def test_accuracy_outranks_loss_where_both_are_measured():
 @pytest.mark.parametrize(
     ("results", "sizes", "extras", "said"),
     [
-        (table(TEST), {"a": 1}, {}, "silo 'b'"),
-        (table(TEST), {"a": 0, "b": 0}, {}, "sum to 0"),
+        (table(TEST), {0: {"a": 1}}, {}, "silo 'b'"),
+        (table(TEST), {0: {"a": 0, "b": 0}}, {}, "sum to 0"),
         (pd.concat([table(TEST), table(TEST)]), SIZES, {}, "two values"),
         (table(TEST).drop(columns="silo"), SIZES, {}, "silo"),
         (table(TEST, split="train"), SIZES, {}, "no test"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from conflict import two_groups
 from method_cases import conform
 from oracle import Oracle, Played, close
 from torch import nn
@@ -19,7 +20,6 @@ from coterie.conformance import (
     rounds,
     small_silos,
 )
-from coterie.data.silo import Part, Silo
 from coterie.engine.rounds import run_rounds
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
@@ -231,27 +231,12 @@ def test_the_pull_falls_from_one_to_nothing() -> None:
         assert shares[10:] == [0.0, 0.0]
 
 
-def conflicting() -> list[Silo]:
-    """Six silos of two groups that give the same inputs opposite labels."""
-    rule = generator(0, "rule").normal(size=(5, 3))
-    silos = []
-    for i in range(6):
-        draw = generator(0, "conflict", i)
-
-        def part(count: int, draw: np.random.Generator = draw, turn: int = i % 2) -> Part:
-            x = draw.normal(size=(count, 5))
-            return Part(x.astype(np.float32), ((x @ rule).argmax(1) + turn) % 3)
-
-        silos.append(Silo(f"s{i}", part(40), part(10), part(10)))
-    return silos
-
-
 @pytest.mark.parametrize("budget", [None, 2])
 def test_weights_are_larger_within_a_group_than_across(budget: int | None) -> None:
     method = APPLE(mu=0.0, dr_lr=0.02, budget=budget)
     training = Training(rounds=12, local_epochs=3, batch_size=20, lr=0.5)
     model = Model(lambda: nn.Linear(5, 3), 3, dtype=torch.float64)
-    engine = Simulator(method, conflicting(), model, training, seed=0)
+    engine = Simulator(method, two_groups(), model, training, seed=0)
     outcome = run_rounds(method, engine, engine.roster, model, training)
     first, last = outcome.traces["collaboration"][0], outcome.traces["collaboration"][-1]
     close(first, np.full((6, 6), 1 / 6))

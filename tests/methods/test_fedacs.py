@@ -64,6 +64,14 @@ def test_a_threshold_that_excludes_everyone_else_is_separate_training_bit_for_bi
     assert torch.equal(ours.privates[-1].w, alone.privates[-1].w)
 
 
+@pytest.mark.parametrize("m", [3, 4, 9])
+def test_from_one_minus_one_over_m_minus_one_on_nobody_is_left(m: int) -> None:
+    w = torch.from_numpy(np.random.default_rng(m).normal(size=(m, 30)))
+    edge = 1 - 1 / (m - 1)
+    close(FedACS(quantile=edge).attention(w), np.eye(m))
+    assert not np.allclose(FedACS(quantile=edge - 0.01).attention(w), np.eye(m))
+
+
 def test_equal_models_keep_themselves() -> None:
     same = torch.linspace(-1, 2, 40, dtype=torch.float64).expand(5, -1)
     assert torch.equal(FedACS(quantile=0.5).attention(same), torch.eye(5, dtype=torch.float64))

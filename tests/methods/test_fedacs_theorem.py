@@ -13,6 +13,7 @@ What is assumed, where the paper leaves room or slips:
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pytest
@@ -66,6 +67,7 @@ class Problem:
     def gradient(self, w: Array) -> Array:
         return self.df(w) + self.lam * self.dr(w)
 
+    @cached_property
     def lowest(self) -> float:
         """F_λ*, or of several local minima the least that was found (a larger one makes the bound smaller)."""
         found = [
@@ -92,7 +94,7 @@ class Problem:
 
     def bound(self, steps: int, largest: float) -> float:
         """Eq. 6 without its O(1/K)."""
-        gap = self.value(self.start) - self.lowest()
+        gap = self.value(self.start) - self.lowest
         return 6 * (gap + 16 * self.lipschitz * largest**2) / np.sqrt(steps)
 
 

@@ -12,6 +12,7 @@ G(W) = Σ_i F_i(w_i) + λ Σ_{i<j} A(‖w_i − w_j‖²) with quadratic F_i, so
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -60,10 +61,8 @@ class Problem:
 
     def da(self, w: Array) -> Array:
         t, s = self._t(w), self.sigma
-        if self.function == "negative-exponential":
-            slope = np.exp(-t / s) / s
-        else:
-            slope = 0.5 / np.sqrt(np.maximum(t, s**2))
+        exponential = self.function == "negative-exponential"
+        slope = np.exp(-t / s) / s if exponential else 0.5 / np.sqrt(np.maximum(t, s**2))
         return 2 * (slope.sum(1)[:, None] * w - slope @ w)
 
     def value(self, w: Array) -> float:
@@ -72,6 +71,7 @@ class Problem:
     def gradient(self, w: Array) -> Array:
         return self.df(w) + self.lam * self.da(w)
 
+    @cached_property
     def lowest(self) -> tuple[float, Array]:
         """G* and W*: exact in the convex case, else the best of two searches (a larger G* makes the bound smaller)."""
         shape = self.start.shape
@@ -112,14 +112,14 @@ class Problem:
 
 def bound_1(problem: Problem, steps: int, largest: float) -> float:
     """Theorem 1's bound on min G − G*."""
-    away = np.sum((problem.start - problem.lowest()[1]) ** 2)
+    away = np.sum((problem.start - problem.lowest[1]) ** 2)
     return (away + 5 * largest**2) / np.sqrt(steps)
 
 
 def bound_2(problem: Problem, steps: int, largest: float) -> float:
     """Theorem 2's bound on min ‖∇G‖²; the Hessian of A at a pair is at most 2/σ, of all pairs at most 2m/σ."""
     lipschitz = max(np.linalg.norm(problem.h, 2, axis=(1, 2)).max(), problem.lam * 2 * problem.m / problem.sigma)
-    gap = problem.value(problem.start) - problem.lowest()[0]
+    gap = problem.value(problem.start) - problem.lowest[0]
     return 18 * (gap + 20 * lipschitz * largest**2) / np.sqrt(steps)
 
 
@@ -142,20 +142,20 @@ def test_theorem_1_holds_for_every_k(seed: int, lam: float) -> None:
     problem = Problem(seed, lam, "tamed-root", sigma=1.0, curvature=0.3)
     for steps in (10, 40, 160):
         value, _, largest = problem.run(steps, problem.constant(steps))
-        assert value <= problem.lowest()[0] + bound_1(problem, steps, largest)
+        assert value <= problem.lowest[0] + bound_1(problem, steps, largest)
 
 
 def test_theorem_1_says_something_at_large_k_and_needs_the_servers_step() -> None:
     problem, steps = Problem(0, 0.3, "tamed-root", sigma=1.0, curvature=0.3), 1600
     value, _, largest = problem.run(steps, problem.constant(steps))
-    highest = problem.lowest()[0] + bound_1(problem, steps, largest)
+    highest = problem.lowest[0] + bound_1(problem, steps, largest)
     assert value <= highest < problem.value(problem.start)
     assert problem.run(steps, problem.constant(steps), together=False)[0] > highest
 
 
 def test_diminishing_steps_bring_the_convex_problem_to_its_optimum() -> None:
     problem = Problem(1, 0.3, "tamed-root", sigma=1.0, curvature=0.3)
-    lowest = problem.lowest()[0]
+    lowest = problem.lowest[0]
     # Σ α_k = ∞ and Σ α_k² < ∞; the first few steps stay small enough for weights that are not negative
     gaps = [problem.run(steps, lambda k: problem.lam / (k + 8) ** 0.6)[0] - lowest for steps in (10, 100, 1000)]
     assert gaps[0] > gaps[1] > gaps[2]

@@ -46,7 +46,7 @@ def study(measure="accuracy", scores=(("separate", 0.5), ("fedamp", 0.75)), silo
     rows = [(m, 0, r, s, "test", measure, v * r / 2) for m, v in scores for r in (1, 2) for s in silos]
     results = pd.DataFrame(rows, columns=["method", "seed", "round", "silo", "split", "measure", "value"])
     cost = [{"bytes_up": 1e6, "bytes_down": 2e6, "train_seconds": 3.0}]
-    return summarize(results, dict.fromkeys(silos, 10), {m: cost for m, _ in scores}), results
+    return summarize(results, {0: dict.fromkeys(silos, 10)}, {m: cost for m, _ in scores}), results
 
 
 @pytest.fixture(scope="module")

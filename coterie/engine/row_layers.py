@@ -1,0 +1,101 @@
+"""Layers of k models at once: samples of all rows are one batch (k·b, ...), and each row's weights meet its own samples."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from coterie.engine.conv import row_conv
+
+
+def linear(x: Tensor, k: int, w: Tensor, bias: Tensor | None) -> Tensor:
+    """x (k·b, ..., in), w (k, out, in)."""
+    samples = x.reshape(k, -1, w.shape[2])
+    turned = w.transpose(1, 2)
+    y = torch.bmm(samples, turned) if bias is None else torch.baddbmm(bias[:, None], samples, turned)
+    return y.reshape(*x.shape[:-1], w.shape[1])
+
+
+def conv(x: Tensor, k: int, w: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+    """x (k·b, C, H, W), w (k, N, C, K, K): a convolution with square filters, as one matrix product per row."""
+    if k == 1:
+        return F.conv2d(x, w[0], None if bias is None else bias[0], stride, padding)
+    pixels = x.permute(0, 2, 3, 1).contiguous()  # no copy where the layer before left channels last
+    filters = w.permute(0, 3, 4, 2, 1).reshape(k, -1, w.shape[1])
+    y: Tensor = row_conv(pixels.view(k, -1, *pixels.shape[1:]), filters, w.shape[3], stride, padding)
+    if bias is not None:
+        y = y + bias[:, None, None, None]
+    return y.flatten(0, 1).permute(0, 3, 1, 2)
+
+
+def grouped_conv(
+    x: Tensor,
+    k: int,
+    w: Tensor,
+    bias: Tensor | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+) -> Tensor:
+    """Any other convolution: rows become groups of one over (b, k·C, H, W)."""
+    images = x.reshape(k, -1, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
+    flat = None if bias is None else bias.reshape(-1)
+    y = F.conv2d(images, w.flatten(0, 1), flat, stride, padding, dilation, groups * k)
+    return y.reshape(len(y), k, -1, *y.shape[2:]).transpose(0, 1).flatten(0, 1)
+
+
+def normalized(
+    x: Tensor, k: int, mean: Tensor, variance: Tensor, w: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """x (k·b, C, ...) with each row's mean and variance (k, C) taken out and its scale and shift put in."""
+    shape = (k, 1, -1, *[1] * (x.ndim - 2))
+    scale = torch.rsqrt(variance + eps)
+    scale = scale if w is None else scale * w
+    shift = -mean * scale
+    shift = shift if bias is None else shift + bias
+    y = x.reshape(k, -1, *x.shape[1:]) * scale.view(shape) + shift.view(shape)
+    return y.to(x.dtype).reshape(x.shape)
+
+
+def batch_statistics(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Each row's mean and variance (k, C) over its own samples and pixels, in float32 at least."""
+    y = x.reshape(k, -1, *x.shape[1:])
+    wide = y.float() if y.dtype == torch.bfloat16 else y
+    variance, mean = torch.var_mean(wide, [axis for axis in range(1, y.ndim) if axis != 2], correction=0)
+    return mean, variance
+
+
+def after_batch(old: Tensor, new: Tensor, momentum: float) -> Tensor:
+    """A running statistic (k, C) after a batch."""
+    return torch.lerp(old, new.detach().to(old.dtype), momentum)
+
+
+def unbiased(variance: Tensor, x: Tensor, k: int) -> Tensor:
+    """BatchNorm remembers the unbiased variance."""
+    count = x.numel() // variance.numel()
+    return variance * (count / (count - 1))
+
+
+def group_norm(x: Tensor, k: int, w: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> Tensor:
+    """Each sample normalised by itself, then its row's scale and shift."""
+    y = F.group_norm(x, groups, eps=eps)
+    if w is None or bias is None:
+        return y
+    shape = (k, 1, -1, *[1] * (x.ndim - 2))
+    return (y.reshape(k, -1, *x.shape[1:]) * w.view(shape) + bias.view(shape)).reshape(x.shape)
+
+
+def layer_norm(x: Tensor, k: int, w: Tensor | None, bias: Tensor | None, shape: tuple[int, ...], eps: float) -> Tensor:
+    """Each sample normalised by itself, then its row's scale and shift."""
+    y = F.layer_norm(x, shape, eps=eps)
+    if w is None:
+        return y
+    y = y.reshape(k, -1, *shape) * w[:, None]
+    return (y if bias is None else y + bias[:, None]).reshape(x.shape)
+
+
+def embedding(x: Tensor, k: int, w: Tensor) -> Tensor:
+    """Each row's own vectors for its samples' tokens."""
+    first = torch.arange(k, device=x.device) * w.shape[1]
+    places = x.reshape(k, -1) + first[:, None]
+    return F.embedding(places, w.reshape(-1, w.shape[2])).reshape(*x.shape, w.shape[2])

@@ -1,0 +1,54 @@
+"""The `coterie` command as tests call it, and a study small enough for them."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from coterie.cli import main
+
+SMALL = """
+name = "small"
+[data]
+name = "digits"
+silos = 6
+groups = 3
+sizes = [24, 18, 12]
+test = 10
+[model]
+name = "mlp"
+hidden = [16]
+[train]
+rounds = 2
+local_epochs = 1
+batch_size = 8
+lr = 0.1
+[engine]
+rows = "all"
+[methods.separate]
+[methods.fedamp]
+tau = 0.75
+"""
+
+
+def small(folder: Path, **replaced: str) -> str:
+    """The small study as a file; `replaced` swaps words of it."""
+    text = SMALL
+    for old, new in replaced.items():
+        assert old in text
+        text = text.replace(old, new)
+    path = folder / "small.toml"
+    path.write_text(text, "utf-8")
+    return str(path)
+
+
+def call(*words: object) -> int:
+    """Run the command in this process; its exit code."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["coterie", *map(str, words)])
+        try:
+            main()
+        except SystemExit as end:
+            assert isinstance(end.code, int)
+            return end.code
+    return 0

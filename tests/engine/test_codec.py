@@ -1,0 +1,110 @@
+"""Records as bytes: only an Up leaves a silo, and only what is whole comes in."""
+
+import json
+
+import pytest
+import torch
+from torch import Tensor
+
+from coterie.codec import decode, encode, encode_up
+from coterie.errors import BadInput
+from coterie.wire import Down, Predictor, Private, Record, Server, State, Up, rows, shared
+
+
+class Sent(Up):
+    w: Tensor = rows("a model", "d")
+    n: Tensor = shared("a count")
+
+
+class Told(Down):
+    w: Tensor = rows("a model", "d")
+
+
+class Kept(Private):
+    w: Tensor = rows("a model", "d")
+
+
+class Stored(Server):
+    w: Tensor = rows("a model", "d")
+
+
+class Running(State):
+    w: Tensor = rows("a model", "d")
+
+
+class Maybe(Up):
+    w: Tensor = rows("a model", "d")
+    more: Tensor | None = rows("more", "d", default=None)
+
+
+def sent() -> Sent:
+    return Sent(w=torch.arange(6.0).reshape(2, 3), n=torch.tensor(4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64, torch.bool], ids=str)
+def test_what_is_decoded_is_what_was_encoded(dtype: torch.dtype) -> None:
+    before = Sent(w=(torch.arange(6).reshape(2, 3) % 2).to(dtype), n=torch.tensor(4))
+    after = decode(Sent, encode_up(before))
+    assert after.w.dtype == dtype
+    assert torch.equal(after.w, before.w)
+    assert torch.equal(after.n, before.n)
+
+
+def test_views_and_expanded_tensors_are_encoded_as_they_read() -> None:
+    base = torch.arange(12.0).reshape(3, 4)
+    for w in (base.T, base[:, 1:3], base[:1].expand(5, 4), base[:0], base.clone().requires_grad_()):
+        assert torch.equal(decode(Told, encode(Told(w=w))).w, w)
+
+
+def test_one_tensor_under_two_names_is_two_after_the_wire() -> None:
+    w = torch.arange(3.0)
+    for more in (w, w[:1], w[1:]):
+        after = decode(Maybe, encode_up(Maybe(w=w, more=more)))
+        assert after.more is not None
+        assert torch.equal(after.w, w)
+        assert torch.equal(after.more, more)
+
+
+@pytest.mark.parametrize("kind", [Told, Kept, Stored, Running])
+def test_nothing_but_an_up_leaves_a_silo(kind: type[Record]) -> None:
+    record = kind(w=torch.zeros(2, 3))  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=f"only an Up may leave a silo, not a {kind.__name__}"):
+        encode_up(record)  # type: ignore[arg-type]
+
+
+def test_neither_models_nor_bare_tensors_leave_a_silo() -> None:
+    for thing in (Predictor(models=torch.zeros(2, 3)), torch.zeros(2), {"w": torch.zeros(2)}, None):
+        with pytest.raises(TypeError, match="only an Up may leave a silo"):
+            encode_up(thing)  # type: ignore[arg-type]
+
+
+def test_optional_fields_may_be_left_out() -> None:
+    alone = decode(Maybe, encode_up(Maybe(w=torch.ones(1, 2))))
+    assert alone.more is None
+    both = decode(Maybe, encode_up(Maybe(w=torch.ones(1, 2), more=torch.zeros(1, 2))))
+    assert both.more is not None
+
+
+def test_damaged_bytes_are_refused() -> None:
+    blob = encode_up(sent())
+    header = json.dumps({"w": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    strange = len(header).to_bytes(8, "little") + header + b"\0" * 4
+    for bad in (b"", b"junk", blob[:-1], blob[:20], blob + b"\0", b"\xff" * 64, strange):
+        with pytest.raises(BadInput, match="a Sent arrived damaged"):
+            decode(Sent, bad)
+
+
+def test_wrong_or_missing_fields_are_refused() -> None:
+    with pytest.raises(BadInput, match="wrong fields: w"):
+        decode(Sent, encode(Told(w=torch.zeros(1, 2))))
+    with pytest.raises(BadInput, match="wrong fields: n, w"):
+        decode(Told, encode_up(sent()))
+    with pytest.raises(BadInput, match="a Told arrived with the wrong fields: none"):
+        decode(Told, encode(_empty()))
+
+
+def _empty() -> Record:
+    class Empty(Down):
+        pass
+
+    return Empty()

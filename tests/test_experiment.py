@@ -1,0 +1,278 @@
+"""A study that has run: its numbers, and the folder they are in."""
+
+import json
+import math
+import tomllib
+
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors.torch
+import torch
+from command import SMALL, call, small
+from torch import nn
+
+from coterie import experiment
+from coterie.data import catalog
+from coterie.engine.simulate import Simulator
+from coterie.errors import BadInput
+from coterie.study import check, override, read
+
+KEYS = ["method", "seed", "round", "silo", "split", "measure"]
+
+
+def ran(*assignments, methods=None, study=None):
+    """The small study, or another, run in this process without a folder."""
+    table = read(study) if study else tomllib.loads(SMALL)
+    return experiment.run(check(override(table, assignments), methods), lambda *_: None, lambda *_: None)
+
+
+def values(results, **wanted):
+    """The values of some rows, by what is left to tell them apart."""
+    for key, value in wanted.items():
+        results = results[results[key] == value]
+    return results.set_index([key for key in KEYS if key not in wanted])["value"].sort_index()
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    assert call("run", small(folder), "--out", folder / "out", "--quiet") == 0
+    return folder / "out"
+
+
+def test_the_folder_holds_what_it_should_and_nothing_else(out):
+    silos = [f"silo-{i:02d}" for i in range(6)]
+    models = {f"models/{method}/{silo}.safetensors" for method in ("separate", "fedamp") for silo in silos}
+    files = {"study.toml", "results.parquet", "summary.json", "report.html", "collaboration/fedamp.npz", *models}
+    assert {str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()} == files
+
+
+def test_the_results_are_long(out):
+    results = pd.read_parquet(out / "results.parquet")
+    assert list(results.columns) == [*KEYS, "value"]
+    assert results["value"].dtype == np.float64 and results["seed"].dtype == np.int64
+    assert not results.duplicated(KEYS).any()
+    assert set(results["round"]) == {0, 1, 2}
+    assert set(results["split"]) == {"train", "validation", "test"}
+    assert set(results.loc[results["method"] == "separate", "measure"]) == {"accuracy", "loss"}
+    assert set(results.loc[results["method"] == "fedamp", "measure"]) == {
+        "accuracy", "loss", "accuracy_cloud", "loss_cloud",
+    }  # fmt: skip
+    assert len(results) == (2 + 4) * 3 * 3 * 6  # measures, rounds, splits, silos
+    accuracy = results.loc[results["measure"].str.startswith("accuracy"), "value"]
+    assert accuracy.between(0, 1).all()
+
+
+def test_the_summary_has_the_schema_it_promises(out):
+    summary = json.loads((out / "summary.json").read_text("utf-8"))
+    assert set(summary) == {"study", "device", "versions", "methods"}
+    assert summary["study"] == "small" and summary["device"].startswith("cpu")
+    assert {"coterie", "python", "torch", "numpy"} <= set(summary["versions"])
+    scalars = {
+        "bmta", "best_round", "last", "val_picked", "weighted", "bottom_decile",
+        "bytes_up", "bytes_down", "train_seconds",
+    }  # fmt: skip
+    separate, fedamp = summary["methods"]["separate"], summary["methods"]["fedamp"]
+    assert set(separate) == {*scalars, "per_silo", "per_seed"}
+    assert set(fedamp) == {*separate, "bmta_cloud", "per_silo_cloud"}
+    assert set(separate["per_seed"][0]) == {"seed", *scalars}
+    results = pd.read_parquet(out / "results.parquet")
+    for name, scores in summary["methods"].items():
+        accuracy = 100 * values(results, method=name, seed=0, split="test", measure="accuracy").unstack("silo")
+        assert scores["bmta"] == pytest.approx(accuracy.loc[1:].mean(axis=1).max())
+        assert scores["last"] == pytest.approx(accuracy.loc[2].mean())
+        assert scores["per_silo"] == pytest.approx(accuracy.loc[scores["best_round"]].to_dict())
+    assert (separate["bytes_up"], separate["bytes_down"]) == (0, 0)
+    assert fedamp["bytes_up"] == fedamp["bytes_down"] > 0
+
+
+def test_collaboration_is_kept_of_every_round(out):
+    with np.load(out / "collaboration" / "fedamp.npz", allow_pickle=False) as kept:
+        assert kept["collaboration"].shape == (3, 6, 6)
+        assert np.allclose(kept["collaboration"].sum(axis=2), 1)
+        assert list(kept["silos"]) == [f"silo-{i:02d}" for i in range(6)]
+        assert list(kept["rounds"]) == [0, 1, 2]
+
+
+def test_the_report_is_about_this_study(out):
+    page = (out / "report.html").read_text("utf-8")
+    assert "<h1>small</h1>" in page and "coterie run" in page and "fedamp" in page
+
+
+def test_a_model_in_plain_pytorch_gives_the_reported_accuracy(out):
+    results = pd.read_parquet(out / "results.parquet")
+    study = tomllib.loads((out / "study.toml").read_text("utf-8"))
+    silos = {silo.name: silo.test for silo in catalog.load("digits", study["data"], seed=0).silos}
+    for method in ("separate", "fedamp"):
+        reported = values(results, method=method, seed=0, round=2, split="test", measure="accuracy")
+        for name, test in silos.items():
+            model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+            model.load_state_dict(safetensors.torch.load_file(out / "models" / method / f"{name}.safetensors"))
+            with torch.no_grad():
+                hits = model(torch.from_numpy(test.x)).argmax(1).numpy() == test.y
+            assert hits.mean() == pytest.approx(reported[name], abs=1e-6)
+
+
+def test_the_same_command_twice_gives_the_same_bytes(out, tmp_path):
+    assert call("run", small(tmp_path), "--out", tmp_path / "again", "--quiet") == 0
+    for name in ("results.parquet", "study.toml", "collaboration/fedamp.npz"):
+        assert (tmp_path / "again" / name).read_bytes() == (out / name).read_bytes()
+    one, two = (
+        safetensors.torch.load_file(folder / "models" / "fedamp" / "silo-03.safetensors")
+        for folder in (out, tmp_path / "again")
+    )
+    assert all(torch.equal(one[name], two[name]) for name in one | two)
+
+
+def test_the_study_written_back_runs_to_the_same_results(out, tmp_path):
+    assert call("run", out / "study.toml", "--out", tmp_path / "again", "--quiet") == 0
+    for name in ("results.parquet", "study.toml"):
+        assert (tmp_path / "again" / name).read_bytes() == (out / name).read_bytes()
+
+
+def test_one_row_at_a_time_and_all_at_once_agree():
+    methods = ["separate", "fedavg", "fedprox", "fedamp", "heurfedamp"]
+    one, every = (
+        values(ran("train.rounds=1", f"engine.rows={rows}", methods=methods, study="digits").results, round=1)
+        for rows in (1, "all")
+    )
+    losses = one.index.get_level_values("measure").str.startswith("loss")
+    assert len(one[losses]) == 7 * 3 * 20  # two of the methods have a cloud model; splits; silos
+    assert (one[losses] - every[losses]).abs().max() < 1e-4
+
+
+def test_fedamp_without_others_and_without_pull_is_separate():
+    results = ran("methods.fedamp.tau=0", "methods.fedamp.beta=inf").results
+    own = results[results["measure"].isin(["accuracy", "loss"])]
+    alone, amp = (values(own, method=method) for method in ("separate", "fedamp"))
+    assert np.allclose(alone, amp, rtol=0, atol=1e-6)
+    assert not np.allclose(alone, values(ran().results[lambda r: r["measure"].isin(["accuracy", "loss"])], method="fedamp"))
+
+
+def test_losing_replies_still_trains():
+    methods = ["fedavg", "fedamp"]
+    whole, lossy = (ran(f"train.drop={drop}", "train.rounds=4", methods=methods) for drop in (0, 0.3))
+    for method in methods:
+        losses = values(lossy.results, method=method, seed=0, split="train", measure="loss").groupby("round").mean()
+        assert losses.iloc[-1] < losses.iloc[0]
+        scores, others = lossy.summary["methods"][method], whole.summary["methods"][method]
+        assert scores["bytes_up"] == pytest.approx(others["bytes_up"] * 4 / 6)  # 2 of 6 replies are lost
+
+
+def test_silos_that_arrive_later_are_reported_apart():
+    finished = ran("train.unseen=0.34")
+    results, scores = finished.results, finished.summary["methods"]["fedamp"]
+    late = results["measure"].str.endswith("_unseen")
+    members, guests = set(results.loc[~late, "silo"]), set(results.loc[late, "silo"])
+    assert (len(members), len(guests)) == (4, 2) and not members & guests
+    assert set(results.loc[late, "round"]) == {2}
+    arrived = 100 * values(results, method="fedamp", seed=0, round=2, split="test", measure="accuracy_unseen")
+    assert scores["unseen"] == pytest.approx(arrived.mean())
+    assert scores["per_silo_unseen"] == pytest.approx(arrived.to_dict())
+    assert set(scores["per_silo"]) == members
+    without = experiment.summarize(results[~late], {0: dict.fromkeys(members, 10)}, {})["fedamp"]
+    for key in ("bmta", "last", "val_picked", "weighted", "bottom_decile", "bmta_cloud"):
+        assert scores[key] == pytest.approx(without[key])
+    assert "unseen" not in without
+
+
+def test_each_seed_has_its_own_silos_and_models_are_of_the_first(tmp_path):
+    words = ("--seeds", "3,1", "--methods", "separate", "--set", "data={name='digits',split='dirichlet',silos=5}")
+    assert call("run", small(tmp_path), *words, "--out", tmp_path / "out", "--quiet") == 0
+    results = pd.read_parquet(tmp_path / "out" / "results.parquet")
+    assert list(results["seed"].unique()) == [3, 1]
+    scores = json.loads((tmp_path / "out" / "summary.json").read_text("utf-8"))["methods"]["separate"]
+    assert [each["seed"] for each in scores["per_seed"]] == [3, 1]
+    for each in scores["per_seed"]:
+        accuracy = 100 * values(
+            results, method="separate", seed=each["seed"], round=each["best_round"], split="test", measure="accuracy"
+        )
+        tests = {s.name: len(s.test) for s in catalog.load("digits", study_data(tmp_path), each["seed"]).silos}
+        assert each["weighted"] == pytest.approx(np.average(accuracy, weights=[tests[silo] for silo in accuracy.index]))
+    with safetensors.safe_open(tmp_path / "out" / "models" / "separate" / "silo-00.safetensors", "pt") as model:
+        assert model.metadata() == {"silo": "silo-00", "method": "separate", "study": "small", "round": "2", "seed": "3"}
+
+
+def study_data(folder):
+    return tomllib.loads((folder / "out" / "study.toml").read_text("utf-8"))["data"]
+
+
+def test_rows_are_measured_once_for_the_whole_study(monkeypatch):
+    measured = iter([2, 1, 3])
+    monkeypatch.setattr(Simulator, "measured_rows", lambda self: next(measured))
+    finished = ran("engine.rows=auto", "seeds=[0, 1]")
+    assert finished.study.machine.rows == 2
+    assert list(measured) == [1, 3]
+
+
+def test_a_regression_that_diverges_leaves_a_summary_that_is_json(tmp_path):
+    x = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+    np.savez(tmp_path / "a.npz", x=x, y=np.stack([x.sum(1), x[:, 0]], 1))  # two targets
+    data = f"data={{name='npz', path='{tmp_path / 'a.npz'}', silos=3}}"
+    words = ("--set", data, "--set", "train.lr=1e30", "--quiet", "--out", tmp_path / "out")
+    assert call("run", small(tmp_path), *words) == 0
+
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text("utf-8"), parse_constant=refuse)
+    assert summary["methods"]["separate"]["last_loss"] is None
+    assert summary["methods"]["separate"]["best_round"] == 1
+
+
+def test_no_validation_data_is_no_reason_to_stop():
+    scores = ran("data.validation=0").summary["methods"]["separate"]
+    assert scores["val_picked"] is None and scores["bmta"] > 0
+
+
+# The folder of a run.
+
+
+def test_a_folder_is_made_with_its_parents_and_goes_with_them(tmp_path):
+    out = tmp_path / "a" / "b" / "c"
+    made = experiment.claim(out)
+    assert made == [out, out.parent, out.parent.parent]
+    (out / "models").mkdir()
+    (out / "models" / "x").touch()
+    experiment.release(out, made)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_folder_is_taken_and_left_empty(tmp_path):
+    assert experiment.claim(tmp_path) == []
+    with pytest.raises(BadInput, match="exists already and is not overwritten"):
+        experiment.claim(tmp_path)  # another run
+    experiment.release(tmp_path, [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_too_long_leaves_no_parents(tmp_path):
+    with pytest.raises(BadInput, match="File name too long"):
+        experiment.claim(tmp_path / "a" / ("x" * 300))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), ZeroDivisionError()])
+def test_a_run_that_fails_while_writing_leaves_nothing(tmp_path, monkeypatch, error):
+    def fail(*_, **__):
+        assert (tmp_path / "deep" / "out" / "models" / "separate").is_dir()
+        raise error
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", fail)
+    study = check(tomllib.loads(SMALL), ["separate"])
+    expected = BadInput if isinstance(error, OSError) else type(error)
+    with pytest.raises(expected) as raised:
+        experiment.run_into(study, tmp_path / "deep" / "out", "", lambda *_: None)
+    assert list(tmp_path.iterdir()) == []
+    if expected is BadInput:
+        assert str(raised.value).endswith("No space left on device; give a folder that can be written")
+
+
+def test_no_name_of_a_study_leads_out_of_the_folder_of_runs():
+    folder = experiment.default_folder(check({**tomllib.loads(SMALL), "name": "../../etc/x"}))
+    assert folder.parent.name == "runs" and len(folder.parts) == 2
+
+
+def test_infinity_is_nothing_in_json():
+    assert experiment._finite({"a": [math.inf, 1.5, None, "x"], "b": math.nan}) == {"a": [None, 1.5, None, "x"], "b": None}

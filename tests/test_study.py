@@ -1,0 +1,190 @@
+"""A study: read, checked, changed from the command line, written back."""
+
+import ast
+import tomllib
+from pathlib import Path
+
+import pytest
+from command import SMALL
+
+import coterie
+from coterie.errors import BadInput
+from coterie.methods import METHODS
+from coterie.study import built_in, check, override, read
+
+
+def table(**changes):
+    return {**tomllib.loads(SMALL), **changes}
+
+
+@pytest.mark.parametrize("name", built_in())
+def test_a_built_in_study_is_sound_and_says_what_it_is(name):
+    study = check(read(name))
+    assert study.name == name and study.about
+
+
+@pytest.mark.parametrize("name", built_in())
+def test_a_study_written_back_is_the_same_study(name):
+    study = check(read(name))
+    assert check(tomllib.loads(study.as_toml())) == study
+
+
+def test_every_default_is_written_back():
+    written = check(table()).as_table()
+    assert list(written) == ["name", "seeds", "data", "model", "train", "engine", "methods"]
+    assert written["model"] == {"name": "mlp", "hidden": [16]}
+    assert written["data"]["dominant"] == 0.8 and written["data"]["members"] == [2, 2, 2]
+    assert written["train"]["participation"] == 1.0
+    assert written["engine"] == {"device": "auto", "rows": "all"}
+    assert written["methods"]["fedamp"]["beta"] == {"start": 1e4, "factor": 0.1, "every": 30}
+
+
+def test_an_empty_study_is_digits_and_needs_methods():
+    study = check({"methods": {"separate": {}}})
+    assert (study.name, study.seeds, study.data["name"], study.model["name"]) == ("study", (0,), "digits", "mlp")
+    with pytest.raises(BadInput, match=r"no methods to run; add a \[methods.NAME\] table or --methods NAME"):
+        check({})
+    with pytest.raises(BadInput, match="no methods"):
+        check(table(methods={}))
+
+
+def test_methods_are_picked_in_the_order_asked_and_added_with_their_defaults():
+    picked = check(table(), ["fedprox", "fedamp"]).methods
+    assert list(picked) == ["fedprox", "fedamp"]
+    assert picked["fedamp"].tau == 0.75  # the study's
+    assert picked["fedprox"] == METHODS["fedprox"]()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"seed": [0]}, "study: unknown key 'seed'; did you mean 'seeds'?"),
+        ({"methods": {"fedamq": {}}}, "unknown method 'fedamq'; did you mean 'fedamp'?"),
+        ({"methods": {"fedamp": {"taw": 1}}}, "[methods.fedamp]: unknown key 'taw'; did you mean 'tau'?"),
+        ({"methods": {"fedamp": {"tau": 2}}}, "[methods.fedamp] tau: 2.0 is out of range; allowed: [0, 1]"),
+        ({"methods": {"fedamp": 1}}, "[methods.fedamp]: expected a table, found 1"),
+        ({"methods": ["fedamp"]}, "study: 'methods' must be a table, e.g. [methods]"),
+        ({"train": {"lrr": 1}}, "[train]: unknown key 'lrr'; did you mean 'lr'?"),
+        ({"train": {"measure": ["train"]}}, "[train] measure: ['train'] has no 'test'"),
+        ({"train": {"measure": ["tests"]}}, "[train] measure[0]: unknown value 'tests'; did you mean 'test'?"),
+        ({"data": {"name": "digitz"}}, "[data] name: unknown data set 'digitz'; did you mean 'digits'?"),
+        ({"data": {"name": 3}}, "[data] name: expected text, found 3"),
+        ({"data": {"split": ["iid"]}}, "[data] split: expected text, found ['iid']"),
+        ({"data": {"split": "idd"}}, "did you mean 'iid'?"),
+        ({"data": {"silo": 3}}, "did you mean 'silos'?"),
+        ({"model": {"name": "cnm"}}, "[model] name: unknown model 'cnm'; did you mean 'cnn'?"),
+        ({"model": {"name": {}}}, "[model] name: expected text, found {}"),
+        ({"model": {"hiden": [3]}}, "[model] (mlp): unknown key 'hiden'; did you mean 'hidden'?"),
+        ({"engine": {"rows": 0}}, "[engine] rows: 0 is out of range"),
+        ({"name": ""}, "'name' and 'about' must be text"),
+        ({"name": 3}, "'name' and 'about' must be text"),
+        ({"about": 3}, "'name' and 'about' must be text"),
+        ({"seeds": 0}, "'seeds' must be a list of different whole numbers from 0"),
+        ({"seeds": []}, "'seeds' must be"),
+        ({"seeds": [0, 0]}, "'seeds' must be"),
+        ({"seeds": [-1]}, "'seeds' must be"),
+        ({"seeds": [True]}, "'seeds' must be"),
+        ({"seeds": [0.5]}, "'seeds' must be"),
+        ({"seeds": [2**63]}, "'seeds' must be"),
+    ],
+)
+def test_a_study_with_a_mistake_is_refused_in_words(changes, said):
+    with pytest.raises(BadInput) as error:
+        check(table(**changes))
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "path", "value"),
+    [
+        ("train.lr=0.5", ["train", "lr"], 0.5),
+        ("train.lr = 0.5", ["train", "lr"], 0.5),
+        ("seeds=[1, 2]", ["seeds"], [1, 2]),
+        ("name=other", ["name"], "other"),
+        ('name="a=b"', ["name"], "a=b"),
+        ("name=a=b", ["name"], "a=b"),
+        ("name=", ["name"], ""),
+        ("methods.fedamp.beta=inf", ["methods", "fedamp", "beta"], float("inf")),
+        ("methods.fedamp.beta={start=1}", ["methods", "fedamp", "beta"], {"start": 1}),
+        ("methods.fedamp.beta.start=1", ["methods", "fedamp", "beta", "start"], 1),
+        ("methods.fedavg-ft.ft_epochs=2", ["methods", "fedavg-ft", "ft_epochs"], 2),
+        ("new.table=true", ["new", "table"], True),
+        ("name=" + "9" * 5000, ["name"], "9" * 5000),
+        ("name=" + "[" * 5000, ["name"], "[" * 5000),
+    ],
+)
+def test_an_assignment_sets_one_value(assignment, path, value):
+    before = table()
+    found = override(before, [assignment])
+    for key in path:
+        found = found[key]
+    assert found == value
+    assert before == table()  # not in place
+
+
+def test_later_assignments_win():
+    assert override({}, ["a.b=1", "a.c=2", "a.b=3"]) == {"a": {"b": 3, "c": 2}}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("train.lr", "--set train.lr: expected key.path=value, e.g. train.lr=0.1"),
+        ("=1", "expected key.path=value"),
+        ("a..b=1", "expected key.path=value"),
+        ("name.x=1", "--set name.x=1: 'name' is a value, not a table"),
+    ],
+)
+def test_an_assignment_that_makes_no_sense_is_refused(assignment, said):
+    with pytest.raises(BadInput) as error:
+        override(table(), [assignment])
+    assert said in str(error.value)
+
+
+def test_a_study_is_found_by_name_or_by_path(tmp_path):
+    (tmp_path / "own.toml").write_text('name = "own"', "utf-8")
+    (tmp_path / "plain").write_text('name = "plain"', "utf-8")
+    assert read(None) == read("digits")
+    assert read(str(tmp_path / "own.toml")) == {"name": "own"}
+    assert read(str(tmp_path / "plain")) == {"name": "plain"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("digit", None, "unknown study 'digit'; did you mean 'digits'?"),
+        ("", None, "unknown study ''"),
+        ("x" * 5000, None, "File name too long"),
+        ("missing.toml", None, "study missing.toml: No such file or directory"),
+        ("folder.toml", "", "Is a directory"),
+        ("binary.toml", b"\xff\xfe\x00", "not a text file; give a .toml file in UTF-8"),
+        ("broken.toml", b"name = [", "study broken.toml: not valid TOML"),
+        ("twice.toml", b"a = 1\na = 2", "not valid TOML"),
+        ("number.toml", b"a = " + b"9" * 5000, "not valid TOML"),
+        ("deep.toml", b"a = " + b"[" * 100_000, "not valid TOML"),
+    ],
+)
+def test_a_study_that_cannot_be_read_is_refused(tmp_path, monkeypatch, name, content, said):
+    monkeypatch.chdir(tmp_path)
+    if isinstance(content, bytes):
+        Path(name).write_bytes(content)
+    elif content is not None:
+        Path(name).mkdir()
+    with pytest.raises(BadInput) as error:
+        read(name)
+    assert said in str(error.value)
+
+
+def test_nothing_in_the_package_runs_or_unpickles_what_a_file_says():
+    for path in Path(coterie.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            where = f"{path}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
+                assert not names & {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}, where
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert called not in ("eval", "exec", "compile", "__import__", "torch.load", "torch.save"), where
+                for keyword in node.keywords:
+                    if keyword.arg == "allow_pickle":
+                        assert ast.unparse(keyword.value) == "False", where
