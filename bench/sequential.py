@@ -33,7 +33,7 @@ def sequential(work: Work, device: str) -> Callable[[], None]:
             module.load_state_dict(start.state_dict())
             centre = [p.detach().clone() for p in module.parameters()] if pull else []
             steps = optimizer(module)
-            for x, y in loader:
+            for x, y in (batch for _ in range(work.epochs) for batch in loader):
                 steps.zero_grad()
                 loss = F.cross_entropy(module(x), y)
                 if pull:

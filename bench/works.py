@@ -28,16 +28,22 @@ class Work:
     optimizer: str
     method: Method
     precision: str = "float32"
-    steps: int = 10  # mini-batches of a silo in a round
+    batches: int = 10  # mini-batches of a silo in an epoch
+    epochs: int = 1  # of a round
+
+    @property
+    def steps(self) -> int:
+        """Mini-batches of a silo in a round."""
+        return self.batches * self.epochs
 
     def factory(self) -> Callable[[], nn.Module]:
         """Makes the model."""
         return build(self.model, self.shape, self.classes)[0]
 
     def training(self) -> Training:
-        """One epoch of `steps` mini-batches."""
+        """One round."""
         lr = 1e-3 if self.optimizer == "adam" else 0.05
-        return Training(rounds=1, local_epochs=1, batch_size=self.batch, optimizer=self.optimizer, lr=lr)  # type: ignore[arg-type]
+        return Training(rounds=1, local_epochs=self.epochs, batch_size=self.batch, optimizer=self.optimizer, lr=lr)  # type: ignore[arg-type]
 
     def data(self) -> list[Silo]:
         """Noise."""
@@ -46,7 +52,7 @@ class Work:
         def part(n: int) -> Part:
             return Part(rng.standard_normal((n, *self.shape), dtype=np.float32), rng.integers(self.classes, size=n))
 
-        return [Silo(f"silo-{i:03d}", part(self.steps * self.batch), part(1), part(1)) for i in range(self.silos)]
+        return [Silo(f"silo-{i:03d}", part(self.batches * self.batch), part(1), part(1)) for i in range(self.silos)]
 
 
 DIGIT, MNIST, CIFAR = (1, 8, 8), (1, 28, 28), (3, 32, 32)
@@ -57,7 +63,7 @@ WORKS = [
         "cnn8-50", "cpu", {"name": "cnn", "channels": [16, 32], "kernel": 3, "hidden": 64}, DIGIT, 10, 50, 32, "sgd",
         FedAvg(),
     ),
-    Work("cnn-10", "cpu", {"name": "cnn"}, MNIST, 10, 10, 32, "sgd", FedAvg(), steps=3),
-    Work("cnn-62", "cuda", {"name": "cnn"}, MNIST, 62, 62, 100, "adam", FedAMP(), "bf16"),
-    Work("resnet18-25", "cuda", {"name": "resnet18"}, CIFAR, 100, 25, 100, "adam", FedAvg(), "bf16", steps=5),
+    Work("cnn-10", "cpu", {"name": "cnn"}, MNIST, 10, 10, 32, "sgd", FedAvg(), batches=3),
+    Work("cnn-62", "cuda", {"name": "cnn"}, MNIST, 62, 62, 100, "adam", FedAMP(), "bf16", batches=5, epochs=10),
+    Work("resnet18-25", "cuda", {"name": "resnet18"}, CIFAR, 100, 25, 100, "adam", FedAvg(), "bf16", batches=5, epochs=2),
 ]  # fmt: skip

@@ -83,7 +83,9 @@ def data_page(name: str, console: Console) -> None:
     console.print(f"[dim]{escape(entry.licence)}; {escape(entry.source)}[/]\n")
     if "split" in given:
         others = ", ".join(each for each in SPLITS if each != entry.split)
-        console.print(f"[bold]split[/] = {toml.value(entry.split)} [dim](or {others}: each with options of its own)[/]\n")
+        console.print(
+            f"[bold]split[/] = {toml.value(entry.split)} [dim](or {others}: each with options of its own)[/]\n"
+        )
     console.print(options_table([replace(o, default=given.get(o.name, o.default)) for o in describe_options(name)]))
 
 

@@ -125,7 +125,9 @@ def write(finished: Finished, out: Path, command: str) -> None:
     text = finished.study.as_toml()
     (out / "study.toml").write_text(text, "utf-8")
     finished.results.to_parquet(out / "results.parquet", index=False)
-    (out / "summary.json").write_text(json.dumps(_finite(finished.summary), indent=1, ensure_ascii=False) + "\n", "utf-8")
+    (out / "summary.json").write_text(
+        json.dumps(_finite(finished.summary), indent=1, ensure_ascii=False) + "\n", "utf-8"
+    )
     (out / "collaboration").mkdir(exist_ok=True)
     for name, arrays in finished.traces.items():
         np.savez_compressed(out / "collaboration" / f"{name}.npz", **arrays)  # type: ignore[arg-type]

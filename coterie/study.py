@@ -104,11 +104,13 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None) -> Stu
     chosen: dict[str, Any] = dict(table.get("methods", {}))
     if methods is not None:
         chosen = {each: chosen.get(each, {}) for each in methods}
-    if not chosen:
-        raise BadInput("study: no methods to run; add a [methods.NAME] table or --methods NAME")
     training = parse(Training, table.get("train", {}), "[train]")
     if "test" not in training.measure:
-        raise BadInput(f"[train] measure: {list(training.measure)} has no 'test', by which methods are compared; add it")
+        raise BadInput(
+            f"[train] measure: {list(training.measure)} has no 'test', by which methods are compared; add it"
+        )
+    if not chosen:
+        raise BadInput("study: no methods to run; add a [methods.NAME] table or --methods NAME")
     return Study(
         name,
         about,

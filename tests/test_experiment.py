@@ -147,7 +147,9 @@ def test_fedamp_without_others_and_without_pull_is_separate():
     own = results[results["measure"].isin(["accuracy", "loss"])]
     alone, amp = (values(own, method=method) for method in ("separate", "fedamp"))
     assert np.allclose(alone, amp, rtol=0, atol=1e-6)
-    assert not np.allclose(alone, values(ran().results[lambda r: r["measure"].isin(["accuracy", "loss"])], method="fedamp"))
+    assert not np.allclose(
+        alone, values(ran().results[lambda r: r["measure"].isin(["accuracy", "loss"])], method="fedamp")
+    )
 
 
 def test_losing_replies_still_trains():
@@ -191,7 +193,13 @@ def test_each_seed_has_its_own_silos_and_models_are_of_the_first(tmp_path):
         tests = {s.name: len(s.test) for s in catalog.load("digits", study_data(tmp_path), each["seed"]).silos}
         assert each["weighted"] == pytest.approx(np.average(accuracy, weights=[tests[silo] for silo in accuracy.index]))
     with safetensors.safe_open(tmp_path / "out" / "models" / "separate" / "silo-00.safetensors", "pt") as model:
-        assert model.metadata() == {"silo": "silo-00", "method": "separate", "study": "small", "round": "2", "seed": "3"}
+        assert model.metadata() == {
+            "silo": "silo-00",
+            "method": "separate",
+            "study": "small",
+            "round": "2",
+            "seed": "3",
+        }
 
 
 def study_data(folder):
@@ -275,4 +283,7 @@ def test_no_name_of_a_study_leads_out_of_the_folder_of_runs():
 
 
 def test_infinity_is_nothing_in_json():
-    assert experiment._finite({"a": [math.inf, 1.5, None, "x"], "b": math.nan}) == {"a": [None, 1.5, None, "x"], "b": None}
+    assert experiment._finite({"a": [math.inf, 1.5, None, "x"], "b": math.nan}) == {
+        "a": [None, 1.5, None, "x"],
+        "b": None,
+    }

@@ -9,10 +9,20 @@ from coterie.engine.conv import row_conv
 
 def linear(x: Tensor, k: int, w: Tensor, bias: Tensor | None) -> Tensor:
     """x (k·b, ..., in), w (k, out, in)."""
-    samples = x.reshape(k, -1, w.shape[2])
-    turned = w.transpose(1, 2)
-    y = torch.bmm(samples, turned) if bias is None else torch.baddbmm(bias[:, None], samples, turned)
-    return y.reshape(*x.shape[:-1], w.shape[1])
+    # w on the left: its gradient then comes in w's own order of memory.
+    turned = x.reshape(k, -1, w.shape[2]).transpose(1, 2)
+    y = torch.bmm(w, turned) if bias is None else torch.baddbmm(bias[:, :, None], w, turned)
+    return y.transpose(1, 2).reshape(*x.shape[:-1], w.shape[1])
+
+
+def max_pool(x: Tensor, size: int) -> Tensor:
+    """The largest of each size × size square; on a GPU, equal ones share its gradient."""
+    if not x.is_cuda:
+        return F.max_pool2d(x, size)
+    n, channels, high, wide = x.shape[0], x.shape[1], x.shape[2] // size, x.shape[3] // size
+    whole = x[:, :, : high * size, : wide * size].permute(0, 2, 3, 1)
+    tiles = whole.reshape(n, high, size, wide, size, channels)
+    return tiles.amax((2, 4)).permute(0, 3, 1, 2)
 
 
 def conv(x: Tensor, k: int, w: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:

@@ -78,7 +78,9 @@ class Layout:
         ends = [column.start - first for column in columns[1:]] + [last - first]
         for column, end in zip(columns, ends, strict=True):
             place, tensor = column.start - first, tensors[column.name]
-            made[:, place : place + column.size] = 0 if tensor is None else tensor.reshape(len(rows), -1)
+            # Written in the tensor's own shape, so that one in another order of memory is not first copied.
+            part = made[:, place : place + column.size].view(len(rows), *column.shape)
+            part.zero_() if tensor is None else part.copy_(tensor)
             if place + column.size < end:
                 made[:, place + column.size : end] = 0
         return made

@@ -78,7 +78,7 @@ def summary_table(summary: Mapping[str, Mapping[str, Any]], width: int = 100) ->
     while names + sum(needed.values()) > width and len(left_out) < len(SPARE):
         left_out.append(SPARE[len(left_out)])
         needed.pop(left_out[-1], None)
-    more = f" {', '.join(left_out).capitalize()}: in the report." if left_out else ""
+    more = f" In the report: {', '.join(left_out)}." if left_out else ""
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=0,

@@ -205,8 +205,7 @@ class APPLE(Method):
         draws = np.stack([task.rng("apple wishes", row).gumbel(size=n) for row in range(task.k)])
         chance = torch.empty_like(p).scatter(1, private.order, torch.from_numpy(draws).to(p))
         base = max(1.5, (task.round + 2) * self.budget / n)  # eq. 8, for the next round
-        never = picks < 0
-        return wishes(p, base, never, private.place, chance)[:, : min(self.budget, n - 1)]
+        return wishes(p, base, picks < 0, private.place, chance)[:, : min(self.budget, n - 1)]
 
     # A silo that arrives after training
 

@@ -19,7 +19,7 @@ def table(scores, method="amp", seed=0, split="test", measure="accuracy"):
 
 TEST = {0: {"a": 0.9, "b": 0.9}, 1: {"a": 0.5, "b": 0.3}, 2: {"a": 0.8, "b": 0.4}, 3: {"a": 0.6, "b": 0.4}}
 VALIDATION = {1: {"a": 0.7, "b": 0.1}, 2: {"a": 0.1, "b": 0.1}, 3: {"a": 0.3, "b": 0.5}}  # rounds 1 and 3 tie
-SIZES = dict.fromkeys((0, 3, 7), {"a": 30, "b": 10})  # the same for every seed
+SIZES = {seed: {"a": 30, "b": 10} for seed in (0, 3, 7)}
 
 
 def test_every_score_of_one_seed():
@@ -123,3 +123,37 @@ def test_accuracy_outranks_loss_where_both_are_measured():
 def test_bad_results_are_refused(results, sizes, extras, said):
     with pytest.raises(BadInput, match=said):
         summarize(results, sizes, extras)
+
+
+def test_silos_that_arrive_after_training_are_a_score_of_their_own():
+    late = pd.concat(
+        [table({3: {"c": 0.9, "d": 0.7}}, measure="accuracy_unseen"), table({3: {"c": 0.1}}, measure="loss_unseen")]
+    )
+    with_late, without = (summarize(runs, SIZES, {})["amp"] for runs in (pd.concat([table(TEST), late]), table(TEST)))
+    assert with_late["unseen"] == with_late["per_seed"][0]["unseen"] == pytest.approx(80.0)
+    assert with_late["per_silo_unseen"] == pytest.approx({"c": 90.0, "d": 70.0})
+    for key in without:
+        assert with_late[key] == without[key] or key == "per_seed"
+    assert not {"unseen", "per_silo_unseen"} & set(without)
+
+
+def test_late_silos_differ_from_seed_to_seed():
+    parts = [
+        table(TEST, seed=7), table({3: {"c": 0.9}}, seed=7, measure="accuracy_unseen"),
+        table(TEST, seed=3), table({3: {"d": 0.7}}, seed=3, measure="accuracy_unseen"),
+    ]  # fmt: skip
+    scores = summarize(pd.concat(parts), SIZES, {})["amp"]
+    assert scores["unseen"] == pytest.approx(80.0)
+    assert scores["per_silo_unseen"] == pytest.approx({"c": 90.0, "d": 70.0})
+
+
+def test_late_silos_of_a_regression_have_their_loss():
+    parts = [table(TEST, measure="loss"), table({3: {"c": 2.0, "d": 4.0}}, measure="loss_unseen")]
+    scores = summarize(pd.concat(parts), SIZES, {})["amp"]
+    assert scores["unseen_loss"] == pytest.approx(3.0) and "unseen" not in scores
+
+
+def test_each_seed_is_weighted_by_its_own_sizes():
+    runs = pd.concat([table({1: {"a": 1.0, "b": 0.0}}, seed=seed) for seed in (0, 1)])
+    scores = summarize(runs, {0: {"a": 30, "b": 10}, 1: {"a": 10, "b": 30}}, {})["amp"]
+    assert [seed["weighted"] for seed in scores["per_seed"]] == pytest.approx([75.0, 25.0])

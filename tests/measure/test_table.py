@@ -64,3 +64,28 @@ def test_regression_marks_the_lowest_loss():
 
 def test_a_method_name_is_not_read_as_markup():
     assert "[red]x" in printed({"[red]x": SCORES})
+
+
+def test_unseen_column_only_where_silos_arrived_late():
+    assert "unseen" not in summary_cells({"a": SCORES})[0]
+    headings, rows = summary_cells({"a": {**SCORES, "unseen": 60.0}, "b": {**SCORES, "unseen": 50.0}})
+    column = headings.index("unseen")
+    assert [(rows[m][column].text, rows[m][column].best) for m in "ab"] == [("60.00", True), ("50.00", False)]
+
+
+def test_a_narrow_terminal_has_fewer_columns_and_says_so():
+    full = {**SCORES, "bmta_cloud": 99.99, "unseen": 99.99, "bmta_std": 10.0, "val_picked": 99.99}
+    for width in (120, 80, 70):
+        out = io.StringIO()
+        Console(file=out, width=width).print(summary_table({"fedavg-local": full, "fedamp": full}, width))
+        lines = out.getvalue().splitlines()
+        assert max(map(len, lines)) <= width and "…" not in out.getvalue()
+        assert any(line.startswith("fedavg-local 90.00±10.00* ") for line in lines)  # no name is broken
+        told = " ".join(" ".join(lines).split())
+        left_out = {
+            120: "",
+            80: ": weighted, best round, seconds.",
+            70: ": weighted, best round, seconds, MB down.",
+        }
+        assert left_out[width] in told and ("In the report" in told) == (width < 120)
+        assert ("weighted" in lines[1], "seconds" in lines[1]) == (width == 120, width == 120)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -209,6 +210,22 @@ def test_wishes_take_what_was_never_seen_first_and_break_ties_at_random() -> Non
     assert abs(float((order[:, 0] == 3).double().mean()) - 0.5) < 4 * 0.5 / math.sqrt(many), "p decides a tie"
 
 
+def test_confidence_in_p_grows_with_the_rounds_as_eq_8_says() -> None:
+    oracle, method = Oracle(), APPLE(budget=1)
+    engine = oracle.engine(method)
+    p = torch.tensor([[0.1, 2.0, -3.0], [1.0, 0.5, 2.5], [0.0, 1.5, 0.3]], dtype=torch.float64)
+    picks = torch.tensor([[-1, 0, 0], [0, -1, 0], [0, 0, -1]])  # all seen
+    for t in range(30):
+        asked = method._wishes(engine.task(torch.arange(3), t), p, picks, engine.private())
+        base = max(1.5, (t + 2) * 1 / 3)  # the round after the one counted t from 0 is r = t + 2
+        for i, name in enumerate(NAMES):
+            draws = dict(
+                zip(("east", "north", "south"), generator(3, "apple wishes", t, name).gumbel(size=3), strict=True)
+            )
+            score = {j: abs(p[i, j].item()) * math.log(base) + draws[NAMES[j]] for j in range(3) if j != i}
+            assert asked[i].tolist() == [max(score, key=score.__getitem__)]
+
+
 def test_without_end_to_mu_p_stays_and_all_personal_models_are_one() -> None:
     oracle = Oracle()
     p0 = oracle.sizes / oracle.sizes.sum()
@@ -227,7 +244,7 @@ def test_the_pull_falls_from_one_to_nothing() -> None:
     assert cos.pull(4) == pytest.approx(1.0) and exp.pull(4) == pytest.approx(2 * 1e-3**0.5)
     for method in (cos, exp):
         shares = [method.pull(round) for round in range(12)]
-        assert all(a > b for a, b in zip(shares[:9], shares[1:10], strict=True))
+        assert all(a > b for a, b in pairwise(shares[:10]))
         assert shares[10:] == [0.0, 0.0]
 
 

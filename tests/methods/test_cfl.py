@@ -131,7 +131,7 @@ def test_relative_norms_are_shares_of_the_longest_so_far() -> None:
     assert not apart(1.01, 10, peak=1.01, longest=10)
 
 
-def test_a_split_needs_the_bound_on_gamma_and_its_smallest_side() -> None:
+def test_a_split_needs_the_bound_on_gamma_and_its_rounds() -> None:
     oracle = Oracle()
     delta = updates(oracle, np.stack([oracle.start()] * 3), 0, [0, 1, 2])
     alpha = np.array([[cosine(a, b) for b in delta] for a in delta])
@@ -142,8 +142,23 @@ def test_a_split_needs_the_bound_on_gamma_and_its_smallest_side() -> None:
 
     assert splits(gamma=bound - 1e-6)
     assert not splits(gamma=bound + 1e-6)
-    assert not splits(min_size=2)
     assert not splits(min_rounds=1)
+
+
+def test_a_side_that_is_too_small_does_not_leave() -> None:
+    updates = torch.tensor([[1.0, 0.1], [1.0, 0.0], [-1.0, 0.0], [1.0, -0.1]])
+    replied = torch.ones(4, dtype=torch.bool)
+    leaves = ClusteredFL(gamma=0.5).leaving(updates, replied)
+    assert leaves is not None and leaves.tolist() == [False, False, True, False]
+    assert ClusteredFL(gamma=0.5, min_size=2).leaving(updates, replied) is None
+    replied[0] = False  # three who reply cannot be two and two
+    assert ClusteredFL(gamma=0.5, min_size=2).leaving(updates, replied) is None
+
+
+def test_a_silo_that_did_not_move_leaves_with_its_side() -> None:
+    updates = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 0.0]])  # the last is like nobody, not even itself
+    leaves = ClusteredFL(gamma=0.5).leaving(updates, torch.ones(3, dtype=torch.bool))
+    assert leaves is not None and leaves.tolist() == [False, False, True]
 
 
 # Who is absent.
@@ -172,6 +187,7 @@ def test_an_absent_silo_goes_where_its_last_update_points() -> None:
     close(oracle.vector(after.update)[1], last)
     model = oracle.vector(middle.w)[0]  # each side moves by its replier alone
     close(oracle.vector(after.w)[after.cluster[[0, 2]]], model + here)
+    close(oracle.vector(after.root), model)  # where the federation first split
     assert before.update.abs().sum() == 0
 
 
@@ -228,10 +244,9 @@ def test_two_groups_with_conflicting_labels_split_exactly_along_them() -> None:
     assert accuracy(outcome) > 0.9 > 0.6 > accuracy(run(FedAvg()))
 
 
-@pytest.mark.parametrize("drop", [0.3])
-def test_they_split_the_same_way_when_replies_are_lost(drop: float) -> None:
+def test_they_split_the_same_way_when_replies_are_lost() -> None:
     method = ClusteredFL()
-    training = replace(TRAINING, drop=drop, rounds=30)
+    training = replace(TRAINING, drop=0.3, rounds=30)
     model = Model(lambda: nn.Linear(FEATURES, CLASSES), CLASSES)
     engine = Simulator(method, two_groups(8), model, training, seed=0)
     outcome = run_rounds(method, engine, engine.roster, model, training)

@@ -150,8 +150,9 @@ def test_weights_are_larger_within_a_group_than_across() -> None:
 def test_a_newcomer_weighs_all_stored_models_and_trains_once() -> None:
     oracle, method = Oracle(), FedFomo(budget=1)
     played = oracle.play(method, rounds=2)
-    guest = Simulator(method, oracle.silos[:1], oracle.model, oracle.training, oracle.seed)
+    guest = Simulator(method, oracle.silos[1:2], oracle.model, oracle.training, oracle.seed)
     guest.welcome(played.servers[-1], 2)
     stored = dict(enumerate(oracle.vector(played.servers[-1].models)))
-    _, start = moved(oracle, 0, oracle.start(), stored)
-    close(oracle.vector(guest.private().w)[0], oracle.descend(0, start, 2, purpose="arrive"))
+    weights, start = moved(oracle, 1, oracle.start(), stored)
+    assert (weights > 0.2).all()
+    close(oracle.vector(guest.private().w)[0], oracle.descend(1, start, 2, purpose="arrive"))

@@ -103,5 +103,7 @@ def test_the_server_averages_batch_norms_statistics_and_extrapolates_the_weights
     start = ground.method.open(engine.roster, engine.model)
     server, up = rounds(ground, engine, start, 0, 1)
     trained = engine.model.layout.trained
+    assert torch.equal(up.w[:, trained:], engine.private().theta[:, trained:])  # w_i has seen what θ_i has
+    assert not torch.equal(up.w[:, trained:], start.w[trained:].expand(4, -1))
     close(server.w[trained:], up.w[:, trained:].mean(0))
     close(server.w[:trained], (2 * up.w.mean(0) - start.w)[:trained])
