@@ -17,7 +17,6 @@ from command import call, small
 from coterie.federation import Federation
 from coterie.methods import METHODS
 
-ROOT = os.geteuid() == 0
 RUN = ("run", "small.toml")
 
 
@@ -162,13 +161,15 @@ def test_a_file_that_has_too_few_of_a_class_says_which_and_how_many(capfd):
     )
 
 
-@pytest.mark.skipif(ROOT, reason="root may write anywhere")
-def test_a_folder_that_cannot_be_written_is_refused(capfd):
-    Path("locked").mkdir(mode=0o500)
-    assert "--out locked/out: Permission denied; give a folder that can be written" in refused(
-        capfd, *RUN, "--out", "locked/out"
-    )
-    assert "Permission denied" in refused(capfd, *RUN, "--out", "locked")
+@pytest.mark.parametrize(("what", "out"), [("mkdir", "locked/out"), ("touch", "locked")])
+def test_a_folder_that_cannot_be_written_is_refused(capfd, monkeypatch, what, out):
+    def deny(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    Path("locked").mkdir()
+    monkeypatch.setattr(Path, what, deny)  # root, as which tests may run, may write anywhere
+    said = f"--out {out}: Permission denied; give a folder that can be written"
+    assert said in refused(capfd, *RUN, "--out", out)
 
 
 def test_what_is_there_already_is_never_touched(capfd):

@@ -66,6 +66,7 @@ def test_a_name_keeps_what_it_can():
     assert file_name("Zürich-2_b.1") == "Zürich-2_b.1"
     assert file_name("../../etc/passwd") == "_.._etc_passwd"
     assert file_name("...") == file_name("") == "silo"
+    assert len(file_name("漢" * 200).encode()) <= 100
 
 
 def test_silos_whose_names_make_one_file_name_keep_their_models_apart(model, tmp_path):

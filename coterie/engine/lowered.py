@@ -90,8 +90,6 @@ class Rewriter:
                 return self.call(row_layers.layer_norm, x, self.k, w, bias, layer.normalized_shape, layer.eps)
             case nn.Embedding() if layer.padding_idx is None and layer.max_norm is None:
                 return self.call(row_layers.embedding, x, self.k, w)
-            case nn.MaxPool2d() if _tiles(layer):
-                return self.call(row_layers.max_pool, x, layer.kernel_size)
             case _ if isinstance(layer, DROPOUTS) and not self.training:
                 return x
             case _ if type(layer) in SAMPLEWISE:
@@ -127,13 +125,6 @@ class Rewriter:
         else:
             mean, variance = (self.tensor(key) for key in running)
         return self.call(row_layers.normalized, x, self.k, mean, variance, w, bias, layer.eps)
-
-
-def _tiles(layer: nn.MaxPool2d) -> bool:
-    """Whether its windows are squares side by side."""
-    size = layer.kernel_size
-    plain = layer.padding == 0 and layer.dilation == 1 and not layer.ceil_mode and not layer.return_indices
-    return isinstance(size, int) and layer.stride == size and plain
 
 
 class Lowered:

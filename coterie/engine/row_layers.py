@@ -15,16 +15,6 @@ def linear(x: Tensor, k: int, w: Tensor, bias: Tensor | None) -> Tensor:
     return y.transpose(1, 2).reshape(*x.shape[:-1], w.shape[1])
 
 
-def max_pool(x: Tensor, size: int) -> Tensor:
-    """The largest of each size × size square; on a GPU, equal ones share its gradient."""
-    if not x.is_cuda:
-        return F.max_pool2d(x, size)
-    n, channels, high, wide = x.shape[0], x.shape[1], x.shape[2] // size, x.shape[3] // size
-    whole = x[:, :, : high * size, : wide * size].permute(0, 2, 3, 1)
-    tiles = whole.reshape(n, high, size, wide, size, channels)
-    return tiles.amax((2, 4)).permute(0, 3, 1, 2)
-
-
 def conv(x: Tensor, k: int, w: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
     """x (k·b, C, H, W), w (k, N, C, K, K): a convolution with square filters, as one matrix product per row."""
     if k == 1:

@@ -9,10 +9,10 @@ weighted by samples, so that a federation that does not split is FedAvg (the pub
 the learning rate and the epochs: ε2 is a share of the longest update so far, ε1 of the cluster's longest mean update.
 `linkage="single"` is the paper's bipartition, the one whose largest similarity across is least; "complete" is that of
 its published code, which moreover never splits before round 20 and has no γ_max.
-Those who replied decide a split. An absent silo goes to the side that has the update most like its own last one, a silo
-never heard to the larger side. The sides are averaged apart from the round of the split on. A newcomer trains the model
-of the first split for one round and gets the cluster that moved most nearly the same way (the paper: a walk down the
-tree of all splits, with a round of training at each).
+Those who replied decide a split; an absent silo goes to the side that has the update most like its own last one. The
+sides are averaged apart from the round of the split on. A silo first heard after a split, and a newcomer, trains the
+model of the first split for one round and joins the cluster that moved from there most nearly the same way (the paper:
+a walk down the tree of all splits, with a round of training at each).
 """
 
 from collections.abc import Mapping
@@ -43,9 +43,10 @@ class Clusters(Server):
     w: Tensor = shared("the clusters' models", "clusters", "d")
     peak: Tensor = shared("the norm of each cluster's longest mean update so far", "clusters")
     cluster: Tensor = rows("which cluster is the silo's")
-    update: Tensor = rows("the silo's last update, 0 before its first", "d")
+    heard: Tensor = rows("whether the silo has ever replied")
+    update: Tensor = rows("the silo's last update", "d")
     longest: Tensor = shared("the norm of the longest update of any silo so far")
-    root: Tensor = shared("the model at which the federation first split; before that, the last one sent", "d")
+    root: Tensor = shared("the model that first split; until then, the global model", "d")
     trained: Tensor = shared("how many columns are weights; behind them are BatchNorm's statistics")
 
 
@@ -72,7 +73,7 @@ class ClusteredFL(Method):
 
     norms: Literal["relative", "absolute"] = option("relative", "ε1 and ε2 as shares of earlier norms, or as norms")
     eps1: float = option(0.6, "ε1: a cluster may split when its mean update is shorter than this", above=0)
-    eps2: float = option(0.7, "ε2: and its longest update is longer than this", low=0)
+    eps2: float = option(0.5, "ε2: and its longest update is longer than this", low=0)
     gamma: float = option(
         0.7, "γ_max: split only if below √((1 − α_cross)/2), α_cross the largest similarity across", low=0, below=1
     )
@@ -86,6 +87,7 @@ class ClusteredFL(Method):
             w=start[None],
             peak=start.new_zeros(1, dtype=torch.float64),
             cluster=torch.zeros(m, dtype=torch.int64, device=start.device),
+            heard=torch.zeros(m, dtype=torch.bool, device=start.device),
             update=start.new_zeros(m, model.width),
             longest=start.new_zeros((), dtype=torch.float64),
             root=start,
@@ -93,17 +95,23 @@ class ClusteredFL(Method):
         )
 
     def send(self, server: Clusters, cohort: Cohort) -> ClusterDown:
-        return ClusterDown(w=server.w[server.cluster[cohort.ids]])
+        of_cluster = server.w[server.cluster[cohort.ids]]
+        return ClusterDown(w=torch.where(server.heard[cohort.ids, None], of_cluster, server.root))
 
     def receive(self, server: Clusters, cohort: Cohort, up: UpdateUp) -> Clusters:
         update, cluster = server.update.index_copy(0, cohort.ids, up.delta), server.cluster.clone()
         weights, sizes = update[:, : int(server.trained)], cohort.roster.sizes
-        longest = torch.maximum(server.longest, norm(weights[cohort.ids]).max())
-        replied = torch.zeros_like(cluster, dtype=torch.bool).index_fill(0, cohort.ids, True)
+        replied = torch.zeros_like(server.heard).index_fill(0, cohort.ids, True)
+        heard = server.heard | replied
+        if len(server.w) > 1:  # who is first heard now trained the root: its update says where it belongs, no more
+            late = replied & ~server.heard
+            cluster[late] = self.alike(server, update[late])
+            replied = replied & server.heard
+        longest = torch.cat([server.longest[None], norm(weights[replied])]).max()
         by_name = torch.tensor(np.argsort(np.array(cohort.roster.names)), device=cluster.device)
-        w, peak = list(server.w), list(server.peak)
+        w, peak, before = list(server.w), list(server.peak), cluster.clone()
         for c, model in enumerate(server.w):
-            members = by_name[server.cluster[by_name] == c]
+            members = by_name[before[by_name] == c]
             here = members[replied[members]]
             if len(here) == 0:
                 continue
@@ -121,9 +129,16 @@ class ClusteredFL(Method):
                 ids = members[side & replied[members]]
                 step = weighted_mean(update[ids], sizes[ids])
                 w[place], peak[place] = model + step, norm(step[: weights.shape[1]])
-        root = server.w[0] if len(server.w) == 1 else server.root
-        return server.replace(
-            w=torch.stack(w), peak=torch.stack(peak), cluster=cluster, update=update, longest=longest, root=root
+        root = server.root if len(w) > 1 else w[0]
+        return Clusters(
+            w=torch.stack(w),
+            peak=torch.stack(peak),
+            cluster=cluster,
+            heard=heard,
+            update=update,
+            longest=longest,
+            root=root,
+            trained=server.trained,
         )
 
     def apart(self, mean: Tensor, most: Tensor, peak: Tensor, longest: Tensor) -> bool:
@@ -144,7 +159,7 @@ class ClusteredFL(Method):
         # a split is right if every silo's γ_i < √((1 − α_cross)/2); γ_max bounds what the silos' γ_i may be
         if side.sum() < self.min_size or self.gamma >= np.sqrt((1 - cross) / 2):
             return None
-        leaves = votes[:, side].max(1) > votes[:, ~side].max(1)  # a silo never heard has similarity 0 to all: it stays
+        leaves = votes[:, side].max(1) > votes[:, ~side].max(1)
         leaves[voting] = side
         return torch.from_numpy(leaves).to(updates.device)
 
@@ -163,10 +178,13 @@ class ClusteredFL(Method):
     def host(self, server: Clusters, guests: Roster, up: UpdateUp | None) -> ClusterDown:
         if up is None:
             return ClusterDown(w=server.root.expand(len(guests), -1))
+        return ClusterDown(w=server.w[self.alike(server, up.delta)])
+
+    def alike(self, server: Clusters, updates: Tensor) -> Tensor:
+        """For updates of the root, the clusters that have moved from there in the most similar direction."""
         weights = int(server.trained)
         went = (server.w - server.root)[:, :weights].double()
-        alike = up.delta[:, :weights].double() @ went.T / norm(went).clamp_min(1e-300)  # (guests, clusters)
-        return ClusterDown(w=server.w[alike.argmax(1)])
+        return (updates[:, :weights].double() @ went.T / norm(went).clamp_min(1e-300)).argmax(1)
 
     def adapt(self, task: Task, down: ClusterDown, private: Nothing | None) -> tuple[UpdateUp | None, Nothing]:
         """A newcomer trains the model of the first split and is answered with the cluster that went its way."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -188,14 +188,25 @@ def test_an_absent_silo_goes_where_its_last_update_points() -> None:
     model = oracle.vector(middle.w)[0]  # each side moves by its replier alone
     close(oracle.vector(after.w)[after.cluster[[0, 2]]], model + here)
     close(oracle.vector(after.root), model)  # where the federation first split
-    assert before.update.abs().sum() == 0
+    assert not before.heard.any() and middle.heard.all()
 
 
-def test_a_silo_never_heard_stays_with_the_larger_side() -> None:
+def test_a_silo_first_heard_after_a_split_is_placed_by_its_update_of_the_root() -> None:
     oracle = Oracle()
-    server = play(oracle, ClusteredFL(**ALWAYS), [[0, 2]])[-1]
-    assert server.cluster.tolist() == [1, 0, 0]  # two equal sides: "east" comes before "north"
-    assert server.update[1].abs().sum() == 0
+    _, split, placed, after = play(oracle, ClusteredFL(**ALWAYS), [[0, 2], [1], [1]])
+    assert split.cluster.tolist() == [1, 0, 0]  # two equal sides: "east" stays, before "north"; the unheard with it
+    assert split.heard.tolist() == [True, False, True]
+    start = np.stack([oracle.start()] * 3)
+    delta = updates(oracle, start, 1, [1])[0]
+    close(oracle.vector(placed.update)[1], delta)  # it was sent the model that split
+    side = int(np.argmax([cosine(delta, w - start[0]) for w in oracle.vector(split.w)]))
+    assert placed.cluster.tolist() == [1, side, 0]
+    close(placed.w, split.w)  # which its update is not one of
+    close(placed.longest, split.longest)
+    sent = oracle.vector(placed.w)[placed.cluster]
+    moved = oracle.vector(placed.w).copy()
+    moved[side] += updates(oracle, sent, 2, [1])[0]
+    close(oracle.vector(after.w), moved)
 
 
 # Limits.
@@ -209,6 +220,9 @@ def test_unsplit_it_is_fedavg(ids: list[int] | None) -> None:
     for mine, other in zip(ours, theirs, strict=True):
         close(mine.w[0], other.w)
         assert len(mine.w) == 1
+    moved = [np.linalg.norm(oracle.vector(after.w - before.w)) for before, after in pairwise(theirs)]
+    close(ours[-1].peak, [max(moved)])
+    assert max(moved) > moved[-1]
 
 
 # What people want of it: two groups that contradict each other.
@@ -253,6 +267,18 @@ def test_they_split_the_same_way_when_replies_are_lost() -> None:
     side = traces(outcome)["cluster"][-1]
     assert sorted(side.tolist()) == [0] * 4 + [1] * 4
     assert len(set(side[::2])) == len(set(side[1::2])) == 1
+
+
+def test_silos_first_heard_after_the_split_find_their_group() -> None:
+    method = ClusteredFL()
+    model = Model(lambda: nn.Linear(FEATURES, CLASSES), CLASSES)
+    engine = Simulator(method, two_groups(8), model, TRAINING, seed=0)
+    server = method.open(engine.roster, model)
+    for r in range(16):
+        cohort = Cohort(torch.arange(6 if r < 15 else 8), r, engine.roster)
+        server = method.receive(server, cohort, engine.train(cohort, method.send(server, cohort)).up)
+        assert r < 14 or len(server.w) == 2
+    assert server.cluster.tolist() == [0, 1] * 4
 
 
 def test_silos_that_agree_do_not_split() -> None:

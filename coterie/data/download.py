@@ -1,0 +1,115 @@
+"""One file over HTTP: resumed where it broke off, checked against its publisher's checksum, put in place whole."""
+
+import http.client
+import os
+import re
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from coterie.data.checksum import matches
+from coterie.data.sources import File
+
+TRIES = 5  # of each address
+WAIT = 1.0  # seconds before the second try, doubled before each one after it
+LONGEST = 30.0  # seconds between two tries
+TIMEOUT = 30.0  # seconds without a byte
+CHUNK = 1 << 16
+PASSING = {408, 425, 429, 500, 502, 503, 504}  # what a server says that may soon say something else
+
+Watch = Callable[[int, int | None], None]  # bytes so far, bytes in all where the server says
+
+
+class Failed(Exception):
+    """Nothing came of any address; says why."""
+
+
+class _Again(Exception):
+    """Worth another try."""
+
+
+class _Elsewhere(Exception):
+    """Not to be had at this address."""
+
+
+def download(file: File, target: Path, watch: Watch, pause: Callable[[float], Any] = time.sleep) -> None:
+    """Fetch a file to `target`, which appears only when it is complete and is what was published."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f"{target.name}.part")
+    reasons = []
+    for url in file.urls:
+        wait = WAIT
+        for attempt in range(TRIES):
+            if attempt:
+                pause(wait)
+                wait = min(2 * wait, LONGEST)
+            try:
+                _continue(url, part, watch)
+                if not matches(part, file.checksum):
+                    part.unlink()
+                    raise _Again("what arrived is not what was published (its checksum differs)")
+                os.replace(part, target)
+                return
+            except _Again as error:
+                reason = str(error)
+            except _Elsewhere as error:
+                reason = str(error)
+                break
+        reasons.append(f"{url}: {reason}")
+    raise Failed("; ".join(reasons))
+
+
+def _continue(url: str, part: Path, watch: Watch) -> None:
+    """Add to `part` until it is whole."""
+    have = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": "coterie", "Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as reply:
+            if have and (reply.status != 206 or _range(reply.headers)[0] != have):
+                have = 0  # the server sends all of it, or not what was asked for: start over
+                if reply.status == 206:
+                    part.unlink()
+                    raise _Again("the server resumed at the wrong place")
+            length = reply.headers.get("Content-Length")
+            total = have + int(length) if length and length.isdigit() else None
+            _store(reply, part, have, total, watch)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416 and have:  # all of it is here, or more than there is
+            if _range(error.headers)[1] != have:
+                part.unlink()
+                raise _Again("the server has less than was fetched before") from None
+        elif error.code in PASSING:
+            raise _Again(f"the server said {error.code} {error.reason}") from None
+        else:
+            raise _Elsewhere(f"the server said {error.code} {error.reason}") from None
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, socket.gaierror):
+            raise _Elsewhere("its name is not known here (no network?)") from None
+        raise _Again(str(getattr(error.reason, "strerror", None) or error.reason)) from None
+    except (TimeoutError, ConnectionError, http.client.HTTPException) as error:
+        raise _Again(f"the connection broke ({error or type(error).__name__})") from None
+
+
+def _store(reply: Any, part: Path, have: int, total: int | None, watch: Watch) -> None:
+    with part.open("ab" if have else "wb") as out:
+        watch(have, total)
+        while piece := reply.read(CHUNK):
+            out.write(piece)
+            have += len(piece)
+            watch(have, total)
+        out.flush()
+        os.fsync(out.fileno())
+    if total is not None and have < total:
+        raise _Again(f"the connection broke after {have} of {total} bytes")
+
+
+def _range(headers: Any) -> tuple[int | None, int | None]:
+    """First byte and size of the whole, of a Content-Range."""
+    found = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", headers.get("Content-Range", "").strip())
+    first, size = found.groups() if found else (None, None)
+    return (int(first) if first else None, int(size) if size and size != "*" else None)

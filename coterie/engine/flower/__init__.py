@@ -1,0 +1,1 @@
+"""Real silos: the same methods between organisations, over Flower."""

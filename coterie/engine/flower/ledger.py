@@ -1,0 +1,82 @@
+"""What left this silo, field by field: an append-only file whose every line carries the hash of the one before."""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from coterie.engine.flower.messages import Request
+from coterie.errors import BadInput
+from coterie.wire import Up
+
+FILE = "ledger.jsonl"
+START = "0" * 64
+
+
+class Ledger:
+    """The ledger in a silo's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+
+    def record(self, request: Request, up: Up) -> None:
+        """Write down every field of an upload, once for each request that it answers."""
+        self.path.touch()
+        with self.path.open("r+", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            entries = list(_entries(file.read(), self.path))
+            about = {"run": request.run, "kind": request.kind, "round": request.round, "attempt": request.attempt}
+            known = {(e["field"], e["sha256"]) for e in entries if all(e[key] == about[key] for key in about)}
+            last = entries[-1]["hash"] if entries else START
+            for name, tensor in up.tensors().items():
+                content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+                digest = hashlib.sha256(content.numpy().tobytes()).hexdigest()
+                if (name, digest) in known:
+                    continue
+                entry: dict[str, Any] = {
+                    "time": datetime.now(UTC).isoformat(timespec="seconds"),
+                    **about,
+                    "field": name,
+                    "shape": list(tensor.shape),
+                    "bytes": tensor.nbytes,
+                    "sha256": digest,
+                    "before": last,
+                }
+                last = entry["hash"] = _hash(entry)
+                file.write(json.dumps(entry) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def entries(self) -> list[dict[str, Any]]:
+        """All entries, verified: a line that was changed, moved or removed breaks the chain and is named."""
+        if not self.path.exists():
+            return []
+        entries = list(_entries(self.path.read_text("utf-8"), self.path))
+        last = START
+        for number, entry in enumerate(entries, 1):
+            body = {key: value for key, value in entry.items() if key != "hash"}
+            if entry["before"] != last or _hash(body) != entry["hash"]:
+                raise BadInput(f"{self.path} line {number}: the chain is broken here; the ledger was altered")
+            last = entry["hash"]
+        return entries
+
+
+def _entries(text: str, path: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            entry = json.loads(line)
+            if not {"run", "kind", "round", "attempt", "field", "sha256", "before", "hash"} <= entry.keys():
+                raise ValueError
+        except (ValueError, AttributeError):
+            raise BadInput(f"{path} line {number}: not an entry; the ledger was altered") from None
+        yield entry
+
+
+def _hash(entry: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,144 @@
+"""What the coordinator asks of a silo and what it answers, as plain data: JSON beside safetensors, no code ever."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+import coterie
+from coterie.engine.buffers import local_buffers
+from coterie.engine.exchange import Failure
+from coterie.engine.rows import Model
+from coterie.engine.training import Training
+from coterie.errors import BadInput
+from coterie.methods import make
+from coterie.methods.method import Method, Roster
+from coterie.models import build
+from coterie.options import parse
+from coterie.wire import Up, rows
+
+Kind = Literal["declare", "train", "measure", "keep", "adapt"]
+KINDS: tuple[Kind, ...] = ("declare", "train", "measure", "keep", "adapt")
+
+
+class Declared(Up):
+    """What a silo says of itself when it joins."""
+
+    sizes: Tensor = rows("training, validation and test samples", "3", seen_by="server; the first two also other silos")
+    sample: Tensor = rows("the shape of one sample", "axes", seen_by="server")
+    classes: Tensor = rows("its largest label plus one; 0: targets are numbers", seen_by="server")
+
+
+class Measured(Up):
+    """What a silo says of its model: one value for each split that was asked for (NaN: no data)."""
+
+    loss: Tensor = rows("mean loss", "splits", seen_by="server")
+    accuracy: Tensor | None = rows("accuracy", "splits", seen_by="server", default=None)
+    loss_cloud: Tensor | None = rows("mean loss of its cloud model", "splits", seen_by="server", default=None)
+    accuracy_cloud: Tensor | None = rows("accuracy of its cloud model", "splits", seen_by="server", default=None)
+
+
+class Done(Up):
+    """Nothing but the word that it was done."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a silo must know of a run beside its own data: names and numbers."""
+
+    method: str
+    options: Mapping[str, Any]
+    model: Mapping[str, Any]
+    train: Mapping[str, Any]
+    seed: int
+    shape: tuple[int, ...]  # of one sample
+    classes: int  # 0: targets are numbers
+    outputs: int
+    names: tuple[str, ...]  # of the members, in the roster's order
+    sizes: tuple[int, ...]
+    validation: tuple[int, ...]
+    study: str = ""
+
+    @property
+    def training(self) -> Training:
+        """How silos train."""
+        return parse(Training, self.train, "[train]")
+
+    def built(self, device: torch.device | str = "cpu") -> tuple[Method, Model, Roster]:
+        """The method, the model and the roster, the same at every party."""
+        factory, _ = build(self.model, tuple(self.shape), self.outputs)
+        model = Model(factory, self.classes, device)
+        method = make(self.method, self.options)
+        if self.training.buffers == "local":
+            method = local_buffers(method, model)
+        sizes, validation = (torch.tensor(counts, device=model.device) for counts in (self.sizes, self.validation))
+        return method, model, Roster(tuple(self.names), sizes, validation, self.seed)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One question to one silo."""
+
+    kind: Kind
+    silo: str
+    run: str
+    round: int  # counted from 0
+    attempt: int = 0
+    received: int = -1  # the last round of which the server has this silo's reply; -1: none
+    cohort: int = 1  # how many silos are asked
+    splits: tuple[str, ...] = ()
+    guest: bool = False  # it arrived after training: `round` counts its turns
+    job: Job | None = None
+    version: str = coterie.__version__
+    body: bytes = field(default=b"", repr=False)  # a Down
+
+    def head(self) -> str:
+        """Everything but the body, as JSON."""
+        table = asdict(self)
+        del table["body"]
+        return json.dumps(table, sort_keys=True)
+
+    def digest(self) -> str:
+        """The same only for the same question."""
+        return hashlib.sha256(self.head().encode() + b"\0" + self.body).hexdigest()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a silo sends back: an `Up` as bytes, or the reason why nothing leaves it."""
+
+    body: bytes = field(default=b"", repr=False)
+    refusal: str = ""
+
+
+class Lost(Failure):
+    """The silo is there, but its reply is not: worth asking again."""
+
+
+class Transport(Protocol):
+    """How requests reach silos."""
+
+    def exchange(self, requests: Mapping[str, Request], timeout: float) -> dict[str, Answer | Failure]:
+        """An answer or a failure for each silo that is asked."""
+
+
+def request(head: str, body: bytes) -> Request:
+    """A request as it arrived; anything unexpected is refused."""
+    try:
+        table = json.loads(head)
+        job = table.pop("job", None)
+        table["splits"] = tuple(table["splits"])
+        if job is not None:
+            for name in ("shape", "names", "sizes", "validation"):
+                job[name] = tuple(job[name])
+            job = Job(**job)
+        made = Request(**table, job=job, body=body)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadInput(f"a request arrived damaged: {error}") from None
+    if made.kind not in KINDS:
+        raise BadInput(f"a request asks for '{made.kind}', which no silo does; known: {', '.join(KINDS)}")
+    return made

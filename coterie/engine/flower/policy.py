@@ -1,0 +1,97 @@
+"""What a silo allows: `silo.toml`, written by its owner, read before anything is computed or leaves."""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.engine.flower.messages import Request
+from coterie.errors import BadInput
+from coterie.methods import METHODS
+from coterie.options import option, parse
+from coterie.wire import Up
+
+FILE = "silo.toml"
+
+
+class Refused(Exception):
+    """A request that this silo's policy does not allow, and why."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The limits of what this silo does for a coordinator."""
+
+    methods: tuple[str, ...] = option(tuple(METHODS), "methods it takes part in")
+    rounds: int = option(1000, "rounds of a run it takes part in, at most", low=1)
+    fields: tuple[str, ...] = option((), "fields that may leave; none listed: those that the method's page lists")
+    smallest_cohort: int = option(2, "silos that a round must ask, at least", low=1)
+    largest_upload: int = option(1 << 30, "bytes of one answer, at most", low=1)
+
+    def judge(self, request: Request) -> None:
+        """Refuse a request before anything is computed for it."""
+        if request.kind == "declare":
+            return
+        if request.job is None:
+            raise Refused("a request without a job")
+        if request.job.method not in self.methods:
+            raise Refused(f"method '{request.job.method}' is not among those allowed: {', '.join(self.methods)}")
+        if max(request.job.training.rounds, request.round + 1) > self.rounds:
+            raise Refused(f"a run of {request.job.training.rounds} rounds; allowed: {self.rounds}")
+        smallest = self.smallest_cohort
+        if request.kind == "train" and request.cohort < smallest:
+            raise Refused(f"a cohort of {request.cohort}; at least {smallest} silos must be asked")
+
+    def judge_upload(self, up: Up) -> None:
+        """Refuse an upload before it is encoded."""
+        named = up.tensors()
+        outside = [name for name in named if self.fields and name not in self.fields]
+        if outside:
+            raise Refused(f"field '{outside[0]}' may not leave; allowed: {', '.join(self.fields)}")
+        size = sum(t.nbytes for t in named.values())
+        if size > self.largest_upload:
+            raise Refused(f"an upload of {size} bytes; allowed: {self.largest_upload}")
+
+
+def read_policy(folder: Path) -> Policy:
+    """The policy in a silo's folder."""
+    path = folder / FILE
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}; a silo without a policy answers nothing") from None
+    except ValueError as error:
+        raise BadInput(f"{path}: not valid TOML: {error}") from None
+    policy = parse(Policy, table, FILE)
+    unknown = [name for name in policy.methods if name not in METHODS]
+    if unknown:
+        raise BadInput(f"{path} methods: unknown method '{unknown[0]}'; see `coterie methods`")
+    return policy
+
+
+def policy_text() -> str:
+    """A policy file with every limit at its default, and what each means."""
+    names = ",\n".join(
+        "    " + ", ".join(f'"{n}"' for n in list(METHODS)[i : i + 6]) for i in range(0, len(METHODS), 6)
+    )
+    default = Policy()
+    return f"""# What this silo allows. A request outside it is refused, and no bytes leave.
+# The file is read anew for every request.
+
+# Methods it takes part in.
+methods = [
+{names},
+]
+
+# Rounds of a run it takes part in, at most.
+rounds = {default.rounds}
+
+# Fields that may leave, e.g. ["w", "loss", "accuracy", "sizes", "sample", "classes"].
+# None listed: those of the method's page in docs/wire.md, and the measures.
+fields = []
+
+# Silos that a round must ask, at least: in an average of few, one silo's model shows through.
+smallest_cohort = {default.smallest_cohort}
+
+# Bytes of one answer, at most.
+largest_upload = {default.largest_upload}
+"""

@@ -1,0 +1,206 @@
+"""The server's side: an engine whose silos are elsewhere, behind a transport."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from coterie.codec import decode, encode
+from coterie.engine.exchange import Failure, Measures, Replies
+from coterie.engine.flower.messages import Answer, Declared, Done, Job, Lost, Measured, Request, Transport
+from coterie.engine.rows import Model
+from coterie.errors import BadInput
+from coterie.methods.method import Cohort, Method, Roster
+from coterie.wire import Up, stack
+
+U = TypeVar("U", bound=Up)
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a silo said of itself when it joined."""
+
+    sizes: tuple[int, int, int]  # training, validation, test
+    sample: tuple[int, ...]
+    classes: int
+
+
+class Remote:
+    """An engine whose silos answer over a transport."""
+
+    def __init__(
+        self,
+        run: str,
+        job: Job,
+        method: Method,
+        model: Model,
+        transport: Transport,
+        timeout: float = 600.0,
+        retries: int = 2,
+        received: Mapping[str, int] | None = None,
+    ) -> None:
+        self.run, self.job, self.method, self.model, self.transport = run, job, method, model, transport
+        self.timeout, self.retries = timeout, retries
+        self.received = dict(received or {})  # by silo, the last round of which its reply is here
+        self.last: dict[str, str] = {}  # by silo, why it did not reply when last asked; "" when it did
+
+    def train(self, cohort: Cohort, down: Any) -> Replies:
+        names = _names(cohort)
+        blank = Request("train", "", self.run, cohort.round, cohort=len(names), job=self.job)
+        bodies = {name: encode(down.one(place)) for place, name in enumerate(names)}
+        found, failures = self._ask(blank, bodies, self.method.up)
+        came = [place for place, name in enumerate(names) if name in found]
+        for place in came:
+            self.received[names[place]] = cohort.round
+        ups = [found[names[place]].map(lambda t: t.to(self.model.device)) for place in came]
+        ids = cohort.ids[torch.tensor(came, dtype=torch.int64, device=cohort.ids.device)]
+        return Replies(
+            Cohort(ids, cohort.round, cohort.roster),
+            stack(ups) if ups else None,
+            failures,
+            bytes_up=sum(up.nbytes() for up in ups),
+            bytes_down=sum(down.one_nbytes(place) for place in range(len(names))),
+        )
+
+    def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...]) -> Measures:
+        bodies = {name: encode(down.one(place)) for place, name in enumerate(_names(cohort))}
+        blank = Request("measure", "", self.run, cohort.round, cohort=len(bodies), splits=splits, job=self.job)
+        found, _ = self._ask(blank, bodies, Measured)
+        return _measures(cohort, splits, found)
+
+    def personal(self, cohort: Cohort, down: Any) -> None:
+        """Have every silo write its personal model to its own disk; none of them comes here."""
+        bodies = {name: encode(down.one(place)) for place, name in enumerate(_names(cohort))}
+        self._ask(Request("keep", "", self.run, cohort.round, cohort=len(bodies), job=self.job), bodies, Done)
+
+    def private(self) -> None:
+        return None
+
+    def welcome(self, name: str, declared: Declaration, server: Any, splits: tuple[str, ...]) -> Measures | None:
+        """Let a silo arrive after training and keep its model; what that is worth, or None where it went missing."""
+        counts = (torch.tensor([n], device=self.model.device) for n in declared.sizes[:2])
+        roster = Roster((name,), *counts, self.job.seed)
+        cohort = Cohort(torch.zeros(1, dtype=torch.int64, device=self.model.device), 0, roster)
+        down, turn = self.method.host(server, roster, None), 0
+        while True:
+            blank = Request("adapt", "", self.run, turn, guest=True, received=turn - 1, job=self.job)
+            blobs, _ = self._blobs(blank, {name: encode(down.one(0))})
+            if name not in blobs:
+                return None
+            if not safetensors.torch.load(blobs[name]):
+                break
+            up = decode(self.method.up, blobs[name]).map(lambda t: t.to(self.model.device))
+            down, turn = self.method.host(server, roster, up), turn + 1
+        self.received[name] = turn
+        last = Request("measure", "", self.run, turn, guest=True, splits=splits, job=self.job)
+        found, _ = self._ask(last, {name: encode(down.one(0))}, Measured)
+        self._ask(replace(last, kind="keep"), {name: encode(down.one(0))}, Done)
+        return _measures(cohort, splits, found) if found else None
+
+    def _ask(
+        self, blank: Request, bodies: Mapping[str, bytes], kind: type[U]
+    ) -> tuple[dict[str, U], dict[str, Failure]]:
+        """Answers as records; one that is not such a record is a failure."""
+        blobs, failures = self._blobs(blank, bodies)
+        found = dict[str, U]()
+        for name, blob in blobs.items():
+            try:
+                found[name] = _checked(decode(kind, blob), next(iter(found.values()), None))
+            except BadInput as error:
+                failures[name] = Failure(str(error))
+        for name in bodies:
+            self.last[name] = failures[name].reason if name in failures else ""
+        return found, failures
+
+    def _blobs(self, blank: Request, bodies: Mapping[str, bytes]) -> tuple[dict[str, bytes], dict[str, Failure]]:
+        """Ask, and ask again those whose reply was lost."""
+        return ask(self.transport, blank, bodies, self.timeout, self.retries, self.received)
+
+
+def ask(
+    transport: Transport,
+    blank: Request,
+    bodies: Mapping[str, bytes],
+    timeout: float,
+    retries: int,
+    received: Mapping[str, int],
+) -> tuple[dict[str, bytes], dict[str, Failure]]:
+    """The same request to several silos; lost replies are asked for again, under the next attempt's number."""
+    blobs, failures = dict[str, bytes](), dict[str, Failure]()
+    open_ = list(bodies)
+    for attempt in range(1 + retries):
+        requests = {
+            name: replace(
+                blank,
+                silo=name,
+                attempt=attempt,
+                received=blank.received if blank.kind == "adapt" else received.get(name, -1),
+                body=bodies[name],
+            )
+            for name in open_
+        }
+        answers = transport.exchange(requests, timeout)
+        open_ = []
+        for name in requests:
+            answer = answers.get(name, Lost("no answer"))
+            if isinstance(answer, Answer) and not answer.refusal:
+                blobs[name] = answer.body
+                failures.pop(name, None)
+            else:
+                reason = f"refused: {answer.refusal}" if isinstance(answer, Answer) else answer.reason
+                failures[name] = Failure(reason)
+                if isinstance(answer, Lost):
+                    open_.append(name)
+        if not open_:
+            break
+    return blobs, failures
+
+
+def declarations(
+    transport: Transport, run: str, names: list[str], timeout: float
+) -> tuple[dict[str, Declaration], dict[str, Failure]]:
+    """What silos say of themselves."""
+    blobs, failures = ask(transport, Request("declare", "", run, 0), dict.fromkeys(names, b""), timeout, 1, {})
+    found = {}
+    for name, blob in blobs.items():
+        try:
+            up = decode(Declared, blob)
+            train, validation, test = up.sizes[0].tolist()
+            found[name] = Declaration((train, validation, test), tuple(up.sample[0].tolist()), int(up.classes[0]))
+        except (BadInput, ValueError, IndexError) as error:
+            failures[name] = Failure(str(error))
+    return found, failures
+
+
+def _measures(cohort: Cohort, splits: tuple[str, ...], found: Mapping[str, Measured]) -> Measures:
+    values: dict[tuple[str, str], np.ndarray] = {}
+    for place, name in enumerate(_names(cohort)):
+        for measure, told in found[name].tensors().items() if name in found else ():
+            for split, value in zip(splits, told[0].tolist(), strict=True):
+                values.setdefault((split, measure), np.full(len(cohort.ids), np.nan))[place] = value
+    return Measures(cohort, values)
+
+
+def _names(cohort: Cohort) -> list[str]:
+    return [cohort.roster.names[i] for i in cohort.ids.tolist()]
+
+
+def _checked(up: U, other: U | None) -> U:
+    """Refuse an upload that is not one row, or not like the others."""
+    mine = up.tensors()
+    like = mine if other is None else other.tensors()
+    for name, tensor in mine.items():
+        expected = like.get(name)
+        if expected is None or tensor.ndim == 0 or len(tensor) != 1 or _kind(tensor) != _kind(expected):
+            raise BadInput(f"its upload '{name}' is {tuple(tensor.shape)}, not like the others'")
+    if mine.keys() != like.keys():
+        raise BadInput("its upload lacks fields that the others have")
+    return up
+
+
+def _kind(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.dtype, tensor.shape

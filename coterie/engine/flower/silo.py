@@ -1,0 +1,172 @@
+"""The silo's side: one request in, one answer out, by the very code that a simulation runs on all its rows."""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import coterie
+from coterie.codec import decode, encode_up
+from coterie.engine.flower.ledger import Ledger
+from coterie.engine.flower.messages import Answer, Declared, Done, Job, Measured, Request
+from coterie.engine.flower.own import own_silo
+from coterie.engine.flower.policy import Refused, read_policy
+from coterie.engine.flower.vault import Vault
+from coterie.engine.solver import optimizer
+from coterie.engine.store import Store
+from coterie.engine.task import Task
+from coterie.errors import BadInput
+from coterie.export import save_models
+from coterie.federation import pick_device
+from coterie.methods.method import Method, Model, Roster
+from coterie.wire import Up
+
+EVENTS = "events.log"
+
+
+class SiloSide:
+    """One silo: its folder (policy, ledger, private state, models) and its data."""
+
+    def __init__(self, name: str, folder: Path, data: Path, device: str = "auto") -> None:
+        self.name, self.folder, self.data, self.device = name, folder, data, device
+
+    def answer(self, request: Request) -> Answer:
+        """Answer a request once; a refusal says why, and no bytes leave."""
+        with self._alone():
+            try:
+                self._judge(request)
+                vault = self._vault(request)
+                body = vault.answered(request.kind, request.digest())
+                if body is not None:
+                    return Answer(body)
+                up, expected = self._computed(request, vault)
+                if type(up) is not expected:
+                    raise Refused(f"a {type(up).__name__} may not leave, only a {expected.__name__}")
+                read_policy(self.folder).judge_upload(up)
+                body = encode_up(up)
+                vault.answer(request.kind, request.digest(), body)
+                Ledger(self.folder).record(request, up)
+            except (Refused, BadInput) as error:
+                self.note(f"refused {request.kind} of run {request.run}, round {request.round + 1}: {error}")
+                return Answer(refusal=str(error))
+            self.note(f"answered {request.kind} of run {request.run}, round {request.round + 1}: {len(body)} bytes")
+            return Answer(body)
+
+    def note(self, what: str) -> None:
+        """Write a line for whoever looks after this silo."""
+        with (self.folder / EVENTS).open("a", encoding="utf-8") as file:
+            file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {what}\n")
+
+    def _judge(self, request: Request) -> None:
+        if request.version != coterie.__version__:
+            raise Refused(
+                f"the coordinator runs coterie {request.version}, this silo {coterie.__version__}; install the same"
+            )
+        if request.silo != self.name:
+            raise Refused(f"a request for silo '{request.silo}' reached '{self.name}'")
+        read_policy(self.folder).judge(request)
+
+    def _vault(self, request: Request) -> Vault:
+        return Vault(self.folder / "state", request.run + (".guest" if request.guest else ""))
+
+    @torch.no_grad()
+    def _computed(self, request: Request, vault: Vault) -> tuple[Up, type[Up]]:
+        silo, classes = own_silo(self.name, self.data)
+        if request.job is None:
+            sizes = [len(silo.train), len(silo.validation), len(silo.test)]
+            sample, label = silo.train.x.shape[1:], silo.train.y.shape[1:]
+            # The shape of a target of numbers follows that of a sample; classes tell where one ends.
+            shape = torch.tensor([[*sample, *(label if classes == 0 else ())]], dtype=torch.int64)
+            return Declared(sizes=torch.tensor([sizes]), sample=shape, classes=torch.tensor([classes])), Declared
+        job = request.job
+        if tuple(silo.train.x.shape[1:]) != tuple(job.shape) or classes > max(job.classes, 0):
+            raise BadInput(
+                f"this silo's samples are {silo.train.x.shape[1:]} with labels below {classes}, "
+                f"the run's {tuple(job.shape)} with labels below {job.classes}"
+            )
+        method, model, roster = job.built(pick_device(self.device))
+        store = Store([silo], model.device, model.dtype)
+        model.probe(store["train"].x[:2])
+        task = _task(job, model, store, job.training.rounds - 1 if request.guest else request.round)
+        template = self._template(method, model, roster, store, request.guest)
+        vault.settle(request.received)
+        down = decode(method.down, request.body).map(lambda t: t.to(model.device))
+        if request.kind == "adapt":
+            before = None if request.round == 0 else vault.load(template).map(lambda t: t.to(model.device))
+            told, kept = method.adapt(task, down, before)
+            vault.keep(kept, request.round)
+            return (Done(), Done) if told is None else (told, method.up)
+        private: Any = vault.load(template).map(lambda t: t.to(model.device))
+        if request.kind == "train":
+            state = task.run(method.step, method.begin(task, down, private), "train")
+            up, kept = method.end(task, state, down, private)
+            vault.keep(kept, request.round)
+            return up, method.up
+        if request.kind == "measure":
+            return measured(task, method, down, private, request.splits), Measured
+        about = {"method": job.method, "study": job.study, "round": request.received + 1, "seed": job.seed}
+        about |= {"run": request.run, "model": dict(job.model), "shape": list(job.shape), "outputs": job.outputs}
+        folder = self.folder / "models" / vault.folder.name
+        save_models(folder, model.layout, method.personal(task, down, private), [self.name], about)
+        return Done(), Done
+
+    def _template(self, method: Method, model: Model, roster: Roster, store: Store, guest: bool) -> Any:
+        """What this silo keeps before its first round; of a guest only its type matters."""
+        if guest:
+            counts = (torch.from_numpy(store[s].count).to(model.device) for s in ("train", "validation"))
+            roster = Roster((self.name,), *counts, roster.seed)
+        elif self.name not in roster.names:
+            raise BadInput(f"'{self.name}' is not among the members of this run: {', '.join(roster.names)}")
+        place = torch.tensor([roster.names.index(self.name)], device=model.device)
+        return method.enroll(roster, model, place)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One process at a time: a message may be handled while the one before it is still dying."""
+        with (self.folder / ".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def measured(task: Task, method: Method, down: Any, private: Any, splits: tuple[str, ...]) -> Measured:
+    """What one silo's models are worth, as it may leave; a split without samples is NaN."""
+    values: dict[str, torch.Tensor] = {}
+    models = {"": method.personal(task, down, private), "_cloud": method.cloud(task, down, private)}
+    for suffix, predictor in models.items():
+        for place, split in enumerate(splits if predictor is not None else ()):
+            for name, value in task.measure(predictor, split).items():
+                empty = torch.full((1, len(splits)), torch.nan, dtype=torch.float64)
+                values.setdefault(name + suffix, empty)[:, place] = value.double().cpu()
+    return Measured(**values)
+
+
+def _task(job: Job, model: Model, store: Store, round: int) -> Task:
+    t = job.training
+    return Task(
+        model,
+        store,
+        torch.zeros(1, dtype=torch.int64, device=model.device),
+        optimizer(t.optimizer, t.momentum, t.weight_decay),
+        t.batch_size,
+        t.local_epochs,
+        t.lr_at(round),
+        round,
+        job.seed,
+    )
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    """A party's settings, as `coterie federation new` wrote them."""
+    path = folder / "settings.json"
+    try:
+        table: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        return table
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}; give a folder that `coterie federation new` made") from None
+    except ValueError as error:
+        raise BadInput(f"{path}: damaged ({error}); take it from the folder that the coordinator sent") from None

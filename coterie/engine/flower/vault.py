@@ -1,0 +1,116 @@
+"""What a silo keeps on its disk: its private state, the committed version and the tentative one of a reply under way.
+
+A reply that the server never got must leave no trace. So training writes a tentative version, and the next request,
+which names the last round the server has received, decides: that round is committed, any other is rolled back.
+"""
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import safetensors.torch
+from safetensors import SafetensorError, safe_open
+
+from coterie.codec import encode
+from coterie.errors import BadInput
+from coterie.export import file_name
+from coterie.wire import Private, Record
+
+COMMITTED, TENTATIVE = "committed.safetensors", "tentative.safetensors"
+
+
+class Vault:
+    """One silo's private state in one run."""
+
+    def __init__(self, folder: Path, run: str) -> None:
+        self.folder = folder / file_name(run)
+
+    def settle(self, received: int) -> None:
+        """Commit the tentative version if the server has that round's reply, roll it back otherwise."""
+        tentative = self.round(TENTATIVE)
+        if tentative is not None:
+            if tentative == received:
+                (self.folder / TENTATIVE).replace(self.folder / COMMITTED)
+            else:
+                (self.folder / TENTATIVE).unlink()
+            _sync(self.folder)
+        committed = self.round(COMMITTED)
+        if (-1 if committed is None else committed) != received:
+            kept = "no state" if committed is None else f"the state after round {committed + 1}"
+            raise BadInput(
+                f"the server counts on the state after round {received + 1}, this silo's disk has {kept} of this run; "
+                "restore its folder from a backup or start a new run"
+            )
+
+    def load(self, template: Private) -> Private:
+        """The committed private state; before the first round the template is that."""
+        path = self.folder / COMMITTED
+        if not path.exists():
+            return template
+        try:
+            return _rebuilt(template, safetensors.torch.load(path.read_bytes()), path)
+        except (SafetensorError, TypeError, KeyError) as error:
+            raise BadInput(f"{path}: damaged ({error}); restore it from a backup") from None
+
+    def keep(self, private: Private, round: int) -> None:
+        """Write the tentative version of a round."""
+        named = safetensors.torch.load(encode(private))
+        write_whole(self.folder / TENTATIVE, safetensors.torch.save(named, {"round": str(round)}))
+
+    def round(self, which: str) -> int | None:
+        """The round after which a version was kept; None where there is none."""
+        path = self.folder / which
+        if not path.exists():
+            return None
+        try:
+            with safe_open(path, "pt") as file:  # type: ignore[no-untyped-call]
+                return int(file.metadata()["round"])
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise BadInput(f"{path}: damaged ({error}); restore it from a backup") from None
+
+    # Requests are answered once: the same question again gets the same bytes again.
+
+    def answered(self, kind: str, digest: str) -> bytes | None:
+        """The answer already given to this very request."""
+        path = self.folder / f"answer-{kind}"
+        with suppress(OSError, ValueError):
+            head, _, body = path.read_bytes().partition(b"\n")
+            if json.loads(head)["request"] == digest:
+                return body
+        return None
+
+    def answer(self, kind: str, digest: str, body: bytes) -> None:
+        """Remember an answer."""
+        write_whole(self.folder / f"answer-{kind}", json.dumps({"request": digest}).encode() + b"\n" + body)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that after a crash it is there whole, old or new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".part")
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _rebuilt(template: Private, named: dict[str, object], path: Path) -> Private:
+    """A record of the template's type, and of its inner records' types, with these tensors."""
+    made: dict[str, object] = {name: value for name, value in named.items() if "." not in name}
+    for name, value in vars(template).items():
+        if isinstance(value, Record):
+            inner = {key.removeprefix(f"{name}."): t for key, t in named.items() if key.startswith(f"{name}.")}
+            assert isinstance(value, Private)
+            made[name] = _rebuilt(value, inner, path)
+    return type(template)(**made)
