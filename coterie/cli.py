@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from coterie import data_commands
 from coterie.errors import BadInput
 
 app = typer.Typer(
@@ -105,19 +106,7 @@ def list_studies(name: Annotated[str | None, typer.Argument(help="a study, to pr
     console.print(table)
 
 
-@app.command()
-def data(name: Annotated[str | None, typer.Argument(help="a data set, for its details")] = None) -> None:
-    """The data sets.
-
-    With NAME one of them: size, licence, options.
-    """
-    from coterie.describe import data_page, data_table
-
-    console = Console()
-    if name is None:
-        data_table(console)
-    else:
-        data_page(name, console)
+app.add_typer(data_commands.app, name="data")
 
 
 def _into(table: dict[str, Any], key: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from coterie import toml
-from coterie.data.catalog import CATALOG, describe_options
+from coterie.data import cache
+from coterie.data.catalog import CATALOG, canonical, describe_options
 from coterie.data.catalog import resolved as resolved_data
+from coterie.data.sources import BY_HAND, FORMS, SOURCES
 from coterie.data.splits import SPLITS
-from coterie.errors import BadInput, nearest
 from coterie.methods.method import Method
 from coterie.options import Option, describe, resolved
 from coterie.wire import Record
@@ -62,31 +63,52 @@ def fields_table(record: type[Record]) -> Table:
 
 
 def data_table(console: Console) -> None:
-    """Every data set in a line."""
+    """Every data set in a line, and where the files of those at hand are."""
     table = Table(box=None, pad_edge=False)
-    for heading in ("data set", "what it is", "samples", "classes", "shape", "licence"):
-        table.add_column(heading, no_wrap=heading == "data set")
+    for heading in ("data set", "what it is", "samples", "classes", "licence", "at hand"):
+        table.add_column(heading, no_wrap=heading in ("data set", "at hand"))
+    places = {name: cache.place(name) for name in FORMS}
     for name, entry in CATALOG.items():
         size = f"{entry.size:,}" if entry.size else "-"
         classes = str(entry.classes) if entry.classes is not None else "-"
-        shape = "×".join(map(str, entry.shape)) or "-"
-        table.add_row(f"[bold]{name}[/]", entry.title, size, classes, shape, entry.licence)
+        here = "-" if name == "npz" else "yes" if name not in FORMS or places[name] else "no"
+        table.add_row(f"[bold]{name}[/]", entry.title, size, classes, entry.licence, here)
     console.print(table)
+    console.print(f"\nFiles are kept in {escape(str(cache.root()))}", highlight=False, soft_wrap=True)
+    for name, place in places.items():
+        if place is not None:
+            console.print(f"{name}: {escape(str(place))}", highlight=False, soft_wrap=True)
+    console.print("`coterie data fetch NAME` gets one, `coterie data import NAME PATH` takes files on disk")
 
 
 def data_page(name: str, console: Console) -> None:
     """One data set and the options of its `[data]` table."""
-    if name not in CATALOG:
-        raise BadInput(f"unknown data set '{name}'; {nearest(name, CATALOG)}")
+    name = canonical(name)
     entry, given = CATALOG[name], resolved_data(name, {})
     console.print(f"[bold]{name}[/]: {escape(entry.title)}")
     console.print(f"[dim]{escape(entry.licence)}; {escape(entry.source)}[/]\n")
+    if name in FORMS:
+        files_page(name, console)
     if "split" in given:
         others = ", ".join(each for each in SPLITS if each != entry.split)
         console.print(
             f"[bold]split[/] = {toml.value(entry.split)} [dim](or {others}: each with options of its own)[/]\n"
         )
     console.print(options_table([replace(o, default=given.get(o.name, o.default)) for o in describe_options(name)]))
+
+
+def files_page(name: str, console: Console) -> None:
+    """Whether the files of a set are at hand, and where they come from."""
+    place = cache.place(name)
+    if place is not None:
+        console.print(f"[bold]at hand[/] in {escape(str(place))}", highlight=False, soft_wrap=True)
+    elif name in SOURCES:
+        console.print(f"[bold]not at hand[/]: `coterie data fetch {name}`, or `coterie data import {name} PATH`")
+    elif name in BY_HAND:
+        console.print(f"[bold]not at hand[/]: {escape(BY_HAND[name])}", highlight=False, soft_wrap=True)
+    for file in SOURCES.get(name, ()):
+        console.print(f"[dim]{file.urls[0]} {file.checksum}[/]", highlight=False, soft_wrap=True)
+    console.print()
 
 
 def as_written(value: Any) -> str:

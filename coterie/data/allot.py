@@ -8,6 +8,16 @@ import numpy as np
 
 from coterie.data.silo import Array, Indices, Pool, Share
 from coterie.errors import BadInput
+from coterie.options import option
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What a silo keeps for validation and test, and how much it trains on at most."""
+
+    test_share: float = option(0.2, "share of a silo's samples held out to test on", above=0, below=1)
+    validation: float = option(0.2, "validation samples, as a share of the training samples", low=0, below=1)
+    keep: int | None = option(None, "training samples a silo keeps at most (scarce data)", low=1)
 
 
 @dataclass(frozen=True)
@@ -60,20 +70,14 @@ def stock(labels: Indices, classes: int, rng: np.random.Generator) -> list[Indic
     return [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
 
 
-def hold_out(
-    holdings: Sequence[Indices],
-    labels: Array,
-    *,
-    split: str,
-    test_share: float,
-    validation: float,
-    rng: np.random.Generator,
-    keep: int | None = None,
+def held_out(
+    holdings: Sequence[Indices], labels: Array, split: str, options: HeldOut, rng: np.random.Generator
 ) -> Split:
     """Cut each silo's samples into train, validation and test, all with the silo's own class proportions."""
+    validation, keep = options.validation, options.keep
     tests, trains, spares = [], [], []
     for held in holdings:
-        test, rest = carve(held, labels, portion(test_share, len(held)), rng)
+        test, rest = carve(held, labels, portion(options.test_share, len(held)), rng)
         train, spare = carve(rest, labels, len(rest) if keep is None else min(keep, len(rest)), rng)
         tests.append(test)
         trains.append(train)

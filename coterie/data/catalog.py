@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from coterie.data import sets
+from coterie.data.corrupt import Dirty, Subsample, dirtied, dirty_silos, subsampled
 from coterie.data.silo import Pool, Silo, check_finite, check_silos, deal
 from coterie.data.splits import SPLITS, split
 from coterie.data.synthetic import Synthetic, generate
@@ -30,7 +31,16 @@ class Embedded:
 class OnDisk:
     """A set the user has the files of."""
 
-    path: str = option("", "the folder of its official files, or the .npz archive")
+    path: str = option("", "the folder of its official files, or the .npz archive; none: where fetched ones are kept")
+
+
+@dataclass(frozen=True)
+class Speeches:
+    """A text with speaking roles."""
+
+    path: str = option("", "the text; none: where a fetched one is kept")
+    window: int = option(80, "characters a sample has, to tell the next one from", low=1)
+    stride: int = option(1, "characters from one sample of a role to its next; 1: every character is to be told", low=1)
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,7 @@ class Entry:
     licence: str
     source: str
     options: type[Any] = OnDisk
-    pool: Callable[[str], Pool] | None = None  # None: generated silo by silo
+    pool: Callable[[Any], Pool] | None = None  # from `options`; None: generated silo by silo
     split: str = "iid"
     split_options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -58,6 +68,7 @@ class Federated:
     name: str
     note: str
     groups: list[int]  # of each silo
+    dirty: list[bool]  # whether some of a silo's training labels were replaced
 
 
 @dataclass(frozen=True)
@@ -68,8 +79,11 @@ class Plan:
     own: Any
     split: str | None
     split_options: Any
+    subsample: Subsample | None  # None: generated, so no more is made than is used
+    dirty: Dirty
 
 
+ALIASES = {"fmnist": "fashion-mnist"}
 _IDX = "four official IDX files in `path`, gzipped or not"
 _MED = "the official MedMNIST .npz in `path`"
 _BIN = "the official binary files in `path`, or an .npz archive"
@@ -77,37 +91,47 @@ _BIN = "the official binary files in `path`, or an .npz archive"
 CATALOG: dict[str, Entry] = {
     "digits": Entry(
         "Optical recognition of handwritten digits", 10, (1, 8, 8), 1797, "CC BY 4.0", "comes with scikit-learn",
-        Embedded, lambda _: sets.digits(), "groups",
+        Embedded, lambda o: sets.digits(), "groups",
         {"silos": 20, "groups": 5, "sizes": (40, 35, 30, 25, 20), "dominating": "even", "test": 30},
     ),
     "mnist": Entry(
         "MNIST", 10, (1, 28, 28), 70000, "CC BY-SA 3.0", _IDX,
-        OnDisk, lambda path: sets.idx("mnist", path, 10), "groups", {"preset": "amp-mnist"},
+        OnDisk, lambda o: sets.idx("mnist", o.path, 10), "groups", {"preset": "amp-mnist"},
     ),
     "fashion-mnist": Entry(
         "Fashion-MNIST", 10, (1, 28, 28), 70000, "MIT", f"{_IDX}, or Debian's dataset-fashion-mnist",
-        OnDisk, lambda path: sets.idx("fashion-mnist", path, 10), "groups", {"preset": "amp-fmnist"},
+        OnDisk, lambda o: sets.idx("fashion-mnist", o.path, 10), "groups", {"preset": "amp-fmnist"},
     ),
     "emnist": Entry(
         "EMNIST by-class", 62, (1, 28, 28), 814255, "not stated; derived from NIST SD 19", _IDX, OnDisk,
-        lambda path: sets.idx("emnist", path, 62, ("emnist-byclass-train", "emnist-byclass-test")),
+        lambda o: sets.idx("emnist", o.path, 62, ("emnist-byclass-train", "emnist-byclass-test")),
         "groups", {"preset": "amp-emnist"},
     ),
     "cifar10": Entry(
         "CIFAR-10", 10, (3, 32, 32), 60000, "not stated; research use", _BIN,
-        OnDisk, lambda path: sets.cifar("cifar10", path, 10), "dirichlet", {"silos": 80, "alpha": 0.4},
+        OnDisk, lambda o: sets.cifar("cifar10", o.path, 10), "dirichlet", {"silos": 80, "alpha": 0.4},
     ),
     "cifar100": Entry(
         "CIFAR-100", 100, (3, 32, 32), 60000, "not stated; research use", _BIN,
-        OnDisk, lambda path: sets.cifar("cifar100", path, 100), "groups", {"preset": "amp-cifar100"},
+        OnDisk, lambda o: sets.cifar("cifar100", o.path, 100), "groups", {"preset": "amp-cifar100"},
     ),
     "organamnist": Entry(
         "OrganAMNIST (MedMNIST v2)", 11, (1, 28, 28), 58830, "CC BY 4.0", _MED,
-        OnDisk, lambda path: sets.npz("organamnist", path, 11), "shards",
+        OnDisk, lambda o: sets.npz("organamnist", o.path, 11), "shards",
     ),
     "pathmnist": Entry(
         "PathMNIST (MedMNIST v2)", 9, (3, 28, 28), 107180, "CC BY 4.0", _MED,
-        OnDisk, lambda path: sets.npz("pathmnist", path, 9), "shards",
+        OnDisk, lambda o: sets.npz("pathmnist", o.path, 9), "shards",
+    ),
+    "femnist": Entry(
+        "Federated EMNIST, by writer (LEAF)", 62, (1, 28, 28), 805263, "not stated; derived from NIST SD 19",
+        "LEAF's JSON files by `coterie data import`, or an .npz archive with x, y and owner in `path`",
+        OnDisk, lambda o: sets.npz("femnist", o.path, 62), "natural",
+    ),
+    "shakespeare": Entry(
+        "Shakespeare excerpt by speaking role, next character", 100, (), None, "public domain",
+        "the text known as tinyshakespeare, or any with a role's name and a colon above each speech, in `path`",
+        Speeches, lambda o: sets.speeches("shakespeare", o.path, o.window, o.stride), "natural", {"min_samples": 1000},
     ),
     "synthetic": Entry(
         "Mixture of linear components (Marfoq et al. 2021)", 2, (150,), None, "generated", "generated from the seed",
@@ -115,7 +139,7 @@ CATALOG: dict[str, Entry] = {
     ),
     "npz": Entry(
         "Your own arrays", None, (), None, "yours", "an .npz archive: x and y, or x_train … y_test",
-        OnDisk, lambda path: sets.npz("npz", path),
+        OnDisk, lambda o: sets.npz("npz", o.path),
     ),
 }  # fmt: skip
 
@@ -123,20 +147,23 @@ CATALOG: dict[str, Entry] = {
 def load(name: str, options: Mapping[str, Any], seed: int, where: str = "[data]") -> Federated:
     """The silos a `[data]` table describes."""
     plan = _plan(name, options, where)
-    entry, rng = CATALOG[name], generator(seed, "split", name)
-    if entry.pool is None:
+    rng = generator(seed, "split", plan.name)
+    if plan.subsample is None:
         silos, _ = generate(plan.own, rng)
-        federated = Federated(silos, 2, name, "generated; every sample has its label", [0] * len(silos))
+        classes, note, groups = 2, "generated; every sample has its label", [0] * len(silos)
     else:
-        pool = entry.pool(getattr(plan.own, "path", ""))
-        if entry.shape and pool.x.shape[1:] != entry.shape:
-            raise BadInput(f"{where} {name}: samples are {pool.x.shape[1:]}, expected {entry.shape}; check `path`")
-        check_finite(pool.x, f"{where} {name} inputs")  # here, where a sample's number is its place in the file
+        pool = subsampled(_pool(plan, where), plan.subsample, seed)
         result = split(pool, plan.split_options, rng)
+        silos, classes, note = deal(pool, result.shares), pool.classes, VALIDATION[result.validation_from]
         groups = [share.group for share in result.shares]
-        federated = Federated(deal(pool, result.shares), pool.classes, name, VALIDATION[result.validation_from], groups)
-    check_silos(federated.silos, federated.classes)
-    return federated
+    check_silos(silos, classes)
+    silos = dirtied(silos, classes, plan.dirty, seed)
+    return Federated(silos, classes, plan.name, note, groups, dirty_silos(len(silos), plan.dirty.dirty, seed))
+
+
+def read(name: str, options: Mapping[str, Any], where: str = "[data]") -> Pool:
+    """A set as one pool, before it is shared out; of `options` only its own count."""
+    return _pool(_plan(name, options, where), where)
 
 
 def resolved(name: str, options: Mapping[str, Any], where: str = "[data]") -> dict[str, Any]:
@@ -145,46 +172,70 @@ def resolved(name: str, options: Mapping[str, Any], where: str = "[data]") -> di
     table = {"name": plan.name, **written(plan.own)}
     if plan.split is not None:
         table |= {"split": plan.split, **written(plan.split_options)}
+    table |= written(plan.dirty) | (written(plan.subsample) if plan.subsample is not None else {})
     return {key: _lists(value) for key, value in table.items()}
+
+
+def canonical(name: str) -> str:
+    """A set's name in the catalog, for that or for another name it goes by."""
+    known = ALIASES.get(name, name)
+    if known not in CATALOG:
+        raise BadInput(f"unknown data set '{name}'; {nearest(name, CATALOG)}")
+    return known
 
 
 def describe_options(name: str, split_name: str | None = None) -> list[Option]:
     """The options a set's `[data]` table takes with this split, or with its default one."""
     entry = CATALOG[name]
-    own = describe(entry.options)
-    return own if entry.pool is None else own + describe(SPLITS[split_name or entry.split][0])
+    of_split = [] if entry.pool is None else describe(SPLITS[split_name or entry.split][0])
+    always = describe(Dirty) + ([] if entry.pool is None else describe(Subsample))
+    return describe(entry.options) + of_split + always
+
+
+def _pool(plan: Plan, where: str) -> Pool:
+    entry = CATALOG[plan.name]
+    if entry.pool is None:
+        raise BadInput(f"data set {plan.name}: it is generated silo by silo")
+    pool = entry.pool(plan.own)
+    if entry.shape and pool.x.shape[1:] != entry.shape:
+        raise BadInput(f"{where} {plan.name}: samples are {pool.x.shape[1:]}, expected {entry.shape}; check `path`")
+    check_finite(pool.x, f"{where} {plan.name} inputs")  # here, where a sample's number is its place in the file
+    return pool
 
 
 def _plan(name: str, options: Mapping[str, Any], where: str) -> Plan:
-    if name not in CATALOG:
-        raise BadInput(f"{where} name: unknown data set '{name}'; {nearest(name, CATALOG)}")
-    if options.get("name", name) != name:
+    try:
+        name, said = canonical(name), canonical(options.get("name", name))
+    except BadInput as error:
+        raise BadInput(f"{where} name: {error}") from None
+    if said != name:
         raise BadInput(f"{where} name: '{options['name']}' and '{name}' are both asked for; give one")
     entry = CATALOG[name]
     table = {key: value for key, value in options.items() if key != "name"}
+    dirty = parse(Dirty, _taken(table, Dirty), where)
     if entry.pool is None:
         if "split" in table:
             raise BadInput(f"{where} split: {name} is generated silo by silo and takes no split; remove it")
-        return Plan(name, parse(entry.options, table, where), None, None)
+        return Plan(name, parse(entry.options, table, where), None, None, None, dirty)
 
+    subsample = parse(Subsample, _taken(table, Subsample), where)
     rule = table.pop("split", entry.split)
     if rule not in SPLITS:
         raise BadInput(f"{where} split: unknown split {rule!r}; {nearest(str(rule), SPLITS)}")
     schema = SPLITS[rule][0]
-    own, of_split = _keys(entry.options), _keys(schema)
+    own, of_split = _taken(table, entry.options), _taken(table, schema)
     for key in table:
-        if key not in own | of_split:
-            known = nearest(str(key), own | of_split | {"name", "split"})
-            raise BadInput(f"{where}: unknown key '{key}' for {name} with split = \"{rule}\"; {known}")
-    chosen = {key: value for key, value in table.items() if key in of_split}
+        always = {"name", "split"} | _keys(Dirty) | _keys(Subsample)
+        known = nearest(str(key), _keys(entry.options) | _keys(schema) | always)
+        raise BadInput(f"{where}: unknown key '{key}' for {name} with split = \"{rule}\"; {known}")
     if rule == entry.split:
-        chosen = _defaults(entry.split_options, chosen) | chosen
-    return Plan(
-        name,
-        parse(entry.options, {key: value for key, value in table.items() if key in own}, where),
-        rule,
-        parse(schema, chosen, where),
-    )
+        of_split = _defaults(entry.split_options, of_split) | of_split
+    return Plan(name, parse(entry.options, own, where), rule, parse(schema, of_split, where), subsample, dirty)
+
+
+def _taken(table: dict[str, Any], schema: type[Any]) -> dict[str, Any]:
+    """The keys of a schema, taken out of the table."""
+    return {key: table.pop(key) for key in _keys(schema) if key in table}
 
 
 def _defaults(defaults: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def download(file: File, target: Path, watch: Watch, pause: Callable[[float], An
                 if not matches(part, file.checksum):
                     part.unlink()
                     raise _Again("what arrived is not what was published (its checksum differs)")
-                os.replace(part, target)
+                part.replace(target)
                 return
             except _Again as error:
                 reason = str(error)

@@ -28,6 +28,7 @@ class Groups:
     dominant: float = option(0.8, "share of a silo's samples that is of its dominating classes", low=0, high=1)
     test: int = option(100, "test samples of a silo", low=1)
     validation: float = option(0.2, "validation samples, as a share of the training samples", low=0, below=1)
+    keep: int | None = option(None, "training samples a silo keeps at most (scarce data)", low=1)
 
     def __post_init__(self) -> None:
         try:
@@ -44,7 +45,7 @@ def groups(pool: Pool, options: Groups, rng: np.random.Generator) -> Split:
     labels = labels_of(pool, "groups")
     dominates = np.stack([np.isin(np.arange(pool.classes), block) for block in _blocks(pool, options)])
     group_of = np.repeat(np.arange(options.groups), options.members)
-    sizes = [options.sizes[g] for g in group_of]
+    sizes = [min(options.sizes[g], options.keep or options.sizes[g]) for g in group_of]
 
     def draw(totals: list[int]) -> Indices:
         """How many of each class each silo gets: (silos, classes)."""

@@ -4,17 +4,15 @@ from pathlib import Path
 
 import numpy as np
 
+from coterie.data import cache
 from coterie.data.arrays import beside, class_labels, join, model_inputs, pixels
 from coterie.data.idx import read_idx
 from coterie.data.npz import read_npy, read_npz
 from coterie.data.silo import Pool
+from coterie.data.sources import BY_HAND, FORMS, SOURCES, SPEECHES
+from coterie.data.text import roles
 from coterie.errors import BadInput
 
-DEBIAN = Path("/usr/share/datasets")
-CIFAR_FILES = {
-    "cifar10": (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"),
-    "cifar100": ("train.bin", "test.bin"),
-}
 LAYOUTS = (  # how archives name their arrays: inputs and labels of each part
     (("x", "y"),),
     (("x_train", "y_train"), ("x_test", "y_test")),
@@ -36,7 +34,9 @@ def digits() -> Pool:
 
 def idx(name: str, path: str, classes: int, stems: tuple[str, str] = ("train", "t10k")) -> Pool:
     """MNIST and its family, from the folder with the four official files (and who wrote what, if it is there)."""
-    folder = _folder(name, path)
+    folder = _path(name, path)
+    if _is_archive(name, folder):
+        return npz(name, str(folder), classes)
     images, labels, writers = [], [], []
     for stem, part in zip(stems, ("train", "test"), strict=True):
         images.append(read_idx(_plain_or_gz(folder, f"{stem}-images-idx3-ubyte")))
@@ -87,11 +87,11 @@ def npz(name: str, path: str, classes: int | None = None) -> Pool:
 def cifar(name: str, path: str, classes: int) -> Pool:
     """CIFAR-10 or CIFAR-100, from its official binary files or from an .npz archive."""
     folder = _path(name, path)
-    if folder.suffix == ".npz":
-        return npz(name, path, classes)
+    if _is_archive(name, folder):
+        return npz(name, str(folder), classes)
     head = 1 if name == "cifar10" else 2  # bytes before the pixels: class, or super-class and class
     parts = []
-    for file in CIFAR_FILES[name]:
+    for file in FORMS[name][0]:
         raw = np.fromfile(_existing(folder / file), np.uint8)
         if len(raw) == 0 or len(raw) % (head + 3072):
             raise BadInput(f"{folder / file}: {len(raw)} bytes is not a whole number of images; fetch it again")
@@ -102,15 +102,26 @@ def cifar(name: str, path: str, classes: int) -> Pool:
     return Pool(name, pixels(rows[:, head:].reshape(-1, 3, 32, 32)), y, classes, coarse=coarse)
 
 
+def speeches(name: str, path: str, window: int, stride: int) -> Pool:
+    """A text of speaking roles, for next-character prediction."""
+    file = _path(name, path)
+    return roles(name, file / SPEECHES if file.is_dir() else file, window, stride)
+
+
 def _path(name: str, path: str) -> Path:
-    if not path:
-        raise BadInput(f"data set {name}: give `path`, where its files are")
-    return Path(path).expanduser()
+    """Where a set's files are: as given, or else where they are kept."""
+    if path:
+        return Path(path).expanduser()
+    kept = cache.place(name)
+    if kept is None:
+        ways = [f"run `coterie data fetch {name}`"] * (name in SOURCES)
+        ways += [f"`coterie data import {name} PATH`"] * (name in SOURCES or name in BY_HAND)
+        raise BadInput(", or ".join([f"data set {name}: give `path`, where its files are", *ways]))
+    return kept
 
 
-def _folder(name: str, path: str) -> Path:
-    packaged = DEBIAN / name
-    return packaged if not path and packaged.is_dir() else _path(name, path)
+def _is_archive(name: str, path: Path) -> bool:
+    return path.suffix == ".npz" or (path / f"{name}.npz").is_file()
 
 
 def _existing(path: Path) -> Path:

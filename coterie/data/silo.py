@@ -1,7 +1,7 @@
 """What a silo holds, and what it is dealt from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,9 +44,15 @@ class Pool:
     classes: int  # 0 for regression
     coarse: Indices | None = None  # (N,) super-class of each sample
     owner: Array | None = None  # (N,) who wrote or spoke it
+    overlap: int = 0  # so many samples that follow one another have content in common, as windows of one text do
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def take(self, indices: Indices) -> "Pool":
+        """The pool of these samples only."""
+        coarse, owner = (None if a is None else a[indices] for a in (self.coarse, self.owner))
+        return replace(self, x=self.x[indices], y=self.y[indices], coarse=coarse, owner=owner)
 
 
 @dataclass(frozen=True)

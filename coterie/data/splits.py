@@ -6,21 +6,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from coterie.data.allot import Split, apportion, hold_out, labels_of, stock
+from coterie.data.allot import HeldOut, Split, apportion, held_out, labels_of, stock
 from coterie.data.groups import Groups, groups
+from coterie.data.natural import Natural, natural
+from coterie.data.pachinko import Pachinko, pachinko
 from coterie.data.silo import Indices, Pool
 from coterie.errors import BadInput
 from coterie.options import option
 
 TRIES = 1000
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """What a silo keeps for validation and test."""
-
-    test_share: float = option(0.2, "share of a silo's samples held out to test on", above=0, below=1)
-    validation: float = option(0.2, "validation samples, as a share of the training samples", low=0, below=1)
 
 
 @dataclass(frozen=True)
@@ -55,14 +49,16 @@ class Dirichlet(HeldOut):
     silos: int = option(20, "number of silos", low=1)
     alpha: float = option(0.5, "concentration: small is uneven, large is close to iid", above=0)
     min_samples: int = option(10, "samples every silo gets at least; drawn again until it holds", low=1)
-    keep: int | None = option(None, "training samples a silo keeps at most (scarce data)", low=1)
+    label_groups: int | None = option(
+        None, "put the labels in so many random groups and spread the groups (FedEM on CIFAR-10: 3)", low=1
+    )
 
 
 def iid(pool: Pool, options: Iid, rng: np.random.Generator) -> Split:
     """Every silo a uniform draw of equal size."""
     labels = pool.y if pool.classes and pool.y.ndim == 1 else np.zeros(len(pool), np.int64)
     held = np.array_split(rng.permutation(len(pool)), options.silos)
-    return _hold_out(held, labels, "iid", options, rng)
+    return held_out(held, labels, "iid", options, rng)
 
 
 def pathological(pool: Pool, options: Pathological, rng: np.random.Generator) -> Split:
@@ -88,7 +84,7 @@ def pathological(pool: Pool, options: Pathological, rng: np.random.Generator) ->
         weights = rng.random(len(owners)) if options.shares == "random" else np.ones(len(owners))
         # One sample each first, so that a silo with a tiny share still holds the class.
         counts[owners, label] = 1 + apportion(size - len(owners), weights, rng) if len(owners) else 0
-    return _hold_out(_take(counts, labels, rng), labels, "pathological", options, rng)
+    return held_out(_take(counts, labels, rng), labels, "pathological", options, rng)
 
 
 def shards(pool: Pool, options: Shards, rng: np.random.Generator) -> Split:
@@ -103,13 +99,22 @@ def shards(pool: Pool, options: Shards, rng: np.random.Generator) -> Split:
         ],
         axis=1,
     )
-    return _hold_out(_take(counts, labels, rng), labels, "shards", options, rng)
+    return held_out(_take(counts, labels, rng), labels, "shards", options, rng)
 
 
 def dirichlet(pool: Pool, options: Dirichlet, rng: np.random.Generator) -> Split:
-    """Each class spread over the silos by a draw from Dir(alpha)."""
+    """Each class, or each group of classes, spread over the silos by a draw from Dir(alpha)."""
     labels = labels_of(pool, "dirichlet")
-    sizes = np.bincount(labels, minlength=pool.classes).tolist()
+    kinds, count = labels, pool.classes
+    if options.label_groups is not None:
+        count = options.label_groups
+        if count > pool.classes:
+            raise BadInput(f"split dirichlet: {pool.classes} classes cannot make {count} label_groups; use fewer")
+        group_of = np.empty(pool.classes, np.int64)
+        for group, members in enumerate(np.array_split(rng.permutation(pool.classes), count)):
+            group_of[members] = group
+        kinds = group_of[labels]
+    sizes = np.bincount(kinds, minlength=count).tolist()
     concentration = np.full(options.silos, options.alpha)
     missing = options.silos * options.min_samples - len(pool)
     if missing > 0:
@@ -122,7 +127,7 @@ def dirichlet(pool: Pool, options: Dirichlet, rng: np.random.Generator) -> Split
         counts = np.stack([apportion(size, rng.dirichlet(concentration), rng) for size in sizes], axis=1)
         poorest = int(counts.sum(axis=1).min())
         if poorest >= options.min_samples:
-            return _hold_out(_take(counts, labels, rng), labels, "dirichlet", options, rng, options.keep)
+            return held_out(_take(counts, kinds, rng), labels, "dirichlet", options, rng)
         best = max(best, poorest)
     raise BadInput(
         f"split dirichlet: {TRIES} draws never gave each of {options.silos} silos {options.min_samples} samples "
@@ -138,11 +143,18 @@ SPLITS: dict[str, tuple[type[Any], Rule]] = {
     "groups": (Groups, groups),
     "shards": (Shards, shards),
     "dirichlet": (Dirichlet, dirichlet),
+    "pachinko": (Pachinko, pachinko),
+    "natural": (Natural, natural),
 }
 
 
 def split(pool: Pool, options: Any, rng: np.random.Generator) -> Split:
     """Share out the pool by the rule these options belong to."""
+    if pool.overlap and not isinstance(options, Natural):
+        raise BadInput(
+            f"split: samples of {pool.name} that follow one another have content in common, which a random split would "
+            'test on after training on it; use split = "natural", or a stride above the window'
+        )
     return dict(SPLITS.values())[type(options)](pool, options, rng)
 
 
@@ -151,9 +163,3 @@ def _take(counts: Indices, labels: Indices, rng: np.random.Generator) -> list[In
     piles = stock(labels, counts.shape[1], rng)
     pieces = [np.split(pile, np.cumsum(column))[:-1] for pile, column in zip(piles, counts.T, strict=True)]
     return [np.concatenate(own) for own in zip(*pieces, strict=True)]
-
-
-def _hold_out(
-    held: list[Indices], labels: Indices, name: str, o: HeldOut, rng: np.random.Generator, keep: int | None = None
-) -> Split:
-    return hold_out(held, labels, split=name, test_share=o.test_share, validation=o.validation, rng=rng, keep=keep)

@@ -107,7 +107,7 @@ class ClusteredFL(Method):
             late = replied & ~server.heard
             cluster[late] = self.alike(server, update[late])
             replied = replied & server.heard
-        longest = torch.cat([server.longest[None], norm(weights[replied])]).max()
+        longest = torch.maximum(server.longest, norm(weights[cohort.ids]).max())
         by_name = torch.tensor(np.argsort(np.array(cohort.roster.names)), device=cluster.device)
         w, peak, before = list(server.w), list(server.peak), cluster.clone()
         for c, model in enumerate(server.w):

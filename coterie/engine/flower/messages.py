@@ -31,6 +31,7 @@ class Declared(Up):
     sizes: Tensor = rows("training, validation and test samples", "3", seen_by="server; the first two also other silos")
     sample: Tensor = rows("the shape of one sample", "axes", seen_by="server")
     classes: Tensor = rows("its largest label plus one; 0: targets are numbers", seen_by="server")
+    outputs: Tensor = rows("outputs that a model of its data needs", seen_by="server")
 
 
 class Measured(Up):

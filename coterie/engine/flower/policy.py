@@ -85,7 +85,7 @@ methods = [
 # Rounds of a run it takes part in, at most.
 rounds = {default.rounds}
 
-# Fields that may leave, e.g. ["w", "loss", "accuracy", "sizes", "sample", "classes"].
+# Fields that may leave, e.g. ["w", "loss", "accuracy", "sizes", "sample", "classes", "outputs"].
 # None listed: those of the method's page in docs/wire.md, and the measures.
 fields = []
 

@@ -27,6 +27,7 @@ class Declaration:
     sizes: tuple[int, int, int]  # training, validation, test
     sample: tuple[int, ...]
     classes: int
+    outputs: int
 
 
 class Remote:
@@ -170,7 +171,8 @@ def declarations(
         try:
             up = decode(Declared, blob)
             train, validation, test = up.sizes[0].tolist()
-            found[name] = Declaration((train, validation, test), tuple(up.sample[0].tolist()), int(up.classes[0]))
+            shape, classes, outputs = tuple(up.sample[0].tolist()), int(up.classes[0]), int(up.outputs[0])
+            found[name] = Declaration((train, validation, test), shape, classes, outputs)
         except (BadInput, ValueError, IndexError) as error:
             failures[name] = Failure(str(error))
     return found, failures

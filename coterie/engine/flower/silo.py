@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -79,10 +80,12 @@ class SiloSide:
         silo, classes = own_silo(self.name, self.data)
         if request.job is None:
             sizes = [len(silo.train), len(silo.validation), len(silo.test)]
-            sample, label = silo.train.x.shape[1:], silo.train.y.shape[1:]
-            # The shape of a target of numbers follows that of a sample; classes tell where one ends.
-            shape = torch.tensor([[*sample, *(label if classes == 0 else ())]], dtype=torch.int64)
-            return Declared(sizes=torch.tensor([sizes]), sample=shape, classes=torch.tensor([classes])), Declared
+            return Declared(
+                sizes=torch.tensor([sizes]),
+                sample=torch.tensor([silo.train.x.shape[1:]], dtype=torch.int64),
+                classes=torch.tensor([classes]),
+                outputs=torch.tensor([classes or math.prod(silo.train.y.shape[1:])]),
+            ), Declared
         job = request.job
         if tuple(silo.train.x.shape[1:]) != tuple(job.shape) or classes > max(job.classes, 0):
             raise BadInput(
@@ -94,7 +97,7 @@ class SiloSide:
         model.probe(store["train"].x[:2])
         task = _task(job, model, store, job.training.rounds - 1 if request.guest else request.round)
         template = self._template(method, model, roster, store, request.guest)
-        vault.settle(request.received)
+        vault.settle(request.received, request.round)
         down = decode(method.down, request.body).map(lambda t: t.to(model.device))
         if request.kind == "adapt":
             before = None if request.round == 0 else vault.load(template).map(lambda t: t.to(model.device))

@@ -26,22 +26,26 @@ class Vault:
     def __init__(self, folder: Path, run: str) -> None:
         self.folder = folder / file_name(run)
 
-    def settle(self, received: int) -> None:
-        """Commit the tentative version if the server has that round's reply, roll it back otherwise."""
-        tentative = self.round(TENTATIVE)
-        if tentative is not None:
-            if tentative == received:
-                (self.folder / TENTATIVE).replace(self.folder / COMMITTED)
-            else:
-                (self.folder / TENTATIVE).unlink()
+    def settle(self, received: int, round: int) -> None:
+        """Commit the tentative version if the server has that round's reply, roll it back otherwise.
+
+        `round` is that of the request. One that was overtaken on its way may not undo what came after it.
+        """
+        tentative, committed = self.round(TENTATIVE), self.round(COMMITTED)
+        if tentative is not None and round < tentative:
+            raise BadInput(f"a request of round {round + 1} came late: this silo has answered round {tentative + 1}")
+        if tentative is not None and tentative == received:
+            (self.folder / TENTATIVE).replace(self.folder / COMMITTED)
             _sync(self.folder)
-        committed = self.round(COMMITTED)
-        if (-1 if committed is None else committed) != received:
+        elif (-1 if committed is None else committed) != received:
             kept = "no state" if committed is None else f"the state after round {committed + 1}"
             raise BadInput(
                 f"the server counts on the state after round {received + 1}, this silo's disk has {kept} of this run; "
                 "restore its folder from a backup or start a new run"
             )
+        elif tentative is not None:
+            (self.folder / TENTATIVE).unlink()
+            _sync(self.folder)
 
     def load(self, template: Private) -> Private:
         """The committed private state; before the first round the template is that."""

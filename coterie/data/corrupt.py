@@ -1,0 +1,63 @@
+"""What goes wrong with data: wrong labels (AMP-pre 4.3), too little of them (EM's 10% of EMNIST)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from coterie.data.allot import portion
+from coterie.data.silo import Part, Pool, Silo
+from coterie.errors import BadInput
+from coterie.keys import generator
+from coterie.options import option
+
+
+@dataclass(frozen=True)
+class Subsample:
+    """How much of a set is used."""
+
+    subsample: float = option(1.0, "share of the set that is used, drawn at random before the split", above=0, high=1)
+
+
+@dataclass(frozen=True)
+class Dirty:
+    """Who has wrong labels, and how many."""
+
+    dirty: float = option(0.0, "share of the silos with dirty labels; 0.4: two of every five", low=0, high=1)
+    dirty_labels: float = option(0.4, "share of their training labels replaced by another at random", low=0, high=1)
+
+
+def subsampled(pool: Pool, options: Subsample, seed: int) -> Pool:
+    """A uniform draw of the pool, in its order."""
+    if options.subsample == 1:
+        return pool
+    count = portion(options.subsample, len(pool))
+    if count == 0:
+        raise BadInput(f"subsample = {options.subsample} of {len(pool)} samples leaves none; use more")
+    return pool.take(np.sort(generator(seed, "subsample", pool.name).permutation(len(pool))[:count]))
+
+
+def dirty_silos(count: int, share: float, seed: int) -> list[bool]:
+    """Which silos are dirty: evenly spread, so that with 0.4 it is two of any five in a row, from a random start."""
+    start = generator(seed, "dirty silos").random()
+    steps = np.floor(start + share * np.arange(count + 1))
+    return (np.diff(steps) > 0).tolist()
+
+
+def dirtied(silos: Sequence[Silo], classes: int, options: Dirty, seed: int) -> list[Silo]:
+    """The silos, with the labels of some training samples replaced; validation and test stay as they are."""
+    if options.dirty and classes < 2:
+        raise BadInput(f"dirty = {options.dirty}: there are {classes} classes, so no label can be wrong; remove it")
+    chosen = dirty_silos(len(silos), options.dirty, seed)
+    return [
+        replace(silo, train=_dirty_part(silo, classes, options, seed)) if is_dirty else silo
+        for silo, is_dirty in zip(silos, chosen, strict=True)
+    ]
+
+
+def _dirty_part(silo: Silo, classes: int, options: Dirty, seed: int) -> Part:
+    rng = generator(seed, "dirty labels", silo.name)
+    wrong = rng.permutation(len(silo.train))[: portion(options.dirty_labels, len(silo.train))]
+    y = silo.train.y.copy()
+    y[wrong] = (y[wrong] + rng.integers(1, classes, y[wrong].shape)) % classes  # any class but the right one
+    return Part(silo.train.x, y)

@@ -1,0 +1,109 @@
+"""Pictures with labels: a folder for each class, or a table of labels beside them."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.data.archives import Member
+from coterie.data.silo import Array
+from coterie.errors import BadInput
+
+SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm"}
+TABLE = "labels.csv"
+LARGEST = 8 << 30  # bytes, all pictures together
+PIXELS = 1 << 24  # of one picture
+
+
+def read_images(found: Sequence[Member], channels: int | None, path: Path) -> dict[str, Array]:
+    """Arrays x (n, H, W, C) of bytes and y (n,), and `coarse` and `owner` where a table has them.
+
+    The label is in the column `label` of labels.csv, beside `file`, or else the name of a picture's folder. Names of
+    classes are numbers, or are numbered in the order of the alphabet.
+    """
+    pictures = {str(member.name): member for member in found if member.name.suffix.lower() in SUFFIXES}
+    tables = [member for member in found if member.name.name == TABLE]
+    if len(tables) > 1:
+        raise BadInput(f"{path}: holds {len(tables)} files {TABLE}; give a folder with one")
+    rows = _from_table(tables[0], pictures, path) if tables else _from_folders(pictures, path)
+    if not rows:
+        raise BadInput(f"{path}: {TABLE} lists no pictures; give it one line for each")
+    made = {"y": _numbered([row["label"] for row in rows])}
+    if all("coarse" in row for row in rows):
+        made["coarse"] = _numbered([row["coarse"] for row in rows])
+    if all("owner" in row for row in rows):
+        made["owner"] = np.array([row["owner"] for row in rows])
+    place = {str(member.name): i for i, member in enumerate(found)}
+    order = sorted(range(len(rows)), key=lambda i: place[rows[i]["file"]])  # as an archive has them: it unpacks once
+    x = _pixels([pictures[rows[i]["file"]] for i in order], channels, path)
+    return {"x": x[np.argsort(order)], **made}
+
+
+def _from_folders(pictures: dict[str, Member], path: Path) -> list[dict[str, str]]:
+    """`…/train/CLASS/picture`: training pictures first, then by name."""
+    order = sorted(pictures, key=lambda name: ("train" not in pictures[name].name.parts, name))
+    loose = [name for name in order if len(pictures[name].name.parts) < 2]
+    if loose:
+        raise BadInput(f"{path}: {loose[0]} has no label; put it into a folder of its class, or write a {TABLE}")
+    return [{"file": name, "label": pictures[name].name.parent.name} for name in order]
+
+
+def _from_table(table: Member, pictures: dict[str, Member], path: Path) -> list[dict[str, str]]:
+    with table.open() as raw:
+        try:
+            rows = list(csv.DictReader(io.StringIO(raw.read().decode("utf-8-sig"))))
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise BadInput(f"{path} {TABLE}: not a table in UTF-8 ({error}); write it again") from None
+    if rows and not {"file", "label"} <= rows[0].keys():
+        raise BadInput(f"{path} {TABLE}: columns are {', '.join(map(str, rows[0]))}; name two of them file and label")
+    for line, row in enumerate(rows, 2):
+        if None in row or None in row.values():
+            raise BadInput(f"{path} {TABLE} line {line}: not as many values as columns; correct it")
+        row["file"] = str(table.name.parent / row["file"])
+        if row["file"] not in pictures:
+            raise BadInput(f"{path} {TABLE} line {line}: {row['file']} is not there; correct it")
+    return rows
+
+
+def _numbered(names: Sequence[str]) -> Array:
+    """Classes as numbers: those they are, or their places in the alphabet."""
+    if all(name.isascii() and name.isdigit() and len(name) < 10 for name in names):
+        return np.array([int(name) for name in names], np.int64)
+    return np.unique(names, return_inverse=True)[1].astype(np.int64)
+
+
+def _pixels(pictures: Sequence[Member], channels: int | None, path: Path) -> Array:
+    image = _pillow()
+    arrays: list[Array] = []
+    total = 0
+    for picture in pictures:
+        with picture.open() as raw:
+            try:
+                with image.open(raw) as opened:
+                    if opened.width * opened.height > PIXELS:
+                        raise BadInput(f"{path} {picture.name}: {opened.width}×{opened.height} is too large")
+                    kind = {1: "L", 3: "RGB"}.get(channels or len(opened.getbands()), "RGB")
+                    array = np.asarray(opened.convert(kind))
+            except (OSError, ValueError, SyntaxError, EOFError) as error:
+                raise BadInput(f"{path} {picture.name}: not a picture ({error}); remove or replace it") from None
+        array = array[:, :, None] if array.ndim == 2 else array
+        if arrays and array.shape != arrays[0].shape:
+            raise BadInput(
+                f"{path} {picture.name}: is {array.shape}, the first is {arrays[0].shape}; bring all to one size"
+            )
+        total += array.nbytes
+        if total > LARGEST:
+            raise BadInput(f"{path}: unpacks to more than {LARGEST} bytes; give a smaller set")
+        arrays.append(array)
+    return np.stack(arrays)
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise BadInput("pictures need Pillow, which is not installed; run `pip install pillow`") from None
+    return Image

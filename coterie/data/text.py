@@ -1,0 +1,72 @@
+"""Speeches by role: next-character prediction (McMahan et al. 2017; Marfoq et al., NeurIPS 2021)."""
+
+import re
+import string
+from pathlib import Path
+
+import numpy as np
+
+from coterie.data.silo import Array, Pool
+from coterie.errors import BadInput
+
+VOCABULARY = string.printable  # 100 characters, those of the FedEM authors' model
+LARGEST = 1 << 28  # bytes of text
+_ROLE = re.compile(r"([A-Za-z][^:\n]{0,60}):")
+_CODE = np.full(128, VOCABULARY.index("?"), np.int64)
+_CODE[[ord(letter) for letter in VOCABULARY]] = np.arange(len(VOCABULARY))
+
+
+def speeches(text: str) -> dict[str, str]:
+    """All a role says, in order: a speech follows its role's name and a colon, and ends at an empty line."""
+    said: dict[str, list[str]] = {}
+    for block in re.split(r"\n[ \t]*\n+", text.replace("\r\n", "\n")):
+        first, _, rest = block.strip("\n").partition("\n")
+        role = _ROLE.fullmatch(first.strip())
+        if role and rest.strip():
+            said.setdefault(role[1], []).append(" ".join(rest.split()))
+    return {role: " ".join(lines) for role, lines in said.items()}
+
+
+def roles(name: str, file: Path, window: int, stride: int) -> Pool:
+    """Samples of `window` characters and the one that follows, `stride` apart, within what one role says."""
+    text = _read(file)
+    said = speeches(text)
+    if not said:
+        raise BadInput(f"{file}: no speeches; expected a role's name and a colon on a line, and what it says below")
+    x: list[Array] = []
+    y: list[Array] = []
+    owner: list[str] = []
+    for role, words in said.items():
+        codes = encoded(words)
+        if len(codes) > window:
+            view = np.lib.stride_tricks.sliding_window_view(codes, window + 1)[::stride]
+            x.append(view[:, :-1])
+            y.append(view[:, -1])
+            owner += [role] * len(view)
+    if not owner:
+        raise BadInput(f"{file}: no role says more than {window} characters; use a smaller window")
+    return Pool(
+        name,
+        np.concatenate(x),
+        np.concatenate(y),
+        len(VOCABULARY),
+        owner=np.array(owner),
+        overlap=window // stride,  # samples i and j share characters while |i - j| × stride ≤ window
+    )
+
+
+def encoded(text: str) -> Array:
+    """Characters as numbers; one outside the vocabulary is a question mark."""
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    return _CODE[np.where(points < 128, points, ord("?"))]
+
+
+def _read(file: Path) -> str:
+    try:
+        if file.stat().st_size > LARGEST:
+            raise BadInput(f"{file}: larger than {LARGEST} bytes; give a smaller text")
+        return file.read_text("utf-8-sig")
+    except OSError as error:
+        raise BadInput(f"{file}: cannot be read ({error.strerror or error}); check the path") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{file}: not text in UTF-8; give a plain text") from None

@@ -1,0 +1,246 @@
+"""A study between real silos: every method and seed over a transport, resumed where it broke, the same folder at the end."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from coterie.engine.exchange import Failure, Replies, as_table
+from coterie.engine.flower.checkpoint import COSTS, Checkpoint
+from coterie.engine.flower.messages import Job, Transport
+from coterie.engine.flower.remote import Declaration, Remote, declarations
+from coterie.engine.flower.vault import write_whole
+from coterie.engine.rounds import Outcome, drawn, measure, traces
+from coterie.engine.rows import Model
+from coterie.errors import BadInput
+from coterie.experiment import Finished, device_name, versions, write
+from coterie.export import file_name
+from coterie.measure.metrics import summarize
+from coterie.methods.method import Cohort, Method, Roster
+from coterie.options import resolved
+from coterie.study import Study, check
+
+OWN_DATA = {"name": "silos"}  # the `[data]` of such a study: each silo has its own
+PROGRESS = "progress.json"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long the coordinator waits, in seconds."""
+
+    gather: float = 120  # for all silos, before the first round
+    reply: float = 600  # for one answer
+    silence: float = 600  # for any silo at all, before a round goes on without
+    pause: float = 5  # between two tries
+
+
+@dataclass
+class Federated:
+    """A run between real silos, as its folder on the coordinator's disk knows it."""
+
+    folder: Path
+    study: Study
+    transport: Transport
+    silos: Callable[[], list[str]]  # those registered by now
+    patience: Patience = Patience()
+
+    def run(self, command: str) -> Finished:
+        """All methods and seeds; then results, summary and report in the run's folder."""
+        members = self._members()
+        results, extras, kept = list[pd.DataFrame](), dict[str, list[dict[str, Any]]](), dict[str, dict[str, Any]]()
+        for name in self.study.methods:
+            for seed in self.study.seeds:
+                outcome = self._one(name, seed, members)
+                results.append(pd.concat(outcome.results, ignore_index=True).assign(method=name, seed=seed))
+                extras.setdefault(name, []).append({"seed": seed, **{key: getattr(outcome, key) for key in COSTS}})
+                if name not in kept and outcome.traces:
+                    about = {"silos": np.array(list(members)), "rounds": np.array(outcome.measured)}
+                    kept[name] = {**about, **traces(outcome)}
+        columns = ["method", "seed", "round", "silo", "split", "measure", "value"]
+        whole = pd.concat(results, ignore_index=True)[columns]
+        known = members | self._guests()
+        sizes = {seed: {name: each.sizes[2] for name, each in known.items()} for seed in self.study.seeds}
+        summary = {
+            "study": self.study.name,
+            "device": device_name(torch.device("cpu")),
+            "versions": versions(),
+            "methods": summarize(whole, sizes, extras),
+        }
+        labels = pd.DataFrame(columns=["silo", "label", "count"])  # no silo declares how its labels are spread
+        finished = Finished(self.study, whole, summary, kept, labels)
+        write(finished, self.folder, command)
+        self._tell(state="finished")
+        return finished
+
+    def _one(self, name: str, seed: int, members: dict[str, Declaration]) -> Outcome:
+        """One method on one seed, from its checkpoint on."""
+        run = f"{self.folder.name}-{name}-{seed}"
+        job = self._job(name, seed, members)
+        method, model, roster = job.built()
+        reason = method.refusal(roster, model)
+        if reason is not None:
+            raise BadInput(f"[methods.{name}] {reason}")
+        checkpoint = Checkpoint(self.folder / "checkpoints" / f"{file_name(run)}.safetensors")
+        outcome = checkpoint.load(method.open(roster, model))
+        if checkpoint.finished:
+            return outcome
+        engine = Remote(run, job, method, model, self.transport, self.patience.reply, received=checkpoint.received)
+        checkpoint.received = engine.received
+        self._rounds(name, seed, method, engine, roster, model, outcome, checkpoint)
+        everyone = torch.arange(len(roster))
+        last = Cohort(everyone, job.training.rounds - 1, roster)
+        engine.personal(last, method.send(outcome.server, last))
+        absent = {silo: why for silo, why in engine.last.items() if why}
+        if absent:
+            self._tell(state="models missing", silos=absent)
+        for guest, declared in self._guests().items():
+            found = engine.welcome(guest, declared, outcome.server, job.training.measure)
+            if found is not None:
+                table = as_table(found, job.training.rounds)
+                outcome.results.append(table.assign(measure=table["measure"] + "_unseen"))
+        checkpoint.finished = True
+        checkpoint.save(outcome)
+        return outcome
+
+    def _rounds(
+        self,
+        name: str,
+        seed: int,
+        method: Method,
+        engine: Remote,
+        roster: Roster,
+        model: Model,
+        outcome: Outcome,
+        checkpoint: Checkpoint,
+    ) -> None:
+        """As `run_rounds` does it, but that a checkpoint is on disk before any silo is told that its reply arrived."""
+        training = self.study.training
+        everyone = torch.arange(len(roster), device=model.device)
+        about: dict[str, Any] = {"method": name, "seed": seed, "rounds": training.rounds}
+        while True:
+            done = checkpoint.done
+            if training.measures(done) and done not in outcome.measured:
+                self._tell(**about, state="measuring", round=done, silos=engine.last, outcome=outcome)
+                measure(outcome, method, engine, Cohort(everyone, max(done - 1, 0), roster), training, done)
+                checkpoint.save(outcome)
+            self._tell(**about, state="training", round=done, silos=engine.last, outcome=outcome)
+            if done == training.rounds:
+                return
+            began = time.perf_counter()
+            cohort = Cohort(drawn(roster, everyone, "cohort", done, training.participation, at_least=1), done, roster)
+            replies = self._round(engine, cohort, method.send(outcome.server, cohort))
+            if len(replies.cohort.ids):
+                outcome.server = method.receive(outcome.server, replies.cohort, replies.up)
+            outcome.bytes_up += replies.bytes_up
+            outcome.bytes_down += replies.bytes_down
+            outcome.missing += len(replies.failures)
+            outcome.train_seconds += time.perf_counter() - began
+            checkpoint.done = done + 1
+            checkpoint.save(outcome)
+
+    def _round(self, engine: Remote, cohort: Cohort, down: Any) -> Replies:
+        """One exchange; while no silo at all replies, the round waits for them."""
+        until = time.monotonic() + self.patience.silence
+        while True:
+            replies = engine.train(cohort, down)
+            refused = all(why.reason.startswith("refused") for why in replies.failures.values())
+            if len(replies.cohort.ids) or refused or time.monotonic() > until:
+                return replies
+            self._tell(state="waiting for silos", silos=engine.last)
+            time.sleep(self.patience.pause)
+
+    def _members(self) -> dict[str, Declaration]:
+        """Who is in this run: those who declared themselves before its first round."""
+        path = self.folder / "members.json"
+        if path.exists():
+            return {name: _declaration(table) for name, table in json.loads(path.read_text("utf-8")).items()}
+        until = time.monotonic() + self.patience.gather
+        found, why = dict[str, Declaration](), dict[str, Failure]()
+        while True:
+            names = [name for name in self.silos() if name not in found]
+            some, why = declarations(self.transport, self.folder.name, names, self.patience.reply)
+            found |= some
+            waiting = [name for name, failure in why.items() if not failure.reason.startswith("refused")]
+            if not waiting or time.monotonic() > until:
+                break
+            self._tell(state="waiting for silos", silos={name: why[name].reason for name in waiting})
+            time.sleep(self.patience.pause)
+        if not found:
+            told = "; ".join(f"{name}: {failure.reason}" for name, failure in why.items())
+            raise BadInput(f"no silo takes part ({told or 'none is registered'})")
+        members = {name: found[name] for name in sorted(found)}
+        _agreeing(members)
+        write_whole(path, json.dumps({name: asdict(each) for name, each in members.items()}, indent=1).encode())
+        return members
+
+    def _guests(self) -> dict[str, Declaration]:
+        """Silos that are here by now and were not when the run began."""
+        members = self._members()
+        late = [name for name in self.silos() if name not in members]
+        if not late:
+            return {}
+        found, _ = declarations(self.transport, self.folder.name, late, self.patience.reply)
+        first = next(iter(members.values()))
+        return {name: each for name, each in found.items() if each.sample == first.sample}
+
+    def _job(self, name: str, seed: int, members: dict[str, Declaration]) -> Job:
+        first = next(iter(members.values()))
+        classes = max(each.classes for each in members.values())
+        return Job(
+            method=name,
+            options=resolved(self.study.methods[name]),
+            model=self.study.model,
+            train=resolved(self.study.training),
+            seed=seed,
+            shape=first.sample,
+            classes=classes,
+            outputs=classes or first.outputs,
+            names=tuple(members),
+            sizes=tuple(each.sizes[0] for each in members.values()),
+            validation=tuple(each.sizes[1] for each in members.values()),
+            study=self.study.name,
+        )
+
+    def _tell(self, outcome: Outcome | None = None, **news: Any) -> None:
+        """Leave word of how far the run is, for whoever looks."""
+        path = self.folder / PROGRESS
+        before = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        if outcome is not None and outcome.results:
+            table = outcome.results[-1]
+            latest = table[(table["split"] == "test") & (table["measure"] == "accuracy")]
+            latest = latest[latest["round"] == latest["round"].max()]
+            if len(latest):
+                news["accuracy"] = float(latest["value"].mean())
+        write_whole(path, json.dumps(before | news | {"time": time.time()}).encode())
+
+
+def study_of(table: dict[str, Any], methods: list[str] | None = None) -> Study:
+    """A study's table as one between real silos: whatever data it names, each silo brings its own."""
+    study = check({key: value for key, value in table.items() if key != "data"}, methods)
+    machine = replace(study.machine, device="cpu", rows=1)
+    return replace(study, data=dict(OWN_DATA), machine=machine)
+
+
+def _declaration(table: dict[str, Any]) -> Declaration:
+    train, validation, test = table["sizes"]
+    return Declaration((train, validation, test), tuple(table["sample"]), table["classes"], table["outputs"])
+
+
+def _agreeing(members: dict[str, Declaration]) -> None:
+    """Refuse silos whose data no one model fits."""
+    first, *others = members.items()
+    for name, each in others:
+        numbers = (each.classes == 0, first[1].classes == 0)
+        if each.sample != first[1].sample or numbers[0] != numbers[1]:
+            raise BadInput(
+                f"{name}'s samples are {each.sample} and {first[0]}'s {first[1].sample}: one model must fit both; "
+                "agree on the data first"
+            )
+        if not each.classes and each.outputs != first[1].outputs:
+            raise BadInput(f"{name} predicts {each.outputs} numbers and {first[0]} {first[1].outputs}; agree first")

@@ -1,0 +1,107 @@
+"""The transport between real silos: Flower's grid on the server, Flower's messages on both sides."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from torch import Tensor
+
+from coterie.engine.exchange import Failure
+from coterie.engine.flower.messages import Answer, Lost, Request, request
+
+POLL = 0.3  # seconds between two looks for replies
+LARGE = 1 << 20  # bytes above which the rows of a tensor travel apart: Flower sends equal ones once
+GONE = 5  # Flower's error code for a node that went away
+ASK_AGAIN = {3, 4, 8}  # message or reply unavailable, the training process died
+
+
+class GridTransport:
+    """Requests to silos by their registered nodes."""
+
+    def __init__(self, grid: Any, nodes: Callable[[], Mapping[str, int]]) -> None:
+        self.grid, self.nodes = grid, nodes
+
+    def exchange(self, requests: Mapping[str, Request], timeout: float) -> dict[str, Answer | Failure]:
+        """Send all, then collect until the last reply or the timeout."""
+        nodes, online = self.nodes(), set(self.grid.get_node_ids())
+        found: dict[str, Answer | Failure] = {}
+        reached = list[str]()
+        for name in requests:
+            if nodes.get(name) in online:
+                reached.append(name)
+            else:
+                found[name] = Failure("not connected")
+        if not reached:
+            return found
+        sent = [self._message(requests[name], nodes[name], timeout) for name in reached]
+        waiting = dict(zip(self.grid.push_messages(sent), reached, strict=True))
+        until = time.monotonic() + timeout
+        while waiting and time.monotonic() < until:
+            for reply in self.grid.pull_messages(list(waiting)):
+                # An error about a node that went away does not come from that node: only this says whose it is.
+                name = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if name is not None:
+                    found[name] = answer_of(reply)
+            if waiting:
+                time.sleep(POLL)
+        return found | {name: Lost(f"no answer within {timeout:g} s") for name in waiting.values()}
+
+    def _message(self, request: Request, node: int, timeout: float) -> Message:
+        content = RecordDict({"request": ConfigRecord({"head": request.head()}), "body": packed(request.body)})
+        return Message(content=content, message_type="query", dst_node_id=node, ttl=timeout)
+
+
+def request_of(message: Message) -> Request:
+    """The request in a message, at the silo."""
+    head = message.content["request"]["head"]
+    return request(str(head), unpacked(message.content["body"]))
+
+
+def reply(message: Message, answer: Answer) -> Message:
+    """The silo's answer as a message."""
+    content = RecordDict({"answer": ConfigRecord({"refusal": answer.refusal}), "body": packed(answer.body)})
+    return Message(content=content, reply_to=message)
+
+
+def answer_of(message: Message) -> Answer | Failure:
+    """A silo's answer, or what Flower says instead of it."""
+    if message.has_error():
+        error = message.error
+        if error.code == GONE:
+            return Failure("went away while it was asked")
+        kind = Lost if error.code in ASK_AGAIN else Failure
+        return kind(f"its process failed (Flower's code {error.code}: {error.reason})")
+    try:
+        refusal = str(message.content["answer"]["refusal"])
+        return Answer(unpacked(message.content["body"]) if not refusal else b"", refusal)
+    except (KeyError, ValueError, TypeError) as error:
+        return Failure(f"its answer arrived damaged: {error}")
+
+
+def packed(body: bytes) -> ArrayRecord:
+    """A record's bytes as one ArrayRecord; rows of a large tensor each as an array, which Flower sends once if equal."""
+    arrays: dict[str, Array] = {}
+    for name, tensor in (safetensors.torch.load(body) if body else {}).items():
+        if tensor.ndim >= 2 and tensor.nbytes > LARGE:
+            arrays |= {f"{name}/{i:06d}": Array(row.numpy()) for i, row in enumerate(tensor.contiguous())}
+        else:
+            arrays[name] = Array(tensor.numpy())
+    return ArrayRecord(arrays)
+
+
+def unpacked(record: ArrayRecord) -> bytes:
+    """The bytes of a record again."""
+    whole: dict[str, Tensor] = {}
+    parts: dict[str, list[np.ndarray]] = {}
+    for name in sorted(record.keys()):
+        value = record[name].numpy()
+        base, apart, _ = name.partition("/")
+        if apart:
+            parts.setdefault(base, []).append(value)
+        else:
+            whole[name] = torch.from_numpy(value.copy())
+    return safetensors.torch.save(whole | {name: torch.from_numpy(np.stack(rows)) for name, rows in parts.items()})

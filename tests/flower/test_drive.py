@@ -1,0 +1,102 @@
+"""A study between silos: resumed where it broke, the same files as a simulation writes."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from loop import NAMES, Loop, settle, silos
+
+from coterie.engine.exchange import Failure
+from coterie.engine.flower.drive import Federated, Patience, study_of
+from coterie.engine.flower.messages import Answer, Request
+from coterie.errors import BadInput
+from coterie.federation import Federation
+from coterie.models import build
+
+QUICK = Patience(gather=0, reply=1, silence=0, pause=0)
+TABLE = {
+    "name": "three",
+    "seeds": [1],
+    "model": {"name": "mlp", "hidden": [4]},
+    "train": {"rounds": 3, "local_epochs": 2, "batch_size": 4, "lr": 0.1},
+    "methods": {"fedavg": {}, "scaffold": {}, "fedamp": {}, "apple": {}, "fedem": {}},
+}
+
+
+class Broken(Exception):
+    """The coordinator's process ends here."""
+
+
+class Breaking(Loop):
+    """A transport under which the coordinator dies after so many answers have come back."""
+
+    def __init__(self, loop: Loop, after: int) -> None:
+        super().__init__(loop.sides)
+        self.left = after
+
+    def exchange(self, requests: Mapping[str, Request], timeout: float) -> dict[str, Answer | Failure]:
+        found = super().exchange(requests, timeout)
+        self.left -= 1
+        if self.left < 0:
+            raise Broken
+        return found
+
+
+def federated(folder: Path, loop: Loop, table: dict = TABLE) -> Federated:
+    folder.mkdir(exist_ok=True)
+    return Federated(folder, study_of(table), loop, lambda: sorted(loop.sides), QUICK)
+
+
+def by_silo(results: pd.DataFrame) -> pd.Series:
+    return results.set_index(["method", "round", "silo", "split", "measure"])["value"].sort_index()
+
+
+def test_a_study_between_silos_ends_as_its_simulation_does(tmp_path: Path) -> None:
+    finished = federated(tmp_path / "run", Loop(settle(tmp_path))).run("coterie federation run")
+    study = finished.study
+    parts = []
+    for name, method in study.methods.items():
+        factory, _ = build(study.model, (5,), 3)
+        members = sorted(silos(), key=lambda silo: silo.name)
+        outcome = Federation(members, factory, 3, study.training, 1, "cpu", 1).train(method)
+        parts.append(pd.concat(outcome.results).assign(method=name))
+    pd.testing.assert_series_equal(by_silo(finished.results), by_silo(pd.concat(parts)), atol=1e-4, rtol=0)
+    for file in ("summary.json", "report.html", "results.parquet", "study.toml"):
+        assert (tmp_path / "run" / file).exists()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert list(summary["methods"]) == list(TABLE["methods"])
+
+
+@pytest.mark.parametrize("method", ["scaffold", "apple", "fedem"])
+def test_a_run_broken_after_any_exchange_goes_on_and_ends_the_same(method: str, tmp_path: Path) -> None:
+    table = TABLE | {"methods": {method: {}}}
+    whole = federated(tmp_path / "run", Loop(settle(tmp_path / "whole")), table).run("")
+    for after in range(9):
+        home = tmp_path / str(after)
+        loop = Loop(settle(home))
+        with pytest.raises(Broken):
+            federated(home / "run", Breaking(loop, after), table).run("")
+        again = federated(home / "run", loop, table).run("")
+        pd.testing.assert_series_equal(by_silo(again.results), by_silo(whole.results), atol=1e-9, rtol=0)
+
+
+def test_a_silo_that_joins_late_is_served_after_training(tmp_path: Path) -> None:
+    late = [silo.__class__("west", silo.train, silo.validation, silo.test) for silo in silos()[:1]]
+    sides = settle(tmp_path, late)
+    loop = Loop(sides)
+    run = federated(tmp_path / "run", loop, TABLE | {"methods": {"fedamp": {}}})
+    run.silos = lambda: sorted(sides) if any(r.kind == "keep" for r in loop.asked) else sorted(NAMES)
+    table = run.run("").results
+    assert set(table[table["measure"] == "accuracy_unseen"]["silo"]) == {"west"}
+
+
+def test_silos_whose_data_differ_are_told_apart_before_training(tmp_path: Path) -> None:
+    import numpy as np
+
+    sides = settle(tmp_path)
+    x, y = np.zeros((9, 2), np.float32), np.arange(9) % 3
+    np.savez(tmp_path / "east" / "data.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    with pytest.raises(BadInput, match=r"north's samples are \(5,\) and east's \(2,\)"):
+        federated(tmp_path / "run", Loop(sides)).run("")

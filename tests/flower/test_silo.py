@@ -1,0 +1,149 @@
+"""What a silo allows, what it writes down, what it keeps."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from loop import NAMES, TRAINING, Loop, job, settle
+
+from coterie.codec import encode, encode_up
+from coterie.engine.flower.ledger import FILE as LEDGER
+from coterie.engine.flower.ledger import Ledger
+from coterie.engine.flower.messages import Request
+from coterie.engine.flower.policy import FILE, read_policy
+from coterie.engine.flower.silo import SiloSide
+from coterie.engine.flower.vault import Vault
+from coterie.errors import BadInput
+from coterie.methods.method import Cohort
+from coterie.methods.scaffold import Control
+
+
+def question(method: str = "fedavg", **changes: object) -> Request:
+    """The first training request to north."""
+    work = job(method)
+    made, model, roster = work.built()
+    cohort = Cohort(torch.arange(3), 0, roster)
+    down = made.send(made.open(roster, model), cohort)
+    return replace(Request("train", "north", "run", 0, cohort=3, job=work, body=encode(down.one(0))), **changes)
+
+
+def with_policy(folder: Path, text: str) -> SiloSide:
+    side = settle(folder)["north"]
+    (side.folder / FILE).write_text(text)
+    return side
+
+
+@pytest.mark.parametrize(
+    ("policy", "change", "reason"),
+    [
+        ('methods = ["fedamp"]', {}, "method 'fedavg' is not among those allowed: fedamp"),
+        ("rounds = 2", {}, "a run of 3 rounds; allowed: 2"),
+        ('fields = ["loss"]', {}, "may not leave; allowed: loss"),
+        ("smallest_cohort = 4", {}, "a cohort of 3; at least 4 silos must be asked"),
+        ("largest_upload = 10", {}, "bytes; allowed: 10"),
+        ("", {"version": "0.0.9"}, "the coordinator runs coterie 0.0.9, this silo"),
+        ("", {"silo": "south"}, "a request for silo 'south' reached 'north'"),
+        ("", {"received": 4}, "the server counts on the state after round 5"),
+        ("", {"body": b"rubbish"}, "arrived damaged"),
+        ("surprise = 1", {}, "unknown key 'surprise'"),
+    ],
+)
+def test_a_request_outside_the_policy_is_refused_with_its_reason_and_no_bytes_leave(
+    policy: str, change: dict[str, object], reason: str, tmp_path: Path
+) -> None:
+    side = with_policy(tmp_path, policy)
+    answer = side.answer(question(**change))
+    assert reason in answer.refusal
+    assert answer.body == b""
+    assert Ledger(side.folder).entries() == []
+    assert reason in (side.folder / "events.log").read_text()
+
+
+def test_what_the_policy_allows_leaves(tmp_path: Path) -> None:
+    side = with_policy(tmp_path, 'methods = ["fedavg"]\nrounds = 3\nsmallest_cohort = 3\n')
+    answer = side.answer(question())
+    assert answer.refusal == ""
+    entries = Ledger(side.folder).entries()
+    assert {entry["field"] for entry in entries} == set(job("fedavg").built()[0].up.__dataclass_fields__)
+    assert all(entry["run"] == "run" and entry["round"] == 0 and len(entry["sha256"]) == 64 for entry in entries)
+
+
+def test_the_default_policy_is_a_valid_file(tmp_path: Path) -> None:
+    side = settle(tmp_path)["north"]
+    assert read_policy(side.folder).smallest_cohort == 2
+
+
+def test_only_an_up_can_be_encoded() -> None:
+    with pytest.raises(TypeError, match="only an Up may leave"):
+        encode_up(Control(c=torch.zeros(1, 3)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("harm", ["change", "remove", "swap"])
+def test_an_altered_ledger_is_found(harm: str, tmp_path: Path) -> None:
+    side = settle(tmp_path)["north"]
+    side.answer(Request("declare", "north", "run", 0))
+    side.answer(question())
+    path = side.folder / LEDGER
+    lines = path.read_text().splitlines()
+    assert len(lines) > 3
+    if harm == "change":
+        lines[1] = lines[1].replace('"bytes": ', '"bytes": 1')
+    elif harm == "remove":
+        del lines[1]
+    else:
+        lines[1], lines[2] = lines[2], lines[1]
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(BadInput, match=r"line 2: the chain is broken here"):
+        Ledger(side.folder).entries()
+
+
+def kept(value: float) -> Control:
+    return Control(c=torch.full((1, 2), value))
+
+
+def test_a_tentative_state_is_committed_or_rolled_back_by_what_the_server_received(tmp_path: Path) -> None:
+    vault = Vault(tmp_path, "run")
+    vault.settle(-1, 0)
+    vault.keep(kept(1), 0)
+    assert torch.equal(vault.load(kept(0)).c, kept(0).c)  # not yet committed
+    vault.settle(-1, 1)  # the server never got it
+    vault.keep(kept(2), 1)
+    vault.settle(1, 2)
+    assert torch.equal(vault.load(kept(0)).c, kept(2).c)
+    vault.settle(1, 2)  # asked again: nothing moves
+    with pytest.raises(BadInput, match="counts on the state after round 1"):
+        vault.settle(0, 3)
+
+
+def test_a_request_that_was_overtaken_undoes_nothing(tmp_path: Path) -> None:
+    vault = Vault(tmp_path, "run")
+    vault.keep(kept(1), 4)
+    with pytest.raises(BadInput, match="came late"):
+        vault.settle(-1, 3)
+    vault.settle(4, 5)
+    assert torch.equal(vault.load(kept(0)).c, kept(1).c)
+
+
+def test_a_damaged_state_is_named(tmp_path: Path) -> None:
+    vault = Vault(tmp_path, "run")
+    vault.keep(kept(1), 0)
+    path = vault.folder / "tentative.safetensors"
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(BadInput, match="damaged"):
+        vault.settle(0, 1)
+
+
+def test_the_coordinator_hears_the_reason(tmp_path: Path) -> None:
+    from coterie.engine.flower.remote import Remote
+    from coterie.engine.rounds import run_rounds
+
+    sides = settle(tmp_path)
+    (sides["east"].folder / FILE).write_text('methods = ["fedamp"]')
+    work = job("fedavg")
+    made, model, roster = work.built()
+    engine = Remote("run", work, made, model, Loop(sides))
+    outcome = run_rounds(made, engine, roster, model, TRAINING)
+    assert engine.last["east"].startswith("refused: method 'fedavg' is not among those allowed")
+    assert outcome.missing == 3
+    assert set(NAMES) - {"east"} == set(outcome.results[-1]["silo"])
