@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from torch import nn
@@ -25,7 +26,7 @@ class Work:
     classes: int
     silos: int
     batch: int
-    optimizer: str
+    optimizer: Literal["sgd", "adam"]
     method: Method
     precision: str = "float32"
     batches: int = 10  # mini-batches of a silo in an epoch
@@ -43,7 +44,7 @@ class Work:
     def training(self) -> Training:
         """One round."""
         lr = 1e-3 if self.optimizer == "adam" else 0.05
-        return Training(rounds=1, local_epochs=self.epochs, batch_size=self.batch, optimizer=self.optimizer, lr=lr)  # type: ignore[arg-type]
+        return Training(rounds=1, local_epochs=self.epochs, batch_size=self.batch, optimizer=self.optimizer, lr=lr)
 
     def data(self) -> list[Silo]:
         """Noise."""
@@ -55,15 +56,13 @@ class Work:
         return [Silo(f"silo-{i:03d}", part(self.batches * self.batch), part(1), part(1)) for i in range(self.silos)]
 
 
+SMALL: dict[str, object] = {"name": "cnn", "channels": [16, 32], "kernel": 3, "hidden": 64}
 DIGIT, MNIST, CIFAR = (1, 8, 8), (1, 28, 28), (3, 32, 32)
 WORKS = [
     Work("linear-100", "cpu", {"name": "linear"}, DIGIT, 10, 100, 32, "sgd", FedAvg()),
     Work("mlp-100", "cpu", {"name": "mlp", "hidden": [128]}, DIGIT, 10, 100, 32, "sgd", FedAvg()),
-    Work(
-        "cnn8-50", "cpu", {"name": "cnn", "channels": [16, 32], "kernel": 3, "hidden": 64}, DIGIT, 10, 50, 32, "sgd",
-        FedAvg(),
-    ),
+    Work("cnn8-50", "cpu", SMALL, DIGIT, 10, 50, 32, "sgd", FedAvg()),
     Work("cnn-10", "cpu", {"name": "cnn"}, MNIST, 10, 10, 32, "sgd", FedAvg(), batches=3),
     Work("cnn-62", "cuda", {"name": "cnn"}, MNIST, 62, 62, 100, "adam", FedAMP(), "bf16", batches=5, epochs=10),
-    Work("resnet18-25", "cuda", {"name": "resnet18"}, CIFAR, 100, 25, 100, "adam", FedAvg(), "bf16", batches=5, epochs=2),
+    Work("resnet18-25", "cuda", {"name": "resnet18"}, CIFAR, 100, 25, 100, "adam", FedAvg(), "bf16", 5, epochs=2),
 ]  # fmt: skip

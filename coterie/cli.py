@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from coterie import data_commands
+from coterie.deploy_cli import add_to
 from coterie.errors import BadInput
 
 app = typer.Typer(
@@ -139,6 +140,9 @@ def _numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise BadInput(f"--seeds {text}: expected whole numbers, e.g. 0,1,2") from None
+
+
+add_to(app)
 
 
 def main() -> None:

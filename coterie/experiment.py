@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -44,13 +45,24 @@ class Finished:
     labels: pd.DataFrame
 
 
-def prepare(study: Study, seed: int) -> tuple[Study, Federation]:
-    """The federation of one seed; everything a study can get wrong is found here, before any training."""
+def prepare(study: Study, seed: int, like: Federation | None = None) -> tuple[Study, Federation]:
+    """The federation of one seed; everything a study can get wrong is found here, before any training.
+
+    `like` is that of another seed, whose model (and what was compiled for it) serves again.
+    """
     data = catalog.load(study.data["name"], study.data, seed)
     sample = data.silos[0].train
     factory, model = build(study.model, sample.x.shape[1:], data.classes or math.prod(sample.y.shape[1:]))
+    machine = study.machine
     federation = Federation(
-        data.silos, factory, data.classes, study.training, seed, study.machine.device, study.machine.rows
+        data.silos,
+        like.model if like is not None else factory,
+        data.classes,
+        study.training,
+        seed,
+        machine.device,
+        machine.rows,
+        machine.precision,
     )
     return replace(study, model=model), federation
 
@@ -59,12 +71,12 @@ def run(study: Study, watch: Watch, save: Callable[[str, int, Outcome, Federatio
     """Every method on every seed."""
     federations: dict[int, Federation] = {}
     for seed in study.seeds:
-        study, federations[seed] = prepare(study, seed)
+        study, federations[seed] = prepare(study, seed, federations.get(study.seeds[0]))
     first = federations[study.seeds[0]]
     for name, method in study.methods.items():
         for federation in federations.values():
             federation.rows = first.rows  # measured once, so that a study written back says how all of it was computed
-            engine = federation.engine(method)
+            engine = federation.engine(method, study.training_of(name))
             first.rows = engine.rows
             reason = method.refusal(engine.roster, federation.model)
             if reason is not None:
@@ -73,7 +85,8 @@ def run(study: Study, watch: Watch, save: Callable[[str, int, Outcome, Federatio
     for name, method in study.methods.items():
         for seed, federation in federations.items():
             try:
-                outcome = federation.train(method, lambda p, n=name, s=seed: watch(n, s, p))  # type: ignore[misc]
+                told = partial(watch, name, seed)
+                outcome = federation.train(method, told, study.training_of(name))
             except BadInput as error:
                 raise BadInput(f"[methods.{name}] {error}") from None
             table = pd.concat(outcome.results, ignore_index=True)

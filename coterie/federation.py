@@ -36,12 +36,13 @@ class Federation:
     def __init__(
         self,
         silos: Sequence[Silo],
-        model: Callable[[], nn.Module] | nn.Module,
+        model: Callable[[], nn.Module] | nn.Module | Model,
         classes: int,
         training: Training,
         seed: int = 0,
         device: str = "auto",
         rows: int | str = "auto",
+        precision: str = "float32",
     ) -> None:
         if not silos:
             raise BadInput("a federation needs at least one silo")
@@ -51,7 +52,13 @@ class Federation:
             raise BadInput(f"two silos are called '{twice}'; a silo's draws go by its name, so give each its own")
         check_silos(silos, classes)
         self.silos, self.training, self.seed, self.rows = list(silos), training, seed, rows
-        self.model = Model(model, classes, pick_device(device))
+        if isinstance(model, Model):
+            self.model = model
+        else:
+            self.model = Model(model, classes, pick_device(device), precision=precision)
+        # PyTorch's own switches: float32 means float32 unless TensorFloat-32 was asked for.
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
         first = torch.from_numpy(silos[0].train.x[:2]).to(self.model.device)
         first = first.to(self.model.dtype) if first.is_floating_point() else first
         self.model.probe(first)
@@ -65,18 +72,24 @@ class Federation:
             raise BadInput(f"[train] unseen = {training.unseen:g} leaves no silo to train; lower it")
         self.store = Store(self.members, self.model.device)
 
-    def engine(self, method: Method) -> Simulator:
+    def engine(self, method: Method, training: Training | None = None) -> Simulator:
         """The members as rows, before the first round."""
-        if self.training.buffers == "local":
+        training = training or self.training
+        if training.buffers == "local":
             method = local_buffers(method, self.model)
-        return Simulator(method, self.members, self.model, self.training, self.seed, self.rows, self.store)
+        return Simulator(method, self.members, self.model, training, self.seed, self.rows, self.store)
 
-    def train(self, method: Method, on_round: Callable[[Progress], None] = lambda progress: None) -> Outcome:
-        """Train a method; silos held out arrive afterwards."""
-        engine = self.engine(method)
-        outcome = run_rounds(engine.method, engine, engine.roster, self.model, self.training, on_round)
+    def train(
+        self,
+        method: Method,
+        on_round: Callable[[Progress], None] = lambda progress: None,
+        training: Training | None = None,
+    ) -> Outcome:
+        """Train a method; silos held out arrive afterwards. `training` is the method's own, where it differs."""
+        engine = self.engine(method, training)
+        outcome = run_rounds(engine.method, engine, engine.roster, self.model, engine.training, on_round)
         if self.guests:
-            late = Simulator(engine.method, self.guests, self.model, self.training, self.seed, engine.rows)
+            late = Simulator(engine.method, self.guests, self.model, engine.training, self.seed, engine.rows)
             outcome.results.append(late.arrivals(outcome.server))
         outcome.rows = engine.rows
         return outcome

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -11,12 +11,16 @@ from coterie import toml
 from coterie.data import catalog
 from coterie.engine.training import Training
 from coterie.errors import BadInput, nearest
-from coterie.methods import make
+from coterie.methods import make, written
 from coterie.methods.method import Method
 from coterie.models import build
 from coterie.options import option, parse, resolved
 
 DEFAULT = "digits"
+OWN_TRAINING = (
+    "local_epochs", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "clip_gradient",
+    "schedule", "schedule_at", "schedule_factor",
+)  # fmt: skip
 KEYS = ("name", "about", "seeds", "data", "model", "train", "engine", "methods")
 
 
@@ -26,6 +30,7 @@ class Machine:
 
     device: str = option("auto", "auto, cpu or cuda")
     rows: int | Literal["auto", "all"] = option("auto", "how many silos' models are trained in one call", low=1)
+    precision: Literal["float32", "tf32", "bf16"] = option("float32", "of the arithmetic; weights stay float32")
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,11 @@ class Study:
     training: Training
     machine: Machine
     methods: dict[str, Method]
+    own: dict[str, dict[str, Any]]  # what a method trains with instead of [train], by its label
+
+    def training_of(self, label: str) -> Training:
+        """How a method trains: as all do, but for what its own `train` table says."""
+        return replace(self.training, **self.own.get(label, {}))
 
     def as_table(self) -> dict[str, Any]:
         """The study with every default written back; reading it again gives the same study."""
@@ -52,7 +62,10 @@ class Study:
             "model": self.model,
             "train": resolved(self.training),
             "engine": resolved(self.machine),
-            "methods": {name: resolved(method) for name, method in self.methods.items()},
+            "methods": {
+                label: written(label, method) | ({"train": self.own[label]} if label in self.own else {})
+                for label, method in self.methods.items()
+            },
         }
 
     def as_toml(self) -> str:
@@ -119,8 +132,28 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None) -> Stu
         build(model, shape=(), outputs=0)[1],  # the table alone: nothing is built before the data are there
         training,
         parse(Machine, table.get("engine", {}), "[engine]"),
-        {each: make(each, options) for each, options in chosen.items()},
+        {label: make(label, _without_train(options)) for label, options in chosen.items()},
+        {
+            label: _own_training(options["train"], f"[methods.{label}.train]", training)
+            for label, options in chosen.items()
+            if isinstance(options, Mapping) and "train" in options
+        },
     )
+
+
+def _without_train(table: Any) -> Any:
+    return {key: value for key, value in table.items() if key != "train"} if isinstance(table, Mapping) else table
+
+
+def _own_training(table: Any, where: str, training: Training) -> dict[str, Any]:
+    """A method's own `train` table, checked: what local training does, not who takes part or what is measured."""
+    if not isinstance(table, Mapping):
+        raise BadInput(f"{where}: expected a table, found {table!r}")
+    for key in table:
+        if key not in OWN_TRAINING:
+            raise BadInput(f"{where}: '{key}' cannot differ between methods; {nearest(str(key), OWN_TRAINING)}")
+    checked = parse(Training, resolved(training) | dict(table), where)
+    return {key: getattr(checked, key) for key in table}
 
 
 def override(table: dict[str, Any], assignments: Sequence[str]) -> dict[str, Any]:

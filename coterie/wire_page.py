@@ -20,12 +20,12 @@ from coterie.wire import Record
 HEAD = """# What crosses the wire
 
 Made by `python -m coterie.wire_page > docs/wire.md`; a test fails when it is stale. `Up` is all that leaves a silo (its
-encoder accepts nothing else), `Down` is what a silo is sent, `Private` never leaves it. A silo also declares, once, when it
-joins: its name and how many training and validation samples it has. Where results are measured, it reports the loss and
-accuracy of its own model on its own data.
+encoder accepts nothing else), `Down` is what a silo is sent, `Private` never leaves it. A silo also declares, once,
+when it joins: its name and how many training and validation samples it has. Where results are measured, it reports the
+loss and accuracy of its own model on its own data.
 
-Bytes are those of one silo in the second round of the embedded default (`{model}`, d = {d:,} columns, {m} silos, float32).
-A field without bytes is empty with the method's default options.
+Bytes are those of one silo in the second round of the embedded default (`{model}`, d = {d:,} columns, {m} silos,
+float32). A field without bytes is empty with the method's default options.
 """
 
 
@@ -53,7 +53,13 @@ def page() -> str:
 
 
 def _section(name: str, method: Method, note: str, model: Model, down: Record, up: Record, private: Record) -> str:
-    lines = [f"## {name}", "", f"{method.summary}.{note}", "", "| type | field | shape | bytes | what it is | seen by |"]
+    lines = [
+        f"## {name}",
+        "",
+        f"{method.summary}.{note}",
+        "",
+        "| type | field | shape | bytes | what it is | seen by |",
+    ]
     lines.append("|---|---|---|---:|---|---|")
     for kind, record, seen in (("Up", up, "server"), ("Down", down, "the silo"), ("Private", private, "nobody")):
         listed = fields(record)  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ def test_every_default_is_written_back():
     assert written["model"] == {"name": "mlp", "hidden": [16]}
     assert written["data"]["dominant"] == 0.8 and written["data"]["members"] == [2, 2, 2]
     assert written["train"]["participation"] == 1.0
-    assert written["engine"] == {"device": "auto", "rows": "all"}
+    assert written["engine"] == {"device": "auto", "rows": "all", "precision": "float32"}
     assert written["methods"]["fedamp"]["beta"] == {"start": 1e4, "factor": 0.1, "every": 30}
 
 
@@ -72,7 +72,7 @@ def test_methods_are_picked_in_the_order_asked_and_added_with_their_defaults():
         ({"data": {"split": ["iid"]}}, "[data] split: expected text, found ['iid']"),
         ({"data": {"split": "idd"}}, "did you mean 'iid'?"),
         ({"data": {"silo": 3}}, "did you mean 'silos'?"),
-        ({"model": {"name": "cnm"}}, "[model] name: unknown model 'cnm'; did you mean 'cnn'?"),
+        ({"model": {"name": "linaer"}}, "[model] name: unknown model 'linaer'; did you mean 'linear'?"),
         ({"model": {"name": {}}}, "[model] name: expected text, found {}"),
         ({"model": {"hiden": [3]}}, "[model] (mlp): unknown key 'hiden'; did you mean 'hidden'?"),
         ({"engine": {"rows": 0}}, "[engine] rows: 0 is out of range"),
@@ -188,3 +188,29 @@ def test_nothing_in_the_package_runs_or_unpickles_what_a_file_says():
                 for keyword in node.keywords:
                     if keyword.arg == "allow_pickle":
                         assert ast.unparse(keyword.value) == "False", where
+
+
+def test_a_label_may_name_its_method_and_train_in_its_own_way() -> None:
+    table = {
+        "train": {"lr": 0.1, "rounds": 2},
+        "methods": {"fedavg": {}, "slow": {"method": "fedavg", "train": {"lr": 0.01, "local_epochs": 1}}},
+    }
+    study = check(table)
+    assert type(study.methods["slow"]) is type(study.methods["fedavg"])
+    assert (study.training_of("fedavg").lr, study.training_of("slow").lr) == (0.1, 0.01)
+    assert study.training_of("slow").rounds == 2
+    again = check(tomllib.loads(study.as_toml()))
+    assert again == study
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"rounds": 3}, "'rounds' cannot differ between methods"),
+        ({"lr": -1}, "out of range"),
+        ("fast", "expected a table"),
+    ],
+)
+def test_a_methods_own_training_is_checked(own: object, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        check({"methods": {"fedavg": {"train": own}}})

@@ -41,7 +41,7 @@ def dirty_silos(count: int, share: float, seed: int) -> list[bool]:
     """Which silos are dirty: evenly spread, so that with 0.4 it is two of any five in a row, from a random start."""
     start = generator(seed, "dirty silos").random()
     steps = np.floor(start + share * np.arange(count + 1))
-    return (np.diff(steps) > 0).tolist()
+    return [bool(step) for step in np.diff(steps)]
 
 
 def dirtied(silos: Sequence[Silo], classes: int, options: Dirty, seed: int) -> list[Silo]:

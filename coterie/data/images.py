@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,6 @@ def _pixels(pictures: Sequence[Member], channels: int | None, path: Path) -> Arr
 
 def _pillow() -> Any:
     try:
-        from PIL import Image
+        return import_module("PIL.Image")
     except ImportError:
         raise BadInput("pictures need Pillow, which is not installed; run `pip install pillow`") from None
-    return Image

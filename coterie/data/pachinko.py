@@ -65,5 +65,5 @@ def _draw(left: Indices, parents: Indices, options: Pachinko, rng: np.random.Gen
 def _of(weights: NDArray[np.float64], possible: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Weights renormalised over what is possible; even ones where those that are left have all but vanished."""
     kept = np.where(possible, weights, 0.0)
-    total = kept.sum()
-    return kept / total if total > 1e-300 else possible / possible.sum()
+    kept = kept if kept.sum() > 1e-300 else possible.astype(np.float64)
+    return np.asarray(kept / kept.sum())

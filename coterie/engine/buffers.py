@@ -35,8 +35,8 @@ class LocalBuffers(Wrapper):
     method: Method
 
     def __post_init__(self) -> None:
-        for name, kind in (("down", self.method.down), ("up", self.method.up), ("private", WithStatistics)):
-            object.__setattr__(self, name, kind)
+        super().__post_init__()
+        object.__setattr__(self, "private", WithStatistics)
 
     @property
     def base(self) -> Method:

@@ -1,8 +1,8 @@
 """Convolutions of k models at once: each row's own images with its own filters, as matrix products.
 
-Images are (k, b, H, W, C) and filters (k, KH·KW·C, N), so that a row is one more axis of a batched product. On a GPU the
-operand is gathered from the images on the fly (`triton_conv`); elsewhere, and where images have too few channels for that
-to pay, it is unfolded in memory first.
+Images are (k, b, H, W, C) and filters (k, KH·KW·C, N), so that a row is one more axis of a batched product. On a GPU
+the operand is gathered from the images on the fly (`triton_conv`); elsewhere, and where images have too few channels
+for that to pay, it is unfolded in memory first.
 """
 
 from importlib.util import find_spec

@@ -1,9 +1,9 @@
 """A module rewritten as operations on all rows at once, without a transformation in between.
 
 The module is traced once. What it does to a sample without weights it can do to all samples of all rows as one large
-batch; only layers with weights need to know where one row's samples end (`row_layers`). That leaves plain batched products,
-which run near the hardware's limit and which a compiler can fuse. A module with anything not listed here is not rewritten,
-and runs under `vmap` instead (`rows.Model` compares the two before it trusts this one).
+batch; only layers with weights need to know where one row's samples end (`row_layers`). That leaves plain batched
+products, which run near the hardware's limit and which a compiler can fuse. A module with anything not listed here is
+not rewritten, and runs under `vmap` instead (`rows.Model` compares the two before it trusts this one).
 """
 
 import operator
@@ -24,8 +24,9 @@ SAMPLEWISE: tuple[type[nn.Module], ...] = (
 FUNCTIONS: set[Any] = {
     operator.add, operator.iadd, operator.mul, torch.add, torch.mul, torch.relu, torch.tanh, torch.sigmoid,
     torch.flatten, F.relu, F.gelu, F.silu, F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, operator.getitem,
+    torch.stack, torch.zeros_like,
 }  # fmt: skip
-METHODS = {"relu", "tanh", "sigmoid", "flatten", "view", "reshape", "size", "contiguous"}
+METHODS = {"relu", "tanh", "sigmoid", "flatten", "view", "reshape", "size", "contiguous", "chunk"}
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 

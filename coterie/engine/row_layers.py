@@ -1,4 +1,4 @@
-"""Layers of k models at once: samples of all rows are one batch (k·b, ...), and each row's weights meet its own samples."""
+"""Layers of k models at once: samples of all rows are one batch (k·b, ...); a row's weights meet its own samples."""
 
 import torch
 from torch import Tensor

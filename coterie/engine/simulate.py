@@ -46,7 +46,16 @@ class Simulator:
         """The silos at these places of the roster, in one round."""
         t = self.training
         return Task(
-            self.model, self.store, ids, self.optimizer, t.batch_size, t.local_epochs, t.lr_at(round), round, self.seed
+            self.model,
+            self.store,
+            ids,
+            self.optimizer,
+            t.batch_size,
+            t.local_epochs,
+            t.lr_at(round),
+            round,
+            self.seed,
+            t.clip_gradient,
         )
 
     @torch.no_grad()

@@ -60,6 +60,7 @@ class Task:
     lr: float
     round: int  # counted from 0
     seed: int
+    clip_gradient: float = 0.0  # the longest gradient; 0: any
 
     @property
     def k(self) -> int:
@@ -101,6 +102,8 @@ class Task:
         share = real / real.sum(1, keepdim=True)
         share = share if weight is None else share * weight.reshape(share.shape)
         grads, means, buffers = self.model.gradient(flat, x, y, share, keys)
+        if self.clip_gradient:
+            grads = grads * (self.clip_gradient / grads.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1)
         if buffers is not None:
             buffers = buffers.reshape(*lead, -1)
         return Gradient(grads.reshape(models.shape), means.reshape(lead), buffers)

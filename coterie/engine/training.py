@@ -18,6 +18,7 @@ class Training:
     lr: float = option(0.05, "learning rate", above=0)
     momentum: float = option(0.0, "momentum of sgd", low=0, below=1)
     weight_decay: float = option(0.0, "weight decay", low=0)
+    clip_gradient: float = option(0.0, "longest gradient of a mini-batch; longer ones are scaled back; 0: any", low=0)
     schedule: Literal["constant", "steps", "cosine"] = option("constant", "how the learning rate falls over the rounds")
     schedule_at: tuple[float, ...] = option(
         (0.5, 0.75), "shares of the rounds after which `steps` lowers it", low=0, high=1

@@ -7,6 +7,7 @@ from coterie.errors import BadInput, nearest
 from coterie.methods.apfl import APFL
 from coterie.methods.apple import APPLE
 from coterie.methods.cfl import ClusteredFL
+from coterie.methods.clip import Clipping, WithClipping
 from coterie.methods.dfedavg import DFedAvg
 from coterie.methods.dfedem import DFedEM
 from coterie.methods.ditto import Ditto
@@ -19,6 +20,7 @@ from coterie.methods.fedem import FedEM
 from coterie.methods.fedfomo import FedFomo
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedprox_ft import FedProxFT
+from coterie.methods.finetune import FineTuning, WithFineTuning
 from coterie.methods.heurfedamp import HeurFedAMP
 from coterie.methods.method import Method
 from coterie.methods.mocha import MOCHA
@@ -26,7 +28,7 @@ from coterie.methods.perfedavg import PerFedAvg
 from coterie.methods.pfedme import PFedMe
 from coterie.methods.scaffold import SCAFFOLD
 from coterie.methods.separate import Separate
-from coterie.options import parse
+from coterie.options import parse, resolved
 
 METHODS: dict[str, type[Method]] = {
     "separate": Separate,
@@ -60,6 +62,30 @@ def method_class(name: str) -> type[Method]:
     return METHODS[name]
 
 
-def make(name: str, options: Mapping[str, Any]) -> Method:
-    """A method with its hyper-parameters, from a table of a study."""
-    return parse(method_class(name), options, f"[methods.{name}]")
+# What wraps any method it fits, by its key in the method's table.
+WRAPPERS: dict[str, tuple[type[Any], type[WithFineTuning] | type[WithClipping]]] = {
+    "finetune": (FineTuning, WithFineTuning),
+    "clip_update": (Clipping, WithClipping),
+}
+
+
+def make(label: str, table: Mapping[str, Any]) -> Method:
+    """A method with its hyper-parameters, from a table of a study; `method` names it where the label does not."""
+    where = f"[methods.{label}]"
+    if not isinstance(table, Mapping):
+        raise BadInput(f"{where}: expected a table, found {table!r}")
+    own = {key: value for key, value in table.items() if key != "method" and key not in WRAPPERS}
+    method = parse(method_class(str(table.get("method", label))), own, where)
+    for key, (schema, wrap) in WRAPPERS.items():
+        if key in table:
+            method = wrap(method, parse(schema, table[key], f"{where} {key}"))
+    return method
+
+
+def written(label: str, method: Method) -> dict[str, Any]:
+    """The table of a method with every default written back."""
+    for key, (_, wrap) in WRAPPERS.items():
+        if isinstance(method, wrap):
+            return written(label, method.method) | {key: resolved(method.options)}
+    name = next(name for name, kind in METHODS.items() if kind is type(method))
+    return ({} if name == label else {"method": name}) | resolved(method)

@@ -59,7 +59,7 @@ class ClusterDown(Down):
 class UpdateUp(Up):
     """How local training changed the cluster's model."""
 
-    delta: Tensor = rows("Δw_i, what local training changed of the cluster's model", "d", seen_by="server")
+    delta: Tensor = rows("Δw_i, what local training changed of the cluster's model", "d", seen_by="server", change=True)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.errors import BadInput
-from coterie.methods.method import Predictor, Task
+from coterie.methods.method import Method, Predictor, Task
 from coterie.methods.wrapper import Wrapper
+from coterie.options import option
 
 
 @dataclass(frozen=True)
@@ -26,3 +27,26 @@ class FineTuned(Wrapper):
         if model.weights is not None:
             raise BadInput("fine-tuning needs a single model; this method predicts with a mixture of several")
         return Predictor(models=task.fit(model.models, "finetune", self.epochs))
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """`finetune = {epochs = 1}` in a method's table."""
+
+    epochs: int = option(1, "epochs of fine-tuning", low=1)
+
+
+@dataclass(frozen=True)
+class WithFineTuning(FineTuned):
+    """Any method, fine-tuned on each silo's own data when it is used."""
+
+    method: Method
+    options: FineTuning
+
+    @property
+    def base(self) -> Method:
+        return self.method
+
+    @property
+    def epochs(self) -> int:
+        return self.options.epochs

@@ -41,8 +41,8 @@ class ControlledDown(Down):
 class ChangeUp(Up):
     """How a silo's model and its control variate changed."""
 
-    dw: Tensor = rows("Δy_i, what local training changed in the global model", "d", seen_by="server")
-    dc: Tensor = rows("Δc_i, the change of the silo's control variate", "d", seen_by="server")
+    dw: Tensor = rows("Δy_i, what local training changed in the global model", "d", seen_by="server", change=True)
+    dc: Tensor = rows("Δc_i, the change of the silo's control variate", "d", seen_by="server", change=True)
 
 
 class Control(Private):

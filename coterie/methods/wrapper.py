@@ -13,6 +13,10 @@ from coterie.methods.method import Batch, Cohort, Method, Model, Predictor, Rost
 class Wrapper(Method):
     """Hands everything on to the method it wraps."""
 
+    def __post_init__(self) -> None:
+        for name in ("down", "up", "private"):  # what crosses is what crosses inside
+            object.__setattr__(self, name, getattr(self.base, name))
+
     @property
     def base(self) -> Method:
         """The method inside."""

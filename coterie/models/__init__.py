@@ -6,8 +6,10 @@ from typing import Any
 from torch import nn
 
 from coterie.errors import BadInput, nearest
-from coterie.models.cnn import CNN, cnn
+from coterie.models.char_lstm import CharLSTM, char_lstm
+from coterie.models.cnn import CNN, CNNApple, CNNEm, cnn
 from coterie.models.linear import MLP, Linear, linear, mlp
+from coterie.models.mobilenet import MobileNet, mobilenet_v2
 from coterie.models.resnet import ResNet, resnet18
 from coterie.options import parse, resolved
 
@@ -17,7 +19,11 @@ MODELS: dict[str, tuple[type, Builder]] = {
     "linear": (Linear, linear),
     "mlp": (MLP, mlp),
     "cnn": (CNN, cnn),
+    "cnn-em": (CNNEm, cnn),
+    "cnn-apple": (CNNApple, cnn),
     "resnet18": (ResNet, resnet18),
+    "mobilenet_v2": (MobileNet, mobilenet_v2),
+    "char-lstm": (CharLSTM, char_lstm),
 }
 
 

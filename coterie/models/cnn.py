@@ -1,6 +1,7 @@
-"""The convolutional network of McMahan et al. (2017), which the FedAMP paper uses on the MNIST family."""
+"""The convolutional network of McMahan et al. (2017), which FedAMP uses; FedEM's and APPLE's differ in sizes."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
@@ -16,18 +17,45 @@ class CNN:
     channels: tuple[int, ...] = option((32, 64), "channels of the convolutions", low=1)
     kernel: int = option(5, "their size", low=1)
     hidden: int = option(512, "units of the hidden layer", low=1)
+    padding: Literal["same", "valid"] = option("same", "convolutions keep the size, or lose what has no full window")
+
+
+@dataclass(frozen=True)
+class CNNEm(CNN):
+    """FedEM's for EMNIST and FEMNIST (its authors pad nothing)."""
+
+    hidden: int = option(2048, "units of the hidden layer", low=1)
+    padding: Literal["same", "valid"] = option("valid", "convolutions keep the size, or lose what has no full window")
+
+
+@dataclass(frozen=True)
+class CNNApple(CNN):
+    """APPLE's."""
+
+    channels: tuple[int, ...] = option((20, 50), "channels of the convolutions", low=1)
+    hidden: int = option(500, "units of the hidden layer", low=1)
+    padding: Literal["same", "valid"] = option("valid", "convolutions keep the size, or lose what has no full window")
 
 
 def cnn(options: CNN, shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """The network for images of `shape` (channels, height, width); convolutions keep the size, pooling halves it."""
-    if len(shape) != 3 or min(shape[1:]) < 2 ** len(options.channels):
+    """The network for images of `shape` (channels, height, width); pooling halves them."""
+    if len(shape) != 3 or min(_sizes(options, shape)) < 1:
         raise BadInput(f"[model] cnn takes images (channels, height, width) of a size that pools twice, not {shape}")
     layers: list[nn.Module] = []
     before = shape[0]
     for after in options.channels:
-        layers += [nn.Conv2d(before, after, options.kernel, padding="same"), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Conv2d(before, after, options.kernel, padding=options.padding), nn.ReLU(), nn.MaxPool2d(2)]
         before = after
     features = nn.Sequential(*layers, nn.Flatten())
     with torch.random.fork_rng(devices=[]):
         width = features(torch.zeros(1, *shape)).shape[1]
     return nn.Sequential(*features, nn.Linear(width, options.hidden), nn.ReLU(), nn.Linear(options.hidden, outputs))
+
+
+def _sizes(options: CNN, shape: tuple[int, ...]) -> list[int]:
+    """Height and width after the last pooling."""
+    sizes = list(shape[1:])
+    for _ in options.channels:
+        lost = options.kernel - 1 if options.padding == "valid" else 0
+        sizes = [max(size - lost, 0) // 2 for size in sizes]
+    return sizes

@@ -48,7 +48,7 @@ class Checkpoint:
         if not self.path.exists():
             return Outcome(fresh)
         try:
-            with safe_open(self.path, "pt") as file:  # type: ignore[no-untyped-call]
+            with safe_open(self.path, "pt") as file:
                 about = json.loads(file.metadata()["about"])
                 named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             state = {name.removeprefix("server."): t for name, t in named.items() if name.startswith("server.")}

@@ -23,7 +23,7 @@ from coterie.experiment import Finished, device_name, versions, write
 from coterie.export import file_name
 from coterie.measure.metrics import summarize
 from coterie.methods.method import Cohort, Method, Roster
-from coterie.options import resolved
+from coterie.options import option, resolved
 from coterie.study import Study, check
 
 OWN_DATA = {"name": "silos"}  # the `[data]` of such a study: each silo has its own
@@ -34,10 +34,10 @@ PROGRESS = "progress.json"
 class Patience:
     """How long the coordinator waits, in seconds."""
 
-    gather: float = 120  # for all silos, before the first round
-    reply: float = 600  # for one answer
-    silence: float = 600  # for any silo at all, before a round goes on without
-    pause: float = 5  # between two tries
+    gather: float = option(120.0, "for all silos, before the first round", low=0)
+    reply: float = option(600.0, "for one answer", above=0)
+    silence: float = option(600.0, "for any silo at all, before a round goes on without", low=0)
+    pause: float = option(3.0, "between two tries", low=0)
 
 
 @dataclass

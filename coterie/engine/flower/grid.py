@@ -93,8 +93,10 @@ def packed(body: bytes) -> ArrayRecord:
     return ArrayRecord(arrays)
 
 
-def unpacked(record: ArrayRecord) -> bytes:
+def unpacked(record: Any) -> bytes:
     """The bytes of a record again."""
+    if not isinstance(record, ArrayRecord):
+        raise TypeError("no arrays")
     whole: dict[str, Tensor] = {}
     parts: dict[str, list[np.ndarray]] = {}
     for name in sorted(record.keys()):

@@ -83,8 +83,8 @@ class Remote:
 
     def welcome(self, name: str, declared: Declaration, server: Any, splits: tuple[str, ...]) -> Measures | None:
         """Let a silo arrive after training and keep its model; what that is worth, or None where it went missing."""
-        counts = (torch.tensor([n], device=self.model.device) for n in declared.sizes[:2])
-        roster = Roster((name,), *counts, self.job.seed)
+        train, validation = (torch.tensor([n], device=self.model.device) for n in declared.sizes[:2])
+        roster = Roster((name,), train, validation, self.job.seed)
         cohort = Cohort(torch.zeros(1, dtype=torch.int64, device=self.model.device), 0, roster)
         down, turn = self.method.host(server, roster, None), 0
         while True:

@@ -121,8 +121,8 @@ class SiloSide:
     def _template(self, method: Method, model: Model, roster: Roster, store: Store, guest: bool) -> Any:
         """What this silo keeps before its first round; of a guest only its type matters."""
         if guest:
-            counts = (torch.from_numpy(store[s].count).to(model.device) for s in ("train", "validation"))
-            roster = Roster((self.name,), *counts, roster.seed)
+            train, validation = (torch.from_numpy(store[s].count).to(model.device) for s in ("train", "validation"))
+            roster = Roster((self.name,), train, validation, roster.seed)
         elif self.name not in roster.names:
             raise BadInput(f"'{self.name}' is not among the members of this run: {', '.join(roster.names)}")
         place = torch.tensor([roster.names.index(self.name)], device=model.device)
@@ -141,7 +141,9 @@ def measured(task: Task, method: Method, down: Any, private: Any, splits: tuple[
     values: dict[str, torch.Tensor] = {}
     models = {"": method.personal(task, down, private), "_cloud": method.cloud(task, down, private)}
     for suffix, predictor in models.items():
-        for place, split in enumerate(splits if predictor is not None else ()):
+        if predictor is None:
+            continue
+        for place, split in enumerate(splits):
             for name, value in task.measure(predictor, split).items():
                 empty = torch.full((1, len(splits)), torch.nan, dtype=torch.float64)
                 values.setdefault(name + suffix, empty)[:, place] = value.double().cpu()

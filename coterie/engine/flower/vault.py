@@ -6,6 +6,7 @@ which names the last round the server has received, decides: that round is commi
 
 import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -68,7 +69,7 @@ class Vault:
         if not path.exists():
             return None
         try:
-            with safe_open(path, "pt") as file:  # type: ignore[no-untyped-call]
+            with safe_open(path, "pt") as file:
                 return int(file.metadata()["round"])
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise BadInput(f"{path}: damaged ({error}); restore it from a backup") from None
@@ -109,7 +110,7 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-def _rebuilt(template: Private, named: dict[str, object], path: Path) -> Private:
+def _rebuilt(template: Private, named: Mapping[str, object], path: Path) -> Private:
     """A record of the template's type, and of its inner records' types, with these tensors."""
     made: dict[str, object] = {name: value for name, value in named.items() if "." not in name}
     for name, value in vars(template).items():

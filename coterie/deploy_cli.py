@@ -1,0 +1,238 @@
+"""The commands of a federation between real organisations."""
+
+import shlex
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from coterie.errors import BadInput
+
+federation = typer.Typer(
+    help="Real silos: set up a federation, run studies on it, see how it is.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+Place = Annotated[Path, typer.Argument(metavar="DIR", help="the federation's folder")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands to the others."""
+    app.add_typer(federation, name="federation")
+    app.command(name="coordinator")(coordinator)
+    app.command(name="silo")(silo)
+
+
+@federation.command()
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="the folder to make")],
+    silos: Annotated[str, typer.Option(help="their names, e.g. north,south,east")],
+    host: Annotated[str, typer.Option(help="where silos reach the coordinator")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="its port")] = 9443,
+    proxy: Annotated[
+        bool | None,
+        typer.Option("--proxy/--no-proxy", help="publish by nginx only what silos need; default: unless on loopback"),
+    ] = None,
+) -> None:
+    """Make the folders of a federation's parties.
+
+    One for the coordinator and one per silo: certificates, keys, settings, and a README with the one start command.
+    """
+    _need_flower()
+    from coterie.engine.flower.parties import new_federation
+
+    new_federation(folder, [name.strip() for name in silos.split(",")], host, port, proxy)
+    typer.echo(f"coordinator: {folder / 'coordinator'}\nsilos:       {folder / 'silos'}/…  (hand each its own folder)")
+
+
+@federation.command()
+def add(folder: Place, silo: Annotated[str, typer.Argument(metavar="SILO", help="its name")]) -> None:
+    """Make the folder of one more silo; a running coordinator registers its key within seconds."""
+    _need_flower()
+    from coterie.engine.flower.parties import add_silo
+
+    add_silo(folder, silo)
+    typer.echo(f"{folder / 'silos' / silo}: hand it to {silo}")
+
+
+@federation.command()
+def share(folder: Place, study: Annotated[str, typer.Argument(metavar="STUDY", help="a study")]) -> None:
+    """Give every silo a share of a study's data, to try a federation on one machine."""
+    from coterie import study as studies
+    from coterie.data import catalog
+    from coterie.engine.flower.own import save_silo
+
+    checked = studies.check(studies.read(study))
+    dealt = catalog.load(checked.data["name"], checked.data, checked.seeds[0]).silos
+    homes = sorted(path for path in (folder / "silos").glob("*") if path.is_dir())
+    if not homes or len(homes) > len(dealt):
+        raise BadInput(f"{folder}: {len(homes)} silos, and the study's data are for {len(dealt)}; take another study")
+    for home, part in zip(homes, dealt, strict=False):
+        save_silo(part, home / "data.npz")
+        typer.echo(f"{home / 'data.npz'}: {len(part.train)} training samples")
+
+
+@federation.command()
+def run(
+    folder: Place,
+    study: Annotated[str | None, typer.Argument(metavar="STUDY", help="a built-in study or a .toml file")] = None,
+    methods: Annotated[str | None, typer.Option(help="which methods, e.g. fedamp,separate")] = None,
+    assignments: Annotated[list[str] | None, typer.Option("--set", help="key.path=value, e.g. train.lr=0.1")] = None,
+    rounds: Annotated[int | None, typer.Option(help="rounds of the federation")] = None,
+    gather: Annotated[float, typer.Option(help="seconds to wait for all silos before the first round")] = 120.0,
+    reply: Annotated[float, typer.Option(help="seconds to wait for a silo's answer")] = 600.0,
+    resume: Annotated[str | None, typer.Option(help="the name of a run that was stopped")] = None,
+) -> None:
+    """Run a study on a federation whose coordinator is running on this machine.
+
+    Its [data] are left aside: every silo brings its own. Silos missing when it begins arrive after training.
+    """
+    _need_flower()
+    from coterie import study as studies
+    from coterie.engine.flower.drive import Patience
+    from coterie.engine.flower.launch import ask_run, follow, running_coordinator
+    from coterie.measure.table import summary_table
+
+    if resume is not None:
+        where = running_coordinator(folder) / "runs" / Path(resume).name
+        if not (where / "asked.toml").exists():
+            raise BadInput(f"--resume {resume}: no such run; see {where.parent}")
+    else:
+        table = studies.override(studies.read(study), assignments or [])
+        if rounds is not None:
+            table["train"] = {**table.get("train", {}), "rounds": rounds}
+        chosen = None if methods is None else [name.strip() for name in methods.split(",")]
+        command = shlex.join(["coterie", *sys.argv[1:]])
+        where = ask_run(folder, table, chosen, Patience(gather=gather, reply=reply), command)
+    console = Console()
+    console.print(f"Run [bold]{escape(where.name)}[/]", highlight=False)
+    try:
+        follow(where, _Lines(console))
+    except KeyboardInterrupt:
+        again = f"coterie federation run {shlex.quote(str(folder))} --resume {shlex.quote(where.name)}"
+        console.print(f"Stopped; go on with: {escape(again)}", highlight=False, soft_wrap=True)
+        raise
+    import json
+
+    summary = json.loads((where / "summary.json").read_text("utf-8"))
+    console.print(summary_table(summary["methods"], console.width))
+    console.print(f"Results in [bold]{escape(str(where))}[/]", highlight=False, soft_wrap=True)
+
+
+@federation.command()
+def status(folder: Place) -> None:
+    """Which silos are there, and how far the newest run is."""
+    _need_flower()
+    from coterie.engine.flower.launch import progress, running_coordinator, silo_states
+
+    coordinator = running_coordinator(folder)
+    console = Console()
+    table = Table(box=None, pad_edge=False)
+    for heading in ("silo", "state"):
+        table.add_column(heading)
+    for name, state in silo_states(coordinator).items():
+        table.add_row(name, state)
+    console.print(table)
+    runs = sorted((coordinator / "runs").glob("*/asked.toml"), key=lambda path: path.stat().st_mtime)
+    if runs:
+        latest = runs[-1].parent
+        console.print(f"{latest.name}: {_line(progress(latest))}", highlight=False, markup=False)
+
+
+def coordinator(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="the coordinator's folder")],
+) -> None:
+    """Run the coordinator of a federation until Ctrl-C."""
+    _need_flower()
+    from coterie.engine.flower import keeper
+
+    keeper.coordinator(folder, _say)
+
+
+def silo(
+    words: Annotated[list[str], typer.Argument(metavar="[ledger] DIR", help="the silo's folder")],
+    data: Annotated[Path | None, typer.Option(help="its data, an .npz archive; none: data.npz in its folder")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+) -> None:
+    """Take part in a federation until Ctrl-C; with `ledger`, show and verify what has left this silo."""
+    if len(words) == 2 and words[0] == "ledger":
+        _ledger(Path(words[1]))
+        return
+    if len(words) != 1:
+        raise BadInput("silo: give its folder, or `ledger` and its folder")
+    _need_flower()
+    from coterie.engine.flower import keeper
+
+    folder = Path(words[0])
+    keeper.silo(folder, folder / "data.npz" if data is None else data, device, _say)
+
+
+def _ledger(folder: Path) -> None:
+    from coterie.engine.flower.ledger import Ledger
+
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: no such folder")
+    entries = Ledger(folder).entries()
+    table = Table(box=None, pad_edge=False)
+    for heading in ("time", "run", "what", "round", "field", "shape", "bytes", "sha256"):
+        table.add_column(heading, justify="right" if heading in ("round", "bytes") else "left", no_wrap=True)
+    for e in entries:
+        shape = "×".join(map(str, e["shape"]))
+        row = (
+            e["time"],
+            e["run"],
+            e["kind"],
+            str(e["round"] + 1),
+            e["field"],
+            shape,
+            str(e["bytes"]),
+            e["sha256"][:12],
+        )
+        table.add_row(*(escape(str(cell)) for cell in row))
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    console.print(table)
+    console.print(f"{len(entries)} fields left, {sum(e['bytes'] for e in entries)} bytes; the chain is whole")
+
+
+class _Lines:
+    """A line for every change of a run, on a terminal the last one in place."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.last = console, ""
+
+    def __call__(self, news: dict[str, Any]) -> None:
+        line = _line(news)
+        if line != self.last:
+            self.console.print(line, highlight=False, markup=False)
+            self.last = line
+
+
+def _line(news: dict[str, Any]) -> str:
+    parts = [str(news.get("state", "asked"))]
+    if "method" in news:
+        parts.append(f"{news['method']}, seed {news['seed']}, round {news['round']}/{news['rounds']}")
+    if "accuracy" in news:
+        parts.append(f"accuracy {100 * news['accuracy']:.1f}%")
+    silos = news.get("silos", {})
+    missing = {name: why for name, why in silos.items() if why}
+    if silos:
+        parts.append(f"{len(silos) - len(missing)} of {len(silos)} silos replied")
+    parts += [f"{name}: {why}" for name, why in missing.items()]
+    if news.get("restarts"):
+        parts.append(f"restarted {news['restarts']}×")
+    return " · ".join(parts)
+
+
+def _say(what: str) -> None:
+    typer.echo(what)
+    sys.stdout.flush()
+
+
+def _need_flower() -> None:
+    if find_spec("flwr") is None or find_spec("cryptography") is None:
+        raise BadInput("real silos need Flower; install it with: pip install 'coterie[flower]'")

@@ -1,0 +1,154 @@
+"""Flower's own programs and their options, all in this file: they change with every minor version."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from coterie.errors import BadInput
+
+CONNECTION = "coterie"  # the name of the coordinator's SuperLink in Flower's own configuration
+CANNOT_CONNECT = 305 & 0xFF  # SuperNode: the SuperLink does not take it
+VERSION_DIFFERS = 606 & 0xFF
+STUB = "stub"
+STUB_FILES = {
+    "pyproject.toml": """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "coterie-stub"
+version = "1.0.0"
+description = "Calls the coterie that each party has installed"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "coterie"
+
+[tool.flwr.app.components]
+serverapp = "stub.server:app"
+clientapp = "stub.client:app"
+
+[tool.flwr.app.config]
+run = ""
+""",
+    "stub/__init__.py": "",
+    "stub/server.py": "from coterie.engine.flower.server_app import app\n\n__all__ = ['app']\n",
+    "stub/client.py": "from coterie.engine.flower.client_app import app\n\n__all__ = ['app']\n",
+}
+# Other programs that Flower may start for a run; a silo starts none of them.
+FORBIDDEN = ("flwr-serverapp", "flwr-simulation", "flwr-agentapp", "flwr-model", "flwr-connector")
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """The environment of Flower's programs: a home of their own, no telemetry, no look for updates."""
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
+    polls = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3"}
+    return {**os.environ, "PATH": programs, "FLWR_HOME": str(home), **quiet, **polls, **more}
+
+
+def superlink(folder: Path, host: str, port: int) -> list[str]:
+    """The SuperLink, which keeps everything in a database: it survives its own end."""
+    return [
+        "flower-superlink",
+        *("--host", host, "--port", str(port)),
+        *("--ssl-ca-certfile", str(folder / "ca.crt")),
+        *("--ssl-certfile", str(folder / "server.pem"), "--ssl-keyfile", str(folder / "server.key")),
+        "--enable-supernode-auth",
+        *("--database", str(folder / "state" / "superlink.db")),
+        *("--isolation", "process", "--disable-runtime-dependency-installation"),
+    ]
+
+
+def superexec(folder: Path, host: str, port: int) -> list[str]:
+    """The SuperExec, which starts the server's part of a run."""
+    return [
+        "flower-superexec",
+        *("--root-certificates", str(folder / "ca.crt"), "--runtime-api-address", f"{host}:{port}"),
+    ]
+
+
+def supernode(folder: Path, address: str, port: int, config: dict[str, str]) -> list[str]:
+    """A silo's SuperNode."""
+    node = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+    return [
+        "flower-supernode",
+        *("--root-certificates", str(folder / "ca.crt"), "--superlink", address),
+        *("--auth-supernode-private-key", str(folder / "key")),
+        *("--port", str(port), "--node-config", node),
+    ]
+
+
+def write_home(home: Path, host: str, port: int, ca: Path) -> None:
+    """Flower's configuration and the stub, for the coordinator's own commands."""
+    (home / STUB).mkdir(parents=True, exist_ok=True)
+    table = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{host}:{port}"\n'
+    (home / "config.toml").write_text(table + f"root-certificates = {json.dumps(str(ca))}\n", "utf-8")
+    for name, text in STUB_FILES.items():
+        path = home / STUB / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+
+
+def write_guard(folder: Path) -> Path:
+    """Programs that stand before Flower's on a silo's path: of what a run ships, nothing is ever executed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    refuse = f"#!{sys.executable}\nimport sys\nsys.exit('coterie: a silo runs no such program')\n"
+    own = f"#!{sys.executable}\nfrom coterie.engine.flower.client_app import main\nmain()\n"
+    for name, text in {**dict.fromkeys(FORBIDDEN, refuse), "flwr-clientapp": own}.items():
+        path = folder / name
+        path.write_text(text, "utf-8")
+        path.chmod(0o755)
+    return folder
+
+
+def register(home: Path, key: Path) -> int | None:
+    """Register a silo's public key; its node's number, or None where the SuperLink does not answer."""
+    told = _told(home, ["supernode", "register", str(key), CONNECTION, "--format", "json"])
+    return int(told["node-id"]) if told is not None and told.get("success") else None
+
+
+def start_run(home: Path, run: str) -> str:
+    """Start a run; Flower's number of it."""
+    words = ["run", str(home / STUB), CONNECTION, "--run-config", f'run="{run}"', "--format", "json"]
+    told = _told(home, words)
+    if told is None or not told.get("success"):
+        raise BadInput(f"Flower did not start the run: {(told or {}).get('error-message', 'no answer')}")
+    return str(told["run-id"])
+
+
+def run_status(home: Path, run: str) -> str | None:
+    """pending, starting, running or finished:…; None where the SuperLink does not answer."""
+    told = _told(home, ["list", CONNECTION, "--run-id", run, "--format", "json"])
+    runs = (told or {}).get("runs") or []
+    return str(runs[0]["status"]) if runs else None
+
+
+def stop_run(home: Path, run: str) -> None:
+    """Stop a run."""
+    _told(home, ["stop", run, CONNECTION, "--format", "json"])
+
+
+def online(home: Path) -> dict[int, str] | None:
+    """The state of every registered node; None where the SuperLink does not answer."""
+    told = _told(home, ["supernode", "list", CONNECTION, "--format", "json"])
+    return None if told is None else {int(n["node-id"]): str(n["status"]) for n in told.get("nodes", [])}
+
+
+def _told(home: Path, words: list[str]) -> dict[str, Any] | None:
+    """What Flower's command line says, which is JSON."""
+    program = str(Path(sys.executable).parent / "flwr")
+    done = subprocess.run([program, *words], env=environment(home), capture_output=True, text=True, timeout=120)
+    start = done.stdout.find("{")
+    try:
+        told: dict[str, Any] = json.loads(done.stdout[start:]) if start >= 0 else {}
+    except ValueError:
+        return None
+    return told or None

@@ -1,0 +1,89 @@
+"""`coterie federation run`: hands a study to the coordinator, watches it, and starts it again where it broke."""
+
+import json
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from coterie import toml
+from coterie.engine.flower import commands
+from coterie.engine.flower.drive import PROGRESS, Patience, study_of
+from coterie.engine.flower.keeper import is_kept
+from coterie.engine.flower.server_app import nodes
+from coterie.engine.flower.silo import settings
+from coterie.engine.flower.vault import write_whole
+from coterie.errors import BadInput
+from coterie.export import file_name
+from coterie.options import resolved
+
+RESTARTS = 20  # of the coordinator's app in one run
+LOOK = 1.0  # seconds between two looks at a run's progress
+ASK = 10.0  # seconds between two questions to Flower whether the app still runs
+
+
+def ask_run(folder: Path, table: dict[str, Any], methods: list[str] | None, patience: Patience, command: str) -> Path:
+    """A new run's folder, with what was asked."""
+    study = study_of(table, methods)
+    coordinator = running_coordinator(folder)
+    run = coordinator / "runs" / f"{file_name(study.name)}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    run.mkdir(parents=True)
+    plain = {key: value for key, value in table.items() if key != "data"}
+    (run / "asked.toml").write_text(toml.dumps(plain), "utf-8")
+    asked = {"methods": methods, "command": command, "patience": resolved(patience)}
+    (run / "asked.json").write_text(json.dumps(asked), "utf-8")
+    return run
+
+
+def running_coordinator(folder: Path) -> Path:
+    """The coordinator's folder of a federation whose coordinator runs on this machine."""
+    coordinator = (folder / "coordinator").resolve()
+    settings(coordinator)
+    if not is_kept(coordinator):
+        raise BadInput(f"the coordinator is not running; start it with `coterie coordinator {folder / 'coordinator'}`")
+    return coordinator
+
+
+def follow(run: Path, show: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Start or resume a run and watch it to its end; its last words."""
+    home = run.parent.parent / "flower"
+    write_whole(run / PROGRESS, json.dumps(progress(run) | {"state": "starting", "restarts": 0}).encode())
+    number = commands.start_run(home, run.name)
+    asked, restarts = time.monotonic(), 0
+    try:
+        while True:
+            news = progress(run)
+            show(news | {"restarts": restarts})
+            if news.get("state") == "finished":
+                return news
+            if news.get("state") == "failed":
+                raise BadInput(str(news.get("reason")))
+            if time.monotonic() - asked > ASK:
+                asked = time.monotonic()
+                status = commands.run_status(home, number)
+                ended = status is not None and status.startswith("finished")
+                if ended and progress(run).get("state") not in ("finished", "failed"):
+                    restarts += 1
+                    if restarts > RESTARTS:
+                        raise BadInput(f"the run broke {restarts} times; see {home.parent / 'logs'}")
+                    number = commands.start_run(home, run.name)
+            time.sleep(LOOK)
+    except KeyboardInterrupt:
+        commands.stop_run(home, number)
+        raise
+
+
+def progress(run: Path) -> dict[str, Any]:
+    """How far a run is."""
+    path = run / PROGRESS
+    told: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return told
+
+
+def silo_states(coordinator: Path) -> dict[str, str]:
+    """Every registered silo: online, offline or registered."""
+    found = commands.online(coordinator / "flower") or {}
+    waiting = [key.stem for key in sorted((coordinator / "members").glob("*.pub"))]
+    known = nodes(coordinator)
+    return {name: found.get(known[name], "unknown") if name in known else "not registered yet" for name in waiting}

@@ -1,0 +1,47 @@
+"""The front door: Flower's control, runtime and fleet paths share a port; nginx publishes what a silo needs of them."""
+
+from pathlib import Path
+
+# What a SuperNode with a registered key calls. `register-node` is not among them: the coordinator registers keys.
+FLEET = (
+    "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
+    "push-object", "pull-object", "confirm-message-received",
+)  # fmt: skip
+
+
+def configuration(folder: Path, loopback: str, port: int, inner: int, local: bool) -> str:
+    """An nginx configuration that runs as an ordinary user; `local`: listen on this machine alone."""
+    address = f"{loopback}:{port}" if local else f"{port}"
+    return f"""# Written by `coterie federation new`. Silos reach the fleet paths of Flower, and nothing else.
+daemon off;
+pid "{folder}/nginx/nginx.pid";
+error_log "{folder}/logs/nginx.log" warn;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off;
+    server_tokens off;
+    client_body_temp_path "{folder}/nginx/body";
+    proxy_temp_path "{folder}/nginx/proxy";
+    fastcgi_temp_path "{folder}/nginx/fastcgi";
+    uwsgi_temp_path "{folder}/nginx/uwsgi";
+    scgi_temp_path "{folder}/nginx/scgi";
+    server {{
+        listen {address} ssl;
+        ssl_certificate "{folder}/server.pem";
+        ssl_certificate_key "{folder}/server.key";
+        ssl_protocols TLSv1.2 TLSv1.3;
+        client_max_body_size 0;  # models are as large as they are; the silos' policies limit them
+        location ~ ^/v1/fleet/({"|".join(FLEET)})$ {{
+            proxy_pass https://{loopback}:{inner};
+            proxy_ssl_trusted_certificate "{folder}/ca.crt";
+            proxy_ssl_verify on;
+            proxy_ssl_name localhost;
+            proxy_http_version 1.1;
+            proxy_request_buffering off;
+            proxy_buffering off;
+            proxy_read_timeout 300s;
+        }}
+        location / {{ return 403; }}
+    }}
+}}
+"""

@@ -1,0 +1,52 @@
+"""The coordinator's Flower app: runs a study that `coterie federation run` left in a folder."""
+
+import fcntl
+import json
+import os
+import time
+import tomllib
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from coterie.engine.flower.drive import PROGRESS, Federated, Patience, study_of
+from coterie.engine.flower.grid import GridTransport
+from coterie.engine.flower.vault import write_whole
+from coterie.errors import BadInput
+from coterie.options import parse
+
+FOLDER = "COTERIE_COORDINATOR"  # the environment variable that names the coordinator's folder
+
+
+def nodes(folder: Path) -> dict[str, int]:
+    """The registered silos' nodes by name."""
+    path = folder / "state" / "nodes.json"
+    return {str(k): int(v) for k, v in json.loads(path.read_text("utf-8")).items()} if path.exists() else {}
+
+
+def main(grid: Grid, context: Context) -> None:
+    """Run the study, from its checkpoint if it has one."""
+    coordinator = Path(os.environ[FOLDER])
+    folder = coordinator / "runs" / Path(str(context.run_config["run"])).name
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a process that Flower took for dead may still be ending
+        _note(folder, pid=os.getpid(), state="gathering")
+        try:
+            asked = json.loads((folder / "asked.json").read_text("utf-8"))
+            study = study_of(tomllib.loads((folder / "asked.toml").read_text("utf-8")), asked["methods"])
+            patience = parse(Patience, asked["patience"], "patience")
+            transport = GridTransport(grid, lambda: nodes(coordinator))
+            Federated(folder, study, transport, lambda: sorted(nodes(coordinator)), patience).run(asked["command"])
+        except BadInput as error:
+            _note(folder, state="failed", reason=str(error))
+
+
+def _note(folder: Path, **news: object) -> None:
+    path = folder / PROGRESS
+    before = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    write_whole(path, json.dumps(before | news | {"time": time.time()}).encode())
+
+
+app = ServerApp()
+app.main()(main)

@@ -1,0 +1,30 @@
+"""Weights from a file, to start from."""
+
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from coterie.errors import BadInput
+
+
+def load_weights(module: nn.Module, path: str, fresh: tuple[str, ...]) -> None:
+    """Fill a module from a .safetensors file; what is in `fresh` stays as it is where the file has another shape."""
+    file = Path(path).expanduser()
+    try:
+        given = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise BadInput(f"[model] weights {file}: cannot be read ({error}); give a .safetensors file") from None
+    own = module.state_dict()
+    # How many batches a BatchNorm has seen is no weight, and nothing depends on it.
+    wanted = [name for name in own if not name.endswith("num_batches_tracked")]
+    missing = [name for name in wanted if name not in given and name not in fresh]
+    if missing:
+        raise BadInput(f"[model] weights {file}: {len(missing)} tensors are missing, first {missing[0]}; give all")
+    for name in wanted:
+        if name in given and given[name].shape == own[name].shape:
+            own[name].copy_(given[name])
+        elif name not in fresh:
+            found, expected = tuple(given[name].shape), tuple(own[name].shape)
+            raise BadInput(f"[model] weights {file}: {name} is {found}, expected {expected}; give this model's")

@@ -1,0 +1,82 @@
+"""Wrappers: fine-tuning and clipping around any method they fit."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from oracle import Oracle, close
+
+from coterie.conformance import CHECKS, Ground, trained
+from coterie.engine.training import Training
+from coterie.errors import BadInput
+from coterie.methods import make, written
+from coterie.methods.method import Method
+
+WRAPPED = {
+    "clipped-fedavg": ("fedavg", {"clip_update": {"norm": 0.3}}),
+    "clipped-scaffold": ("scaffold", {"clip_update": {"norm": 0.3}}),
+    "tuned-fedamp": ("fedamp", {"finetune": {"epochs": 2}}),
+    "both": ("fedprox", {"finetune": {"epochs": 1}, "clip_update": {"norm": 0.3}}),
+}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize("wrapped", WRAPPED)
+def test_conformance(wrapped: str, check: Callable[[Ground], None]) -> None:
+    check(Ground(make(*WRAPPED[wrapped])))
+
+
+def models(method: Method) -> torch.Tensor:
+    """What the silos of the small federation predict after training."""
+    ground = Ground(method)
+    return trained(ground, ground.engine())[1]
+
+
+def test_fedavg_fine_tuned_is_fedavg_ft() -> None:
+    assert torch.equal(models(make("fedavg", {"finetune": {"epochs": 3}})), models(make("fedavg-ft", {"ft_epochs": 3})))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedamp", "scaffold", "cfl"])
+def test_a_long_enough_clip_changes_nothing(name: str) -> None:
+    assert torch.allclose(models(make(name, {"clip_update": {"norm": 1e6}})), models(make(name, {})), atol=1e-12)
+
+
+def test_what_leaves_is_no_longer_than_the_clip_and_points_the_same_way() -> None:
+    oracle = Oracle()
+    free = oracle.play(make("fedavg", {}), rounds=1)
+    bound = oracle.play(make("fedavg", {"clip_update": {"norm": 0.05}}), rounds=1)
+    change, clipped = (oracle.vector(p.ups[0].w) - oracle.start() for p in (free, bound))
+    lengths = (change**2).sum(1) ** 0.5
+    assert (lengths > 0.05).all()
+    close(clipped, change * (0.05 / lengths)[:, None])
+
+
+@pytest.mark.parametrize("name", ["fedem", "apple", "separate", "dfedavg"])
+def test_clipping_refuses_methods_that_do_not_exchange_one_model(name: str) -> None:
+    method = make(name, {"clip_update": {}})
+    engine = Ground(method).engine()
+    assert "clip" in (method.refusal(engine.roster, engine.model) or "")
+
+
+def test_fine_tuning_refuses_a_mixture() -> None:
+    with pytest.raises(BadInput, match="mixture"):
+        models(make("fedem", {"finetune": {}}))
+
+
+def test_a_wrapped_method_is_written_back_whole() -> None:
+    table = {"mu": 0.5, "finetune": {"epochs": 2}, "clip_update": {"norm": 3.0}}
+    assert written("mine", make("mine", table | {"method": "fedprox"})) == table | {"method": "fedprox"}
+
+
+def test_gradients_longer_than_the_clip_are_scaled_back() -> None:
+    oracle = Oracle(training=Training(rounds=1, local_epochs=1, batch_size=11, lr=1.0, clip_gradient=0.1))
+    up = oracle.play(make("fedavg", {}), rounds=1).ups[0]
+    for silo in range(3):
+        x, y = oracle.data(silo)
+        g = oracle.grad(oracle.start(), x, y)
+        length = (g**2).sum() ** 0.5
+        close(oracle.vector(up.w)[silo], oracle.start() - g * min(1, 0.1 / length))
+        assert length > 0.1
+    free = Oracle(training=replace(oracle.training, clip_gradient=100.0)).play(make("fedavg", {}), rounds=1).ups[0]
+    assert not torch.allclose(free.w, up.w)
