@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test check lint types bench clean
+.PHONY: setup demo test test-flower check lint types bench clean
 
 setup: $(VENV)/.installed
 
@@ -17,6 +17,11 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest
+
+# Real Flower processes on this machine: about 25 minutes, needs Debian's nginx.
+test-flower: setup
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[flower,dev]'
+	COTERIE_REAL=1 $(BIN)/python -m pytest tests/flower
 
 lint: setup
 	$(BIN)/ruff check .

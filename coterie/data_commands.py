@@ -1,13 +1,15 @@
 """`coterie data`: what there is, fetching it, importing it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
 from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    import click
 
 SetName = Annotated[str, typer.Argument(metavar="NAME", help="a data set")]
 
@@ -16,8 +18,8 @@ class Group(TyperGroup):
     """Commands, and beside them names of data sets: `coterie data fetch mnist`, `coterie data mnist`."""
 
     def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+        self, ctx: "click.Context", args: list[str]
+    ) -> "tuple[str | None, click.Command | None, list[str]]":
         """A word that is no command is a data set to show."""
         known = self.get_command(ctx, args[0]) is not None or args[0].startswith("-")
         return super().resolve_command(ctx, args if known else ["show", *args])

@@ -95,7 +95,7 @@ def refused(capfd, *words):
         ([*RUN, "--set", "data={name='npz', path='small.toml'}"], "small.toml: damaged or not a NumPy .npz archive"),
         # models
         ([*RUN, "--set", "model={name='cnn', channels=[2, 2, 2, 2]}"], "[model] cnn takes images"),
-        ([*RUN, "--set", "model={name='cnm'}"], "[model] name: unknown model 'cnm'; did you mean 'cnn'?"),
+        ([*RUN, "--set", "model={name='cnnn'}"], "[model] name: unknown model 'cnnn'; did you mean 'cnn'?"),
         # the folder
         ([*RUN, "--out", "small.toml"], "--out small.toml: exists already and is not overwritten"),
         ([*RUN, "--out", "small.toml/x"], "--out small.toml/x: Not a directory"),

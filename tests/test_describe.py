@@ -90,7 +90,10 @@ def test_a_page_of_a_data_set_has_the_defaults_of_that_set(name):
 
 def test_the_page_of_a_data_set_names_the_other_splits():
     page = words(printed(data_page, "digits"))
-    assert 'split = "groups" (or iid, pathological, shards, dirichlet: each with options of its own)' in page
+    assert (
+        'split = "groups" (or iid, pathological, shards, dirichlet, pachinko, natural: each with options of its own)'
+        in page
+    )
     assert "split =" not in printed(data_page, "synthetic")
 
 

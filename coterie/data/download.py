@@ -42,7 +42,7 @@ def download(file: File, target: Path, watch: Watch, pause: Callable[[float], An
     part = target.with_name(f"{target.name}.part")
     reasons = []
     for url in file.urls:
-        wait = WAIT
+        wait, spoilt = WAIT, 0
         for attempt in range(TRIES):
             if attempt:
                 pause(wait)
@@ -51,7 +51,9 @@ def download(file: File, target: Path, watch: Watch, pause: Callable[[float], An
                 _continue(url, part, watch)
                 if not matches(part, file.checksum):
                     part.unlink()
-                    raise _Again("what arrived is not what was published (its checksum differs)")
+                    spoilt += 1
+                    # Once may be the network's fault; twice, and something else is published there.
+                    raise (_Again if spoilt == 1 else _Elsewhere)("its checksum is not the published one")
                 part.replace(target)
                 return
             except _Again as error:
@@ -98,7 +100,7 @@ def _continue(url: str, part: Path, watch: Watch) -> None:
 def _store(reply: Any, part: Path, have: int, total: int | None, watch: Watch) -> None:
     with part.open("ab" if have else "wb") as out:
         watch(have, total)
-        while piece := reply.read(CHUNK):
+        while piece := reply.read1(CHUNK):
             out.write(piece)
             have += len(piece)
             watch(have, total)

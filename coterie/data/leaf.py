@@ -14,7 +14,7 @@ SIDE = 28
 
 
 def read_leaf(files: Sequence[Member]) -> dict[str, Array]:
-    """FEMNIST as arrays x (n, 28, 28), y (n,) and owner (n,): its train and test files together."""
+    """FEMNIST as arrays x (n, 1, 28, 28), y (n,) and owner (n,): its train and test files together."""
     x: list[Array] = []
     y: list[Array] = []
     owner: list[str] = []
@@ -31,7 +31,7 @@ def read_leaf(files: Sequence[Member]) -> dict[str, Array]:
     # They were bytes before LEAF divided them by 255, and a byte takes a quarter of the room.
     if pixels.min() >= 0 and pixels.max() <= 1 and np.allclose(whole, pixels * 255, rtol=0, atol=0.01):
         pixels = whole.astype(np.uint8)
-    return {"x": pixels.reshape(-1, SIDE, SIDE), "y": np.concatenate(y), "owner": np.array(owner)}
+    return {"x": pixels.reshape(-1, 1, SIDE, SIDE), "y": np.concatenate(y), "owner": np.array(owner)}
 
 
 def _users(file: Member) -> dict[str, Any]:

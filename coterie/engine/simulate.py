@@ -15,6 +15,7 @@ from coterie.engine.rows import Model
 from coterie.engine.solver import optimizer
 from coterie.engine.store import Store
 from coterie.engine.task import Task
+from coterie.engine.threads import fitting
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.methods.method import Cohort, Method, Roster
@@ -138,8 +139,10 @@ class Simulator:
         """The cohort's silos a few rows at a time, those with most data first: their places in it, and their ids."""
         count = self.store["train"].count[cohort.ids.cpu().numpy()]
         order = torch.from_numpy(np.argsort(-count, kind="stable")).to(cohort.ids.device)
-        for place in order.split(self.rows):  # type: ignore[no-untyped-call]
-            yield place, cohort.ids[place]
+        weights = self.rows * self.training.batch_size * self.model.width
+        with fitting(6 * weights):  # each weight meets each sample twice forward and four times backward
+            for place in order.split(self.rows):  # type: ignore[no-untyped-call]
+                yield place, cohort.ids[place]
 
     def measured_rows(self) -> int:
         """All rows at once or one by one, whichever a quick trial finds faster (a GPU always wants all)."""

@@ -65,6 +65,10 @@ def test_the_note_says_where_validation_came_from():
         {"split": "pathological", "shares": "random"},
         {"split": "shards", "test_share": 0.3},
         {"split": "dirichlet", "keep": 20, "silos": 5},
+        {"split": "dirichlet", "label_groups": 3, "silos": 5},
+        {"subsample": 0.9, "split": "iid", "keep": 20},
+        {"dirty": 0.4, "dirty_labels": 0.6},
+        {"keep": 10},
     ],
 )
 def test_a_table_written_back_loads_the_same(table):
@@ -80,7 +84,8 @@ def test_every_default_is_sound_and_written_back(name):
     full = resolved(name, {})
     assert resolved(name, full) == full
     known = {f.name for f in catalog.describe_options(name)}
-    assert known - {"preset", "keep"} <= full.keys()
+    unset = {"preset", "keep", "label_groups"} | ({"silos"} if full.get("split") == "natural" else set())
+    assert known - unset <= full.keys()
 
 
 def test_a_preset_is_written_back_with_its_values():
@@ -164,3 +169,34 @@ def test_the_papers_settings_fit_the_papers_data(name):
     schema, rule = SPLITS[entry.split]
     shares = rule(pool, parse(schema, entry.split_options, "[data]"), np.random.default_rng(0)).shares
     assert [len(s.test) for s in shares] == [100] * len(shares)
+
+
+def test_another_name_is_the_same_set(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((60, 28, 28), np.uint8), y=np.arange(60) % 10)
+    table = {"path": str(tmp_path / "a.npz"), "split": "iid", "silos": 3}
+    data = load("fmnist", table, 0)
+    assert data.name == resolved("fmnist", {})["name"] == "fashion-mnist"
+    assert same(data, load("fashion-mnist", table, 0)) and same(data, load("fmnist", {**table, "name": "fmnist"}, 0))
+
+
+def test_a_set_is_read_from_the_cache_when_no_path_is_given(own_cache):
+    (own_cache / "organamnist").mkdir()
+    np.savez(own_cache / "organamnist" / "organamnist.npz", x=np.zeros((60, 28, 28), np.uint8), y=np.arange(60) % 4)
+    assert len(load("organamnist", {"split": "iid", "silos": 3}, 0).silos) == 3
+
+
+def test_what_goes_wrong_combines_with_any_split():
+    for split, table in {"groups": {}, "iid": {}, "dirichlet": {"silos": 5}, "shards": {"silos": 5}}.items():
+        table = {**table, "split": split, "subsample": 0.9, "keep": 12, "dirty": 0.4, "dirty_labels": 0.5}
+        table |= {"test": 20, "sizes": [20]} if split == "groups" else {}
+        data = load("digits", table, 0)
+        assert max(len(silo.train) for silo in data.silos) == 12
+        assert sum(data.dirty) == 2 * len(data.silos) // 5
+
+
+def test_generated_silos_can_be_dirty():
+    clean, dirty = (load("synthetic", {"silos": 5, "dimension": 4, "dirty": share}, 0) for share in (0, 0.4))
+    wrong = [(a.train.y != b.train.y).mean() for a, b in zip(clean.silos, dirty.silos, strict=True)]
+    assert [share > 0.3 for share in wrong] == dirty.dirty and sum(dirty.dirty) == 2
+    with pytest.raises(BadInput, match="unknown key 'subsample'"):
+        load("synthetic", {"subsample": 0.5}, 0)

@@ -8,9 +8,9 @@ import zipfile
 import numpy as np
 import pytest
 
+from coterie.data import cache, sets
 from coterie.data import idx as idx_file
 from coterie.data import npz as npz_file
-from coterie.data import sets
 from coterie.data.idx import read_idx
 from coterie.data.npz import read_npz
 from coterie.errors import BadInput
@@ -91,7 +91,7 @@ def test_damaged_writers_are_refused(tmp_path, data, message):
 
 
 def test_debians_folder_is_found_without_a_path(tmp_path, monkeypatch):
-    monkeypatch.setattr(sets, "DEBIAN", tmp_path)
+    monkeypatch.setattr(cache, "DEBIAN", tmp_path)
     (tmp_path / "fashion-mnist").mkdir()
     write_mnist(tmp_path / "fashion-mnist")
     assert len(sets.idx("fashion-mnist", "", 10)) == 6

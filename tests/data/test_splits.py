@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -84,7 +85,8 @@ def test_every_sample_is_dealt_once(options, sizes, seed):
 @pytest.mark.parametrize("name", SPLITS)
 def test_the_seed_is_the_split(name):
     p = pool(*[100] * 10)
-    given_values = {"sizes": [10] * 5, "test": 10} if name == "groups" else {}
+    p = replace(p, coarse=p.y // 2, owner=p.y % 5)
+    given_values = {"groups": {"sizes": [10] * 5, "test": 10}, "pachinko": {"silos": 10, "samples": 60}}.get(name, {})
     options = parse(SPLITS[name][0], given_values, "[data]")
 
     def drawn(seed):
@@ -205,3 +207,27 @@ def test_dirichlet_keeps_few_training_samples_and_validates_on_the_others():
 def test_a_silo_left_without_training_samples_is_refused():
     with pytest.raises(BadInput, match="silo 3 is left with no training samples; use fewer silos"):
         split(pool(2, 1), Iid(silos=4), rng())
+
+
+def test_dirichlet_spreads_groups_of_labels_together():
+    p = pool(*[600] * 9)
+    result = split(p, Dirichlet(silos=10, alpha=0.4, label_groups=3), rng())
+    counts = table(p, result)
+    assert counts.sum() == len(p)
+    # Labels of one group are dealt in the same proportions, and no others are.
+    alike = np.corrcoef(counts.T) > 0.9
+    assert sorted(alike.sum(axis=0)) == [3] * 9
+    assert (np.corrcoef(table(p, split(p, Dirichlet(silos=10, alpha=0.4), rng())).T) > 0.9).sum() == 9
+    with pytest.raises(BadInput, match="9 classes cannot make 10 label_groups"):
+        split(p, Dirichlet(silos=10, label_groups=10), rng())
+
+
+@pytest.mark.parametrize(
+    "options", [Iid(keep=20), Pathological(keep=20), Shards(silos=3, keep=20), Dirichlet(silos=8, keep=20)]
+)
+def test_every_split_can_keep_few_training_samples(options):
+    p = pool(*[400] * 5)
+    result = split(p, options, rng())
+    assert {len(share.train) for share in result.shares} == {20}
+    assert result.validation_from == "pool"
+    assert len({*held(result)}) == len(held(result))

@@ -5,12 +5,19 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from conflict import CLASSES, FEATURES, two_groups
 from method_cases import conform
 from oracle import Oracle, close
+from torch import nn
 
 from coterie.conformance import Ground
+from coterie.engine.rounds import run_rounds
+from coterie.engine.rows import Model
+from coterie.engine.simulate import Simulator
+from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.methods.fedamp import FedAMP
+from coterie.methods.heurfedamp import HeurFedAMP
 from coterie.methods.method import Method
 
 
@@ -87,3 +94,16 @@ def test_a_missing_silos_last_model_stands_in() -> None:
     played = oracle.play(FedAMP(), rounds=1, ids=[0, 2])
     close(oracle.vector(played.servers[1].w)[1], oracle.start())
     assert not np.allclose(oracle.vector(played.servers[1].w)[0], oracle.start())
+
+
+@pytest.mark.parametrize("method", [FedAMP(sigma_factor=0.2), HeurFedAMP(sigma=20.0)], ids=["fedamp", "heurfedamp"])
+def test_silos_that_agree_find_each_other(method: FedAMP | HeurFedAMP) -> None:
+    """Two groups with conflicting labels: ξ is block-diagonal, though nobody was told of groups."""
+    training = Training(rounds=10, local_epochs=5, batch_size=10, lr=0.2)
+    model = Model(lambda: nn.Linear(FEATURES, CLASSES), CLASSES)
+    engine = Simulator(method, two_groups(), model, training, seed=0)
+    xi = run_rounds(method, engine, engine.roster, model, training).traces["collaboration"][-1]
+    alike = np.add.outer(np.arange(6), np.arange(6)) % 2 == 0
+    others = ~np.eye(6, dtype=bool)
+    within = (xi * (alike & others)).sum(1) / (xi * others).sum(1)
+    assert (within > 0.95).all(), within

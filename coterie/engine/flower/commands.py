@@ -145,7 +145,10 @@ def online(home: Path) -> dict[int, str] | None:
 def _told(home: Path, words: list[str]) -> dict[str, Any] | None:
     """What Flower's command line says, which is JSON."""
     program = str(Path(sys.executable).parent / "flwr")
-    done = subprocess.run([program, *words], env=environment(home), capture_output=True, text=True, timeout=120)
+    try:
+        done = subprocess.run([program, *words], env=environment(home), capture_output=True, text=True, timeout=120)
+    except subprocess.TimeoutExpired:
+        return None
     start = done.stdout.find("{")
     try:
         told: dict[str, Any] = json.loads(done.stdout[start:]) if start >= 0 else {}

@@ -1,4 +1,4 @@
-"""A study between real silos: every method and seed over a transport, resumed where it broke, the same folder at the end."""
+"""A study between real silos: every method and seed over a transport, resumed where it broke, one folder at the end."""
 
 import json
 import time
@@ -64,7 +64,7 @@ class Federated:
                     kept[name] = {**about, **traces(outcome)}
         columns = ["method", "seed", "round", "silo", "split", "measure", "value"]
         whole = pd.concat(results, ignore_index=True)[columns]
-        known = members | self._guests()
+        known = members | self._declared("guests.json")
         sizes = {seed: {name: each.sizes[2] for name, each in known.items()} for seed in self.study.seeds}
         summary = {
             "study": self.study.name,
@@ -157,9 +157,9 @@ class Federated:
 
     def _members(self) -> dict[str, Declaration]:
         """Who is in this run: those who declared themselves before its first round."""
-        path = self.folder / "members.json"
-        if path.exists():
-            return {name: _declaration(table) for name, table in json.loads(path.read_text("utf-8")).items()}
+        known = self._declared("members.json")
+        if known:
+            return known
         until = time.monotonic() + self.patience.gather
         found, why = dict[str, Declaration](), dict[str, Failure]()
         while True:
@@ -176,8 +176,17 @@ class Federated:
             raise BadInput(f"no silo takes part ({told or 'none is registered'})")
         members = {name: found[name] for name in sorted(found)}
         _agreeing(members)
-        write_whole(path, json.dumps({name: asdict(each) for name, each in members.items()}, indent=1).encode())
+        self._declare("members.json", members)
         return members
+
+    def _declared(self, file: str) -> dict[str, Declaration]:
+        path = self.folder / file
+        table = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        return {name: _declaration(each) for name, each in table.items()}
+
+    def _declare(self, file: str, silos: dict[str, Declaration]) -> None:
+        table = {name: asdict(each) for name, each in silos.items()}
+        write_whole(self.folder / file, json.dumps(table, indent=1).encode())
 
     def _guests(self) -> dict[str, Declaration]:
         """Silos that are here by now and were not when the run began."""
@@ -187,7 +196,9 @@ class Federated:
             return {}
         found, _ = declarations(self.transport, self.folder.name, late, self.patience.reply)
         first = next(iter(members.values()))
-        return {name: each for name, each in found.items() if each.sample == first.sample}
+        fitting = {name: each for name, each in found.items() if each.sample == first.sample}
+        self._declare("guests.json", self._declared("guests.json") | fitting)
+        return fitting
 
     def _job(self, name: str, seed: int, members: dict[str, Declaration]) -> Job:
         first = next(iter(members.values()))

@@ -83,7 +83,7 @@ def answer_of(message: Message) -> Answer | Failure:
 
 
 def packed(body: bytes) -> ArrayRecord:
-    """A record's bytes as one ArrayRecord; rows of a large tensor each as an array, which Flower sends once if equal."""
+    """A record's bytes as one ArrayRecord; the rows of a large tensor apart, for Flower sends equal ones once."""
     arrays: dict[str, Array] = {}
     for name, tensor in (safetensors.torch.load(body) if body else {}).items():
         if tensor.ndim >= 2 and tensor.nbytes > LARGE:

@@ -46,6 +46,7 @@ class Program:
     def __init__(self, name: str, words: list[str], env: dict[str, str], log: Path) -> None:
         self.name, self.words, self.env, self.log = name, words, env, log
         self.process: subprocess.Popen[bytes] | None = None
+        self.before = 0  # where in the log its latest start is
 
     def start(self) -> None:
         """Start it; it gets a session of its own, so that Ctrl-C reaches us first."""
@@ -54,6 +55,7 @@ class Program:
         if program is None:
             raise BadInput(f"{self.words[0]} is not installed; see docs/deployment.md")
         with self.log.open("ab") as log:
+            self.before = log.tell()
             self.process = subprocess.Popen(
                 [program, *self.words[1:]], env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
@@ -76,8 +78,8 @@ class Program:
         self.process.wait()
 
     def said(self) -> str:
-        """The end of its log."""
-        return self.log.read_text("utf-8", errors="replace")[-4000:] if self.log.exists() else ""
+        """What it has logged since its latest start."""
+        return self.log.read_bytes()[self.before :].decode(errors="replace") if self.log.exists() else ""
 
 
 def coordinator(folder: Path, say: Say) -> None:
@@ -137,8 +139,6 @@ def silo(folder: Path, data: Path, device: str, say: Say) -> None:
             program = Program("SuperNode", words, env, folder / "logs/supernode.log")
             began = time.monotonic()
             with running([program]):
-                program.log.parent.mkdir(parents=True, exist_ok=True)
-                program.log.write_bytes(b"")
                 program.start()
                 _remember(folder, [program])
                 while program.ended() is None:

@@ -19,6 +19,7 @@ from coterie.export import file_name
 from coterie.options import resolved
 
 RESTARTS = 20  # of the coordinator's app in one run
+START = 60.0  # seconds in which Flower must take a run
 LOOK = 1.0  # seconds between two looks at a run's progress
 ASK = 10.0  # seconds between two questions to Flower whether the app still runs
 
@@ -49,7 +50,7 @@ def follow(run: Path, show: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Start or resume a run and watch it to its end; its last words."""
     home = run.parent.parent / "flower"
     write_whole(run / PROGRESS, json.dumps(progress(run) | {"state": "starting", "restarts": 0}).encode())
-    number = commands.start_run(home, run.name)
+    number = _started(home, run.name)
     asked, restarts = time.monotonic(), 0
     try:
         while True:
@@ -67,11 +68,23 @@ def follow(run: Path, show: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
                     restarts += 1
                     if restarts > RESTARTS:
                         raise BadInput(f"the run broke {restarts} times; see {home.parent / 'logs'}")
-                    number = commands.start_run(home, run.name)
+                    number = _started(home, run.name)
             time.sleep(LOOK)
     except KeyboardInterrupt:
         commands.stop_run(home, number)
         raise
+
+
+def _started(home: Path, run: str) -> str:
+    """Flower's number of a run; a SuperLink that is just being started again gets its time."""
+    until = time.monotonic() + START
+    while True:
+        try:
+            return commands.start_run(home, run)
+        except BadInput:
+            if time.monotonic() > until:
+                raise
+            time.sleep(3)
 
 
 def progress(run: Path) -> dict[str, Any]:

@@ -97,6 +97,8 @@ class SiloSide:
         model.probe(store["train"].x[:2])
         task = _task(job, model, store, job.training.rounds - 1 if request.guest else request.round)
         template = self._template(method, model, roster, store, request.guest)
+        if request.kind == "adapt" and request.round == 0:
+            vault.clear()
         vault.settle(request.received, request.round)
         down = decode(method.down, request.body).map(lambda t: t.to(model.device))
         if request.kind == "adapt":

@@ -48,6 +48,11 @@ class Vault:
             (self.folder / TENTATIVE).unlink()
             _sync(self.folder)
 
+    def clear(self) -> None:
+        """Forget everything: a newcomer begins anew."""
+        for which in (TENTATIVE, COMMITTED):
+            (self.folder / which).unlink(missing_ok=True)
+
     def load(self, template: Private) -> Private:
         """The committed private state; before the first round the template is that."""
         path = self.folder / COMMITTED
