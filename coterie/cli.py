@@ -32,6 +32,10 @@ def run(
     assignments: Words = None,
     rounds: Annotated[int | None, typer.Option(help="rounds of the federation")] = None,
     seeds: Annotated[str | None, typer.Option(help="e.g. 0,1,2")] = None,
+    cell: Annotated[
+        str | None, typer.Option("--data", help="which cell of a study that has several, e.g. fmnist")
+    ] = None,
+    scale: Annotated[str, typer.Option(help="full, or small: what a laptop does in minutes")] = "full",
     unseen: Annotated[float | None, typer.Option(help="share of the silos that arrive only after training")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda")] = None,
     rows: Annotated[str | None, typer.Option(help="silos trained in one call: auto, all or a number")] = None,
@@ -47,7 +51,7 @@ def run(
     from coterie.measure.table import summary_table
     from coterie.progress import shown
 
-    table = studies.override(studies.read(study), assignments or [])
+    table = studies.override(studies.select(studies.read(study), cell, scale), assignments or [])
     given: dict[str, Any] = {"rounds": rounds, "unseen": unseen}
     table = _into(table, "train", given)
     table = _into(table, "engine", {"device": device, "rows": _rows(rows)})
@@ -97,7 +101,7 @@ def list_studies(name: Annotated[str | None, typer.Argument(help="a study, to pr
 
     console = Console()
     if name is not None:
-        typer.echo(known.check(known.read(name)).as_toml(), nl=False)
+        typer.echo(known.check(known.select(known.read(name))).as_toml(), nl=False)
         return
     table = Table(box=None, pad_edge=False)
     table.add_column("study", no_wrap=True)

@@ -101,12 +101,16 @@ def run(study: Study, watch: Watch, save: Callable[[str, int, Outcome, Federatio
     whole = pd.concat(results, ignore_index=True)[columns]
     study = replace(study, machine=replace(study.machine, device=first.model.device.type, rows=outcome.rows))
     sizes = {seed: {silo.name: len(silo.test) for silo in f.silos} for seed, f in federations.items()}
-    summary = {
+    summary: dict[str, Any] = {
         "study": study.name,
         "device": device_name(first.model.device),
         "versions": versions(),
         "methods": summarize(whole, sizes, extras),
     }
+    for label, value in study.published.items():
+        if label in summary["methods"]:
+            scores = summary["methods"][label]
+            scores |= {"published": value, "difference": scores["bmta"] - value} if "bmta" in scores else {}
     return Finished(study, whole, summary, kept, label_counts(first.silos))
 
 

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +21,8 @@ OWN_TRAINING = (
     "local_epochs", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "clip_gradient",
     "schedule", "schedule_at", "schedule_factor",
 )  # fmt: skip
-KEYS = ("name", "about", "seeds", "data", "model", "train", "engine", "methods")
+KEYS = ("name", "about", "paper", "seeds", "data", "model", "train", "engine", "methods", "published")
+CELLS = ("cells", "small")  # what `select` turns into the keys above
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class Study:
     machine: Machine
     methods: dict[str, Method]
     own: dict[str, dict[str, Any]]  # what a method trains with instead of [train], by its label
+    paper: str = ""
+    published: dict[str, float] = field(default_factory=dict)  # what the paper reports (BMTA, percent), by label
 
     def training_of(self, label: str) -> Training:
         """How a method trains: as all do, but for what its own `train` table says."""
@@ -53,7 +56,8 @@ class Study:
 
     def as_table(self) -> dict[str, Any]:
         """The study with every default written back; reading it again gives the same study."""
-        about = {"about": self.about} if self.about else {}
+        about = {key: text for key, text in (("about", self.about), ("paper", self.paper)) if text}
+        published = {label: value for label, value in self.published.items() if label in self.methods}
         return {
             "name": self.name,
             **about,
@@ -66,6 +70,7 @@ class Study:
                 label: written(label, method) | ({"train": self.own[label]} if label in self.own else {})
                 for label, method in self.methods.items()
             },
+            **({"published": published} if published else {}),
         }
 
     def as_toml(self) -> str:
@@ -97,6 +102,33 @@ def read(name: str | None) -> dict[str, Any]:
         raise BadInput(f"study {name}: not a text file; give a .toml file in UTF-8") from None
 
 
+def select(table: Mapping[str, Any], cell: str | None = None, scale: str = "full") -> dict[str, Any]:
+    """One cell of a study (a table of its paper has one per data set), at full scale or at that of a laptop."""
+    cells, small = table.get("cells", {}), table.get("small", {})
+    if not isinstance(cells, Mapping) or not isinstance(small, Mapping):
+        raise BadInput("study: 'cells' and 'small' must be tables of what they change")
+    chosen = {key: value for key, value in table.items() if key not in CELLS}
+    if cell is not None and cell not in cells:
+        raise BadInput(f"--data {cell}: this study has no such cell; {nearest(cell, cells)}")
+    if cells:
+        cell = next(iter(cells)) if cell is None else cell
+        chosen = _merged(chosen, cells[cell])
+    if scale not in ("full", "small"):
+        raise BadInput(f"--scale {scale}: expected full or small")
+    return _merged(chosen, small) if scale == "small" else chosen
+
+
+def _merged(table: Mapping[str, Any], changes: Any) -> dict[str, Any]:
+    """A table with changes written over it, table by table."""
+    if not isinstance(changes, Mapping):
+        raise BadInput(f"study: a cell must be a table of what it changes, found {changes!r}")
+    both = dict(table)
+    for key, value in changes.items():
+        old = both.get(key)
+        both[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return both
+
+
 def check(table: Mapping[str, Any], methods: Sequence[str] | None = None) -> Study:
     """A table as a study; `methods` picks from its methods and may add registered ones with their defaults."""
     for key in table:
@@ -105,9 +137,10 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None) -> Stu
     for key in ("data", "model", "train", "engine", "methods"):
         if not isinstance(table.get(key, {}), Mapping):
             raise BadInput(f"study: '{key}' must be a table, e.g. [{key}]")
-    name, about, seeds = table.get("name", "study"), table.get("about", ""), table.get("seeds", [0])
-    if not isinstance(name, str) or not name or not isinstance(about, str):
-        raise BadInput("study: 'name' and 'about' must be text")
+    name, seeds = table.get("name", "study"), table.get("seeds", [0])
+    about, paper = table.get("about", ""), table.get("paper", "")
+    if not isinstance(name, str) or not name or not isinstance(about, str) or not isinstance(paper, str):
+        raise BadInput("study: 'name', 'about' and 'paper' must be text")
     if not _whole(seeds):
         raise BadInput(f"study: 'seeds' must be a list of different whole numbers from 0 to 2^63 - 1, found {seeds!r}")
     data, model = table.get("data", {}), table.get("model", {})
@@ -138,7 +171,18 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None) -> Stu
             for label, options in chosen.items()
             if isinstance(options, Mapping) and "train" in options
         },
+        paper,
+        _published(table.get("published", {})),
     )
+
+
+def _published(table: Any) -> dict[str, float]:
+    if not isinstance(table, Mapping):
+        raise BadInput(f"study: 'published' must be a table of percentages by method, found {table!r}")
+    for label, value in table.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
+            raise BadInput(f"[published] {label}: expected a percentage, found {value!r}")
+    return {str(label): float(value) for label, value in table.items()}
 
 
 def _without_train(table: Any) -> Any:

@@ -10,7 +10,7 @@ from command import SMALL
 import coterie
 from coterie.errors import BadInput
 from coterie.methods import METHODS
-from coterie.study import built_in, check, override, read
+from coterie.study import built_in, check, override, read, select
 
 
 def table(**changes):
@@ -19,13 +19,13 @@ def table(**changes):
 
 @pytest.mark.parametrize("name", built_in())
 def test_a_built_in_study_is_sound_and_says_what_it_is(name):
-    study = check(read(name))
+    study = check(select(read(name)))
     assert study.name == name and study.about
 
 
 @pytest.mark.parametrize("name", built_in())
 def test_a_study_written_back_is_the_same_study(name):
-    study = check(read(name))
+    study = check(select(read(name)))
     assert check(tomllib.loads(study.as_toml())) == study
 
 
@@ -76,9 +76,9 @@ def test_methods_are_picked_in_the_order_asked_and_added_with_their_defaults():
         ({"model": {"name": {}}}, "[model] name: expected text, found {}"),
         ({"model": {"hiden": [3]}}, "[model] (mlp): unknown key 'hiden'; did you mean 'hidden'?"),
         ({"engine": {"rows": 0}}, "[engine] rows: 0 is out of range"),
-        ({"name": ""}, "'name' and 'about' must be text"),
-        ({"name": 3}, "'name' and 'about' must be text"),
-        ({"about": 3}, "'name' and 'about' must be text"),
+        ({"name": ""}, "'name', 'about' and 'paper' must be text"),
+        ({"name": 3}, "'name', 'about' and 'paper' must be text"),
+        ({"about": 3}, "'name', 'about' and 'paper' must be text"),
         ({"seeds": 0}, "'seeds' must be a list of different whole numbers from 0"),
         ({"seeds": []}, "'seeds' must be"),
         ({"seeds": [0, 0]}, "'seeds' must be"),
@@ -214,3 +214,47 @@ def test_a_label_may_name_its_method_and_train_in_its_own_way() -> None:
 def test_a_methods_own_training_is_checked(own: object, said: str) -> None:
     with pytest.raises(BadInput, match=said):
         check({"methods": {"fedavg": {"train": own}}})
+
+
+CELLED = {
+    "data": {"name": "digits"},
+    "train": {"rounds": 9, "lr": 0.1},
+    "methods": {"fedavg": {}, "fedprox": {"mu": 0.1}},
+    "cells": {
+        "one": {"methods": {"fedprox": {"mu": 0.5}}, "published": {"fedprox": 90.5}},
+        "two": {"train": {"lr": 0.2}},
+    },
+    "small": {"train": {"rounds": 2}},
+}
+
+
+def test_a_cell_changes_what_it_names_and_nothing_else() -> None:
+    one, two = check(select(CELLED, "one")), check(select(CELLED, "two"))
+    assert (one.methods["fedprox"].mu, two.methods["fedprox"].mu) == (0.5, 0.1)
+    assert (one.training.lr, two.training.lr, two.training.rounds) == (0.1, 0.2, 9)
+    assert (one.published, two.published) == ({"fedprox": 90.5}, {})
+    assert check(select(CELLED)) == one  # the first, where none is asked for
+    assert check(select(CELLED, "two", "small")).training.rounds == 2
+    assert check(tomllib.loads(one.as_toml())) == one
+
+
+@pytest.mark.parametrize(
+    ("cell", "scale", "said"), [("on", "full", "did you mean 'one'"), ("one", "tiny", "expected full or small")]
+)
+def test_a_cell_or_scale_that_is_not_there_is_refused(cell: str, scale: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        select(CELLED, cell, scale)
+
+
+@pytest.mark.parametrize("figure", [101, "good", True, -1])
+def test_a_published_figure_is_a_percentage(figure: object) -> None:
+    with pytest.raises(BadInput, match="percentage"):
+        check({"methods": {"fedavg": {}}, "published": {"fedavg": figure}})
+
+
+@pytest.mark.parametrize("name", built_in())
+def test_every_cell_of_a_built_in_study_is_sound_and_publishes_only_what_it_runs(name: str) -> None:
+    for cell in read(name).get("cells", {None: {}}):
+        for scale in ("full", "small"):
+            study = check(select(read(name), cell, scale))
+            assert set(study.published) <= set(study.methods)

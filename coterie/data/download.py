@@ -71,18 +71,14 @@ def _continue(url: str, part: Path, watch: Watch) -> None:
     headers = {"User-Agent": "coterie", "Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as reply:
-            if have and (reply.status != 206 or _range(reply.headers)[0] != have):
-                have = 0  # the server sends all of it, or not what was asked for: start over
-                if reply.status == 206:
-                    part.unlink()
-                    raise _Again("the server resumed at the wrong place")
+            have = have if reply.status == 206 else 0  # a server that knows no ranges sends all of it
             length = reply.headers.get("Content-Length")
             total = have + int(length) if length and length.isdigit() else None
             _store(reply, part, have, total, watch)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 416 and have:  # all of it is here, or more than there is
-            if _range(error.headers)[1] != have:
+            if _whole_size(error.headers) != have:
                 part.unlink()
                 raise _Again("the server has less than was fetched before") from None
         elif error.code in PASSING:
@@ -110,8 +106,7 @@ def _store(reply: Any, part: Path, have: int, total: int | None, watch: Watch) -
         raise _Again(f"the connection broke after {have} of {total} bytes")
 
 
-def _range(headers: Any) -> tuple[int | None, int | None]:
-    """First byte and size of the whole, of a Content-Range."""
-    found = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", headers.get("Content-Range", "").strip())
-    first, size = found.groups() if found else (None, None)
-    return (int(first) if first else None, int(size) if size and size != "*" else None)
+def _whole_size(headers: Any) -> int | None:
+    """Of a Content-Range."""
+    found = re.fullmatch(r"bytes .*/(\d+)", headers.get("Content-Range", "").strip())
+    return int(found[1]) if found else None

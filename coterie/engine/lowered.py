@@ -27,6 +27,9 @@ FUNCTIONS: set[Any] = {
     torch.stack, torch.zeros_like,
 }  # fmt: skip
 METHODS = {"relu", "tanh", "sigmoid", "flatten", "view", "reshape", "size", "contiguous", "chunk"}
+# Operations. A longer program, as a recurrent layer is step by step, is run as it is: compiling it would take minutes,
+# and again for every number of rows.
+LONGEST = 1500
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
@@ -133,13 +136,19 @@ class Lowered:
 
     def __init__(self, evaluate: nn.Module, train: nn.Module | None) -> None:
         self.evaluate, self.train = evaluate, train
+        self.long = any(isinstance(m, fx.GraphModule) and len(m.graph.nodes) > LONGEST for m in (evaluate, train))
 
     def __call__(self, tensors: Mapping[str, Tensor], x: Tensor, training: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """Outputs (k, b, ...) of rows with these tensors (k, ...) on x (k, b, ...), and the buffers training moved."""
         module = self.train if training else self.evaluate
         assert module is not None
-        out, moved = module(tensors, x, len(x))
+        out, moved = (_uncompiled if self.long else nn.Module.__call__)(module, tensors, x, len(x))
         return out.reshape(len(x), -1, *out.shape[1:]), moved
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _uncompiled(module: nn.Module, *arguments: Any) -> Any:
+    return module(*arguments)
 
 
 def lower(module: nn.Module) -> Lowered | None:

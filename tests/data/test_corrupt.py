@@ -66,6 +66,12 @@ def test_a_silos_wrong_labels_do_not_depend_on_the_others():
         assert not np.array_equal(three[i].train.y, other[i].train.y)
 
 
+def test_no_two_silos_have_the_same_wrong_labels():
+    alike = [Silo(name, *[silos(1)[0].train] * 3) for name in ("a", "b")]
+    a, b = dirtied(alike, 10, Dirty(1.0), seed=1)
+    assert not np.array_equal(a.train.y, b.train.y)
+
+
 def test_targets_cannot_be_dirty():
     with pytest.raises(BadInput, match="there are 0 classes, so no label can be wrong"):
         dirtied(silos(2), 0, Dirty(0.4), seed=0)

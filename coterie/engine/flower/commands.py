@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 from coterie.errors import BadInput
 
 CONNECTION = "coterie"  # the name of the coordinator's SuperLink in Flower's own configuration
-CANNOT_CONNECT = 305 & 0xFF  # SuperNode: the SuperLink does not take it
-VERSION_DIFFERS = 606 & 0xFF
+CANNOT_CONNECT = 305  # SuperNode: the SuperLink does not take it
+VERSION_DIFFERS = 606
 STUB = "stub"
 STUB_FILES = {
     "pyproject.toml": """[build-system]
@@ -140,6 +141,12 @@ def online(home: Path) -> dict[int, str] | None:
     """The state of every registered node; None where the SuperLink does not answer."""
     told = _told(home, ["supernode", "list", CONNECTION, "--format", "json"])
     return None if told is None else {int(n["node-id"]): str(n["status"]) for n in told.get("nodes", [])}
+
+
+def exit_code(log: str) -> int | None:
+    """Flower's own exit code, which its programs log: to the system they all end with 1."""
+    found = re.findall(r"Exit Code: (\d+)", log)
+    return int(found[-1]) if found else None
 
 
 def _told(home: Path, words: list[str]) -> dict[str, Any] | None:

@@ -28,6 +28,7 @@ Say = Callable[[str], None]
 STOP_SECONDS = 8  # that a program has to end by itself
 START_SECONDS = 60
 UNKNOWN_KEY_SECONDS = 30  # a coordinator that has just started may not have registered the key yet
+CONNECTED_SECONDS = 20  # a SuperNode that runs so long was let in
 STILL_ONLINE_SECONDS = 180  # after an unclean end Flower takes the silo for connected for a while
 MISTAKES = {
     10: "its certificate has expired; the coordinator must renew it",
@@ -131,7 +132,7 @@ def silo(folder: Path, data: Path, device: str, say: Say) -> None:
         end_left_over(folder)
         say(f"silo {own['name']}: {len(found.train)} training samples; connecting to {address}")
         refused = time.monotonic()
-        events = folder / EVENTS
+        events, known = folder / EVENTS, folder / "state" / "connected"
         seen = events.stat().st_size if events.exists() else 0
         while True:
             greet(own["host"], own["port"], folder / "ca.crt", say)
@@ -144,9 +145,10 @@ def silo(folder: Path, data: Path, device: str, say: Say) -> None:
                 while program.ended() is None:
                     time.sleep(0.5)
                     seen = _show(events, seen, say)
-                    if time.monotonic() - began > UNKNOWN_KEY_SECONDS:
+                    if time.monotonic() - began > CONNECTED_SECONDS:
                         refused = time.monotonic()
-            _judge_end(program, refused, say)
+                        known.touch()
+            _judge_end(program, refused, known.exists(), say)
             time.sleep(5)
 
 
@@ -194,22 +196,21 @@ def end_left_over(folder: Path) -> None:
     path.unlink()
 
 
-def _judge_end(program: Program, since: float, say: Say) -> None:
+def _judge_end(program: Program, since: float, known: bool, say: Say) -> None:
     """Why a SuperNode ended: worth another try, or for a person to read."""
-    code, said = program.ended(), program.said()
-    waited = time.monotonic() - since
-    if code == commands.VERSION_DIFFERS or ("version" in said.lower() and "incompatible" in said.lower()):
+    code = commands.exit_code(program.said())
+    if code == commands.VERSION_DIFFERS:
         raise BadInput("the coordinator runs another version of Flower; install the same coterie[flower] as it has")
-    if code == commands.CANNOT_CONNECT:
-        line = next((line.strip() for line in reversed(said.splitlines()) if "[code:" in line), "")
-        online = "already" in said.lower()
-        limit = STILL_ONLINE_SECONDS if online else UNKNOWN_KEY_SECONDS
-        if waited > limit:
-            why = "another process is connected with it" if online else "it is not registered there"
-            raise BadInput(f"the coordinator refuses this silo's key: {why} ({line}); ask the coordinator")
-        say("not accepted yet" + (f": {line}" if line else "") + "; trying again")
+    if code != commands.CANNOT_CONNECT:
+        say(f"{program.name} ended ({program.ended()}) and is started again; see {program.log}")
         return
-    say(f"{program.name} ended ({code}) and is started again; see {program.log}")
+    # Flower gives one answer to an unknown key and to a silo that it still takes for connected.
+    why = (
+        "another process is connected with it, or it is no longer registered" if known else "it is not registered there"
+    )
+    if time.monotonic() - since > (STILL_ONLINE_SECONDS if known else UNKNOWN_KEY_SECONDS):
+        raise BadInput(f"the coordinator refuses this silo's key: {why}; ask the coordinator")
+    say("not accepted yet; trying again")
 
 
 def _show(events: Path, seen: int, say: Say) -> int:
