@@ -17,6 +17,7 @@ import pytest
 
 from coterie.data import catalog
 from coterie.data.silo import Silo
+from coterie.engine.flower.home import free_port
 from coterie.engine.flower.own import own_silo, save_silo
 from coterie.engine.training import Training
 from coterie.federation import Federation
@@ -76,8 +77,6 @@ class Real:
 
     def __init__(self, folder: Path, silos: list[Silo], proxy: bool) -> None:
         self.folder, self.names = folder, [silo.name for silo in silos]
-        from coterie.engine.flower.parties import free_port
-
         port = free_port()
         front = "--proxy" if proxy else "--no-proxy"
         coterie("federation", "new", str(folder), "--silos", ",".join(self.names), "--port", str(port), front)

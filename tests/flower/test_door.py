@@ -8,7 +8,7 @@ import pytest
 from real import coterie, digits, environment, real, really
 
 pytest.importorskip("flwr")
-from coterie.engine.flower import keeper, parties
+from coterie.engine.flower import home, keeper, parties
 from coterie.errors import BadInput
 
 
@@ -93,7 +93,7 @@ def test_a_coordinator_is_believed_only_with_a_valid_certificate_by_the_federati
         (fed, other, "not by this federation's CA"),
         (old, old, "has expired"),
     ):
-        port = parties.free_port()
+        port = home.free_port()
         with door(folder / "coordinator", port):
             if reason is None:
                 keeper.greet("127.0.0.1", port, ca / "silos" / "a" / "ca.crt", lambda said: None)
@@ -135,6 +135,7 @@ def test_a_silo_is_refused_with_a_clear_message(tmp_path: Path) -> None:
         app = fed.folder / "silos" / "south" / "flower" / "guard" / "flwr-clientapp"
         text = app.read_text().replace("main()", "import coterie\ncoterie.__version__ = '9.9'\nmain()", 1)
         app.write_text(text)
+        (fed.folder / "silos" / "north" / "silo.toml").write_text("smallest_cohort = 1\n")
         run = subprocess.run(
             [*COMMAND, "federation", "run", str(fed.folder), str(fed.study(["fedavg"], rounds=1)), "--gather", "0"],
             capture_output=True, text=True, timeout=240, env=environment(),

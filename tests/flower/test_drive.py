@@ -100,3 +100,11 @@ def test_silos_whose_data_differ_are_told_apart_before_training(tmp_path: Path) 
     np.savez(tmp_path / "east" / "data.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     with pytest.raises(BadInput, match=r"north's samples are \(5,\) and east's \(2,\)"):
         federated(tmp_path / "run", Loop(sides)).run("")
+
+
+def test_a_run_that_every_silo_refuses_ends_with_the_reason(tmp_path: Path) -> None:
+    sides = settle(tmp_path)
+    for side in sides.values():
+        (side.folder / "silo.toml").write_text('methods = ["fedamp"]\n')
+    with pytest.raises(BadInput, match="every silo refuses to train; east refused: method 'fedavg' is not among"):
+        federated(tmp_path / "run", Loop(sides)).run("")

@@ -75,7 +75,7 @@ def test_the_same_request_gets_the_same_bytes_and_one_line_in_the_ledger(tmp_pat
     ask = Request("declare", "north", "run", 0)
     first, second = side.answer(ask), side.answer(ask)
     assert first == second
-    assert len(Ledger(side.folder).entries()) == 3
+    assert len(Ledger(side.folder).entries()) == 4  # the four fields of a declaration
 
 
 def test_a_silo_that_lost_its_state_says_so_and_the_round_goes_on(tmp_path: Path) -> None:

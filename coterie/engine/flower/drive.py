@@ -13,9 +13,9 @@ import torch
 
 from coterie.engine.exchange import Failure, Replies, as_table
 from coterie.engine.flower.checkpoint import COSTS, Checkpoint
+from coterie.engine.flower.home import write_whole
 from coterie.engine.flower.messages import Job, Transport
 from coterie.engine.flower.remote import Declaration, Remote, declarations
-from coterie.engine.flower.vault import write_whole
 from coterie.engine.rounds import Outcome, drawn, measure, traces
 from coterie.engine.rows import Model
 from coterie.errors import BadInput
@@ -149,8 +149,12 @@ class Federated:
         until = time.monotonic() + self.patience.silence
         while True:
             replies = engine.train(cohort, down)
-            refused = all(why.reason.startswith("refused") for why in replies.failures.values())
-            if len(replies.cohort.ids) or refused or time.monotonic() > until:
+            if len(replies.cohort.ids):
+                return replies
+            if all(why.reason.startswith("refused") for why in replies.failures.values()):
+                name, why = next(iter(replies.failures.items()))
+                raise BadInput(f"every silo refuses to train; {name} {why.reason}")
+            if time.monotonic() > until:
                 return replies
             self._tell(state="waiting for silos", silos=engine.last)
             time.sleep(self.patience.pause)

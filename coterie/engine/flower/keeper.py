@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,12 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from coterie.engine.flower import commands
-from coterie.engine.flower.own import own_silo
-from coterie.engine.flower.parties import LOOPBACK, free_port
-from coterie.engine.flower.policy import read_policy
-from coterie.engine.flower.server_app import FOLDER, nodes
-from coterie.engine.flower.silo import EVENTS, settings
-from coterie.engine.flower.vault import write_whole
+from coterie.engine.flower.home import COORDINATOR, EVENTS, LOOPBACK, free_port, nodes, settings, write_whole
 from coterie.errors import BadInput
 
 Say = Callable[[str], None]
@@ -89,7 +85,7 @@ def coordinator(folder: Path, say: Say) -> None:
     own = settings(folder)
     home, inner = folder / "flower", own["inner"]
     commands.write_home(home, LOOPBACK, inner, folder / "ca.crt")
-    env = commands.environment(home, **{FOLDER: str(folder)})
+    env = commands.environment(home, **{COORDINATOR: str(folder)})
     programs = [Program("SuperLink", commands.superlink(folder, LOOPBACK, inner), env, folder / "logs/superlink.log")]
     programs += [Program("SuperExec", commands.superexec(folder, LOOPBACK, inner), env, folder / "logs/superexec.log")]
     if own["proxy"]:
@@ -121,8 +117,7 @@ def silo(folder: Path, data: Path, device: str, say: Say) -> None:
     """Run a silo until it is stopped."""
     folder, data = folder.resolve(), data.resolve()
     own = settings(folder)
-    read_policy(folder)
-    found, _ = own_silo(own["name"], data)
+    samples = _looked(folder, data)
     address = f"{own['host']}:{own['port']}"
     guard = commands.write_guard(folder / "flower" / "guard")
     env = commands.environment(folder / "flower")
@@ -130,7 +125,7 @@ def silo(folder: Path, data: Path, device: str, say: Say) -> None:
     config = {"silo": own["name"], "folder": str(folder), "data": str(data), "device": device}
     with _only_one(folder / "state", f"silo {own['name']}"):
         end_left_over(folder)
-        say(f"silo {own['name']}: {len(found.train)} training samples; connecting to {address}")
+        say(f"silo {own['name']}: {samples} training samples; connecting to {address}")
         refused = time.monotonic()
         events, known = folder / EVENTS, folder / "state" / "connected"
         seen = events.stat().st_size if events.exists() else 0
@@ -150,6 +145,15 @@ def silo(folder: Path, data: Path, device: str, say: Say) -> None:
                         known.touch()
             _judge_end(program, refused, known.exists(), say)
             time.sleep(5)
+
+
+def _looked(folder: Path, data: Path) -> str:
+    """Check policy and data before anything is asked of them, in a process that ends with its imports."""
+    words = [sys.executable, "-m", "coterie.engine.flower.look", str(folder), str(data)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        raise BadInput((done.stderr.splitlines() or ["the silo's folder could not be read"])[-1])
+    return done.stdout.strip()
 
 
 def greet(host: str, port: int, ca: Path, say: Say) -> None:

@@ -10,10 +10,8 @@ from typing import Any
 from coterie import toml
 from coterie.engine.flower import commands
 from coterie.engine.flower.drive import PROGRESS, Patience, study_of
+from coterie.engine.flower.home import nodes, settings, write_whole
 from coterie.engine.flower.keeper import is_kept
-from coterie.engine.flower.server_app import nodes
-from coterie.engine.flower.silo import settings
-from coterie.engine.flower.vault import write_whole
 from coterie.errors import BadInput
 from coterie.export import file_name
 from coterie.options import resolved

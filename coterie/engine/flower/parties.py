@@ -4,7 +4,6 @@ import ipaddress
 import json
 import os
 import re
-import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,15 +13,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from coterie.engine.flower.home import LOOPBACK
 from coterie.engine.flower.nginx import configuration
 from coterie.engine.flower.policy import FILE as POLICY
 from coterie.engine.flower.policy import policy_text
 from coterie.errors import BadInput
 
 YEARS = 2  # that a certificate is good for
-LOOPBACK = "127.0.0.1"
 
-COORDINATOR = """# The coordinator of a Coterie federation
+ITS_README = """# The coordinator of a Coterie federation
 
     pip install 'coterie[flower]'
     coterie coordinator {folder}
@@ -70,7 +69,7 @@ def new_federation(folder: Path, silos: list[str], host: str, port: int, proxy: 
     _write(coordinator / "settings.json", json.dumps(settings, indent=1) + "\n")
     _write(coordinator / "nginx.conf", configuration(coordinator.resolve(), LOOPBACK, port, inner, is_loopback(host)))
     told = PROXY.format(loopback=LOOPBACK, inner=inner, port=port) if proxy else ""
-    readme = COORDINATOR.format(folder=coordinator, host=host, port=port, proxy=told)
+    readme = ITS_README.format(folder=coordinator, host=host, port=port, proxy=told)
     _write(coordinator / "README.md", readme)
     for name in silos:
         add_silo(folder, name)
@@ -111,13 +110,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
 
 
 def _authority(folder: Path, host: str) -> None:

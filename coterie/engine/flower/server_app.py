@@ -12,22 +12,14 @@ from flwr.serverapp import Grid, ServerApp
 
 from coterie.engine.flower.drive import PROGRESS, Federated, Patience, study_of
 from coterie.engine.flower.grid import GridTransport
-from coterie.engine.flower.vault import write_whole
+from coterie.engine.flower.home import COORDINATOR, nodes, write_whole
 from coterie.errors import BadInput
 from coterie.options import parse
-
-FOLDER = "COTERIE_COORDINATOR"  # the environment variable that names the coordinator's folder
-
-
-def nodes(folder: Path) -> dict[str, int]:
-    """The registered silos' nodes by name."""
-    path = folder / "state" / "nodes.json"
-    return {str(k): int(v) for k, v in json.loads(path.read_text("utf-8")).items()} if path.exists() else {}
 
 
 def main(grid: Grid, context: Context) -> None:
     """Run the study, from its checkpoint if it has one."""
-    coordinator = Path(os.environ[FOLDER])
+    coordinator = Path(os.environ[COORDINATOR])
     folder = coordinator / "runs" / Path(str(context.run_config["run"])).name
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # a process that Flower took for dead may still be ending

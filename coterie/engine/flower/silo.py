@@ -1,7 +1,6 @@
 """The silo's side: one request in, one answer out, by the very code that a simulation runs on all its rows."""
 
 import fcntl
-import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import torch
 
 import coterie
 from coterie.codec import decode, encode_up
+from coterie.engine.flower.home import EVENTS
 from coterie.engine.flower.ledger import Ledger
 from coterie.engine.flower.messages import Answer, Declared, Done, Job, Measured, Request
 from coterie.engine.flower.own import own_silo
@@ -26,8 +26,6 @@ from coterie.export import save_models
 from coterie.federation import pick_device
 from coterie.methods.method import Method, Model, Roster
 from coterie.wire import Up
-
-EVENTS = "events.log"
 
 
 class SiloSide:
@@ -165,15 +163,3 @@ def _task(job: Job, model: Model, store: Store, round: int) -> Task:
         round,
         job.seed,
     )
-
-
-def settings(folder: Path) -> dict[str, Any]:
-    """A party's settings, as `coterie federation new` wrote them."""
-    path = folder / "settings.json"
-    try:
-        table: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        return table
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}; give a folder that `coterie federation new` made") from None
-    except ValueError as error:
-        raise BadInput(f"{path}: damaged ({error}); take it from the folder that the coordinator sent") from None

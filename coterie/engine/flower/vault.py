@@ -5,7 +5,6 @@ which names the last round the server has received, decides: that round is commi
 """
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ import safetensors.torch
 from safetensors import SafetensorError, safe_open
 
 from coterie.codec import encode
+from coterie.engine.flower.home import sync, write_whole
 from coterie.errors import BadInput
 from coterie.export import file_name
 from coterie.wire import Private, Record
@@ -37,7 +37,7 @@ class Vault:
             raise BadInput(f"a request of round {round + 1} came late: this silo has answered round {tentative + 1}")
         if tentative is not None and tentative == received:
             (self.folder / TENTATIVE).replace(self.folder / COMMITTED)
-            _sync(self.folder)
+            sync(self.folder)
         elif (-1 if committed is None else committed) != received:
             kept = "no state" if committed is None else f"the state after round {committed + 1}"
             raise BadInput(
@@ -46,7 +46,7 @@ class Vault:
             )
         elif tentative is not None:
             (self.folder / TENTATIVE).unlink()
-            _sync(self.folder)
+            sync(self.folder)
 
     def clear(self) -> None:
         """Forget everything: a newcomer begins anew."""
@@ -93,26 +93,6 @@ class Vault:
     def answer(self, kind: str, digest: str, body: bytes) -> None:
         """Remember an answer."""
         write_whole(self.folder / f"answer-{kind}", json.dumps({"request": digest}).encode() + b"\n" + body)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that after a crash it is there whole, old or new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".part")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _rebuilt(template: Private, named: Mapping[str, object], path: Path) -> Private:

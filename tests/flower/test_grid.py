@@ -1,0 +1,83 @@
+"""Requests and answers as Flower's messages and back."""
+
+import pytest
+import safetensors.torch
+import torch
+
+pytest.importorskip("flwr")
+from flwr.app import Error, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from coterie.engine.exchange import Failure
+from coterie.engine.flower.grid import GridTransport, answer_of, packed, reply, request_of, unpacked
+from coterie.engine.flower.messages import Answer, Lost, Request
+
+BODY = safetensors.torch.save(
+    {
+        "large": torch.arange(600_000, dtype=torch.float32).reshape(2, -1),
+        "small": torch.tensor([[1.5, -2.0]], dtype=torch.float64),
+        "picks": torch.tensor([[0, -1]]),
+        "flag": torch.tensor([True]),
+        "none": torch.zeros(1, 0),
+    }
+)
+
+
+@pytest.fixture(autouse=True)
+def in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower makes messages only within a run."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1, raising=False)
+
+
+class Grid:
+    """Flower's grid, with silos that answer at once or not at all."""
+
+    def __init__(self, online: dict[int, Answer | int | None]) -> None:
+        self.online, self.sent = online, dict[str, Message]()
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.online)
+
+    def push_messages(self, messages: list[Message]) -> list[str]:
+        ids = [f"message-{i}" for i in range(len(messages))]
+        for name, message in zip(ids, messages, strict=True):
+            message.metadata.__dict__["_message_id"] = name
+            self.sent[name] = message
+        return ids
+
+    def pull_messages(self, ids: list[str]) -> list[Message]:
+        found = []
+        for name in ids:
+            told = self.online[self.sent[name].metadata.dst_node_id]
+            if isinstance(told, Answer):
+                found.append(reply(self.sent[name], told))
+            elif told is not None:
+                found.append(Message(Error(code=told, reason="why"), reply_to=self.sent[name]))
+        return list(reversed(found))  # in no particular order
+
+
+def test_bytes_survive_the_trip() -> None:
+    there = safetensors.torch.load(unpacked(packed(BODY)))
+    for name, tensor in safetensors.torch.load(BODY).items():
+        assert torch.equal(there[name], tensor) and there[name].dtype == tensor.dtype
+    assert safetensors.torch.load(unpacked(packed(b""))) == {}
+
+
+def test_each_silo_gets_its_answer_whoever_replies_first() -> None:
+    grid = Grid({1: Answer(BODY), 2: Answer(refusal="not today"), 3: 5, 4: 8, 5: None})
+    nodes = {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 6}
+    requests = {name: Request("declare", name, "run", 0, body=BODY) for name in [*nodes, "g"]}
+    found = GridTransport(grid, lambda: nodes).exchange(requests, timeout=0.5)
+    assert isinstance(found["a"], Answer) and found["a"].body == unpacked(packed(BODY))
+    assert found["b"] == Answer(refusal="not today")
+    assert found["c"] == Failure("went away while it was asked")
+    assert isinstance(found["d"], Lost) and isinstance(found["e"], Lost)
+    assert found["f"] == found["g"] == Failure("not connected")
+    assert request_of(grid.sent["message-0"]).silo == "a"
+
+
+def test_an_answer_without_its_parts_is_a_failure() -> None:
+    question = Message(content=RecordDict(), message_type="query", dst_node_id=1)
+    question.metadata.__dict__["_message_id"] = "m"
+    assert isinstance(answer_of(Message(content=RecordDict(), reply_to=question)), Failure)
