@@ -14,7 +14,7 @@ from rich.table import Table
 from coterie.errors import BadInput
 
 federation = typer.Typer(
-    help="Real silos: set up a federation, run studies on it, see how it is.",
+    help="Real silos: set up, run and watch a federation.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -159,7 +159,10 @@ def silo(
     data: Annotated[Path | None, typer.Option(help="its data, an .npz archive; none: data.npz in its folder")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
 ) -> None:
-    """Take part in a federation until Ctrl-C; with `ledger`, show and verify what has left this silo."""
+    """Take part in a federation, or show its `ledger`.
+
+    With `ledger`, shows and verifies what has left this silo; without, takes part until Ctrl-C.
+    """
     if len(words) == 2 and words[0] == "ledger":
         _ledger(Path(words[1]))
         return

@@ -1,6 +1,7 @@
 """Real Flower processes on loopback: TLS, registered keys, nginx before them."""
 
 import json
+import signal
 import ssl
 import urllib.error
 import urllib.request
@@ -8,7 +9,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from real import by_silo, coterie, digits, nginx, real, really, simulated
+from real import by_silo, coterie, digits, nginx, real, really, simulated, when
+
+from coterie.engine.flower.own import save_silo
 
 pytest.importorskip("flwr")
 pytestmark = really
@@ -32,6 +35,27 @@ def test_three_silos_get_what_a_simulation_gives_them_and_nothing_else_is_publis
                 assert list((home / "models" / f"{run.name}-{method}-1").glob("*.safetensors"))
             assert "the chain is whole" in coterie("silo", "ledger", str(home)).stdout
         assert not list((fed.folder / "coordinator").rglob("*north*.safetensors"))
+
+
+@nginx
+def test_a_run_that_is_stopped_goes_on_and_serves_a_silo_that_was_added(tmp_path: Path) -> None:
+    with real(tmp_path / "fed", digits(["north", "south"]), proxy=True) as fed:
+        refused_at_the_door(fed.folder)
+        running = fed.begin(fed.study(["scaffold"]))
+        when(lambda: fed.progress().get("round") == 1, 240)
+        running.send_signal(signal.SIGINT)
+        shown, _ = running.communicate(timeout=60)
+        assert running.returncode == 130 and f"--resume {fed.latest().name}" in shown
+        coterie("federation", "add", str(fed.folder), "west")
+        save_silo(digits(["north", "south", "west"])[2], fed.folder / "silos" / "west" / "data.npz")
+        fed.silos["west"] = fed.silo("west")
+        fed.started()
+        coterie("federation", "run", str(fed.folder), "--resume", fed.latest().name, timeout=400)
+        results = pd.read_parquet(fed.latest() / "results.parquet")
+        unseen = results["measure"].str.endswith("_unseen")
+        pd.testing.assert_series_equal(by_silo(results[~unseen]), simulated(fed, ["scaffold"]), atol=1e-4, rtol=0)
+        assert set(results[unseen]["silo"]) == {"west"}
+        assert list((fed.folder / "silos" / "west" / "models").rglob("west.safetensors"))
 
 
 def refused_at_the_door(folder: Path) -> None:
