@@ -9,18 +9,17 @@ setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[flower,dev]'
 	touch $@
 
 demo: setup
 	$(BIN)/coterie run
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 # Real Flower processes on this machine: about 25 minutes, needs Debian's nginx.
 test-flower: setup
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[flower,dev]'
 	COTERIE_REAL=1 $(BIN)/python -m pytest tests/flower
 
 lint: setup

@@ -36,12 +36,12 @@ of Flower listens on {loopback}:{inner} only. Open port {port} for the silos, an
 SILO = """# Silo {name} of a Coterie federation
 
     pip install 'coterie[flower]'
-    coterie silo {folder} --data YOUR_DATA.npz
+    coterie silo . --data YOUR_DATA.npz
 
-takes part until Ctrl-C. It connects to {host}:{port} and needs no open port of its own.
+in this folder takes part until Ctrl-C. It connects to {host}:{port} and needs no open port of its own.
 
 - `silo.toml` is your policy: what may be asked of this silo. Edit it; it is read before every answer.
-- `coterie silo ledger {folder}` shows and verifies what left.
+- `coterie silo ledger .` shows and verifies what left.
 - `key` is this silo's identity. It and `state/`, `models/` never leave this folder.
 """
 
@@ -94,7 +94,7 @@ def add_silo(folder: Path, name: str) -> None:
     _write(silo / POLICY, policy_text())
     about = {"name": name, "host": settings["host"], "port": settings["port"]}
     _write(silo / "settings.json", json.dumps(about, indent=1) + "\n")
-    _write(silo / "README.md", SILO.format(name=name, folder=silo, host=settings["host"], port=settings["port"]))
+    _write(silo / "README.md", SILO.format(name=name, host=settings["host"], port=settings["port"]))
     _write(coordinator / "members" / f"{name}.pub", f"{public} {name}\n")
 
 
