@@ -31,5 +31,8 @@ types: setup
 
 check: lint types test
 
+bench: setup
+	$(BIN)/python bench/speed.py
+
 clean:
 	rm -rf $(VENV) runs build *.egg-info
