@@ -115,6 +115,12 @@ class Record:
                 total -= spared * (value.nbytes // max(len(value), 1))
         return total
 
+    def each_nbytes(self, k: int) -> int:
+        """The bytes of `one(row)` for all of k rows."""
+        if any(about.get("kind") == "bank" for _, _, about in self.__fields()):
+            return sum(self.one_nbytes(row) for row in range(k))
+        return k * self.one_nbytes(0) if k else 0
+
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by name; those of an inner record as `outer.inner`."""
         named: dict[str, Tensor] = {}
@@ -157,6 +163,24 @@ def stack(parts: Sequence[R]) -> R:
             made[f.name] = stack(values)
         elif values[0] is not None and f.metadata["kind"] == "rows":
             made[f.name] = torch.cat(values)
+    return first.replace(**made)
+
+
+def assembled(parts: Sequence[R], places: Sequence[Tensor]) -> R:
+    """Records of the same type as one, the rows of each at its own places of the whole."""
+    first, place = parts[0], torch.cat(list(places))
+    if len(parts) == 1 and torch.equal(place, torch.arange(len(place), device=place.device)):
+        return first
+    made: dict[str, Any] = {}
+    for f in fields(first):  # type: ignore[arg-type]
+        values = [getattr(part, f.name) for part in parts]
+        if isinstance(values[0], Record):
+            made[f.name] = assembled(values, places)
+        elif values[0] is not None and f.metadata["kind"] == "rows":
+            whole = values[0].new_empty(len(place), *values[0].shape[1:])
+            for value, own in zip(values, places, strict=True):
+                whole[own] = value
+            made[f.name] = whole
     return first.replace(**made)
 
 

@@ -18,13 +18,20 @@ def linear(x: Tensor, k: int, w: Tensor, bias: Tensor | None) -> Tensor:
 def conv(x: Tensor, k: int, w: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
     """x (k·b, C, H, W), w (k, N, C, K, K): a convolution with square filters, as one matrix product per row."""
     if k == 1:
-        return F.conv2d(x, w[0], None if bias is None else bias[0], stride, padding)
+        return F.conv2d(_channels_last(x), w[0], None if bias is None else bias[0], stride, padding)
     pixels = x.permute(0, 2, 3, 1).contiguous()  # no copy where the layer before left channels last
     filters = w.permute(0, 3, 4, 2, 1).reshape(k, -1, w.shape[1])
     y: Tensor = row_conv(pixels.view(k, -1, *pixels.shape[1:]), filters, w.shape[3], stride, padding)
     if bias is not None:
         y = y + bias[:, None, None, None]
     return y.flatten(0, 1).permute(0, 3, 1, 2)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """Images in the order of memory in which a CPU pools ten times faster; one channel alone must be told so."""
+    if x.shape[1] > 1:
+        return x.contiguous(memory_format=torch.channels_last)
+    return x.reshape(len(x), *x.shape[2:], 1).permute(0, 3, 1, 2)
 
 
 def grouped_conv(

@@ -273,6 +273,10 @@ class Model:
         """The loss of every sample (k, b); a sample with several targets (a sequence) counts as their mean."""
         if not self.classes:
             return (out.reshape(y.shape) - y).square().reshape(*y.shape[:2], -1).mean(-1)
+        if y.ndim == 2:
+            # The classes before the samples, as the last layer leaves them: over a short last axis the CPU's softmax
+            # goes one number at a time.
+            return F.cross_entropy(out.transpose(1, 2), y, reduction="none")
         # (k, b, C, ...) against (k, b, ...)
         losses = F.cross_entropy(out.flatten(0, 1), y.flatten(0, 1), reduction="none")
         return losses.reshape(*y.shape[:2], -1).mean(-1)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.data.silo import Silo
+from coterie.engine import memory
 from coterie.engine.exchange import Measures, Replies, as_table
 from coterie.engine.rows import Model
 from coterie.engine.solver import optimizer
@@ -19,7 +20,9 @@ from coterie.engine.threads import fitting
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.methods.method import Cohort, Method, Roster
-from coterie.wire import Predictor, stack
+from coterie.wire import Predictor, assembled
+
+TRIAL = 16  # rows in the trial that chooses between one and all
 
 
 class Simulator:
@@ -36,6 +39,7 @@ class Simulator:
         store: Store | None = None,
     ) -> None:
         self.method, self.model, self.training, self.seed = method, model, training, seed
+        memory.keep_freed()
         self.store = store or Store(silos, model.device, model.dtype)
         self.optimizer = optimizer(training.optimizer, training.momentum, training.weight_decay)
         self.roster = roster_of(self.store, seed)
@@ -71,9 +75,9 @@ class Simulator:
             places.append(place)
         if not ups:
             return Replies(cohort, None)
-        up = stack(ups).take(torch.argsort(torch.cat(places)))
+        up = assembled(ups, places)
         k = len(cohort.ids)
-        return Replies(cohort, up, bytes_up=up.one_nbytes(0) * k, bytes_down=sum(down.one_nbytes(i) for i in range(k)))
+        return Replies(cohort, up, bytes_up=up.each_nbytes(k), bytes_down=down.each_nbytes(k))
 
     @torch.no_grad()
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...]) -> Measures:
@@ -100,7 +104,7 @@ class Simulator:
             task = self.task(ids, cohort.round)
             parts.append(self.method.personal(task, down.take(place), self._private.take(ids)))
             places.append(place)
-        return stack(parts).take(torch.argsort(torch.cat(places)))
+        return assembled(parts, places)
 
     def private(self) -> Any:
         return self._private
@@ -121,12 +125,11 @@ class Simulator:
                 ups.append(up)
                 kept.append(new)
                 places.append(place)
-            back = torch.argsort(torch.cat(places))
-            private = stack(kept).take(back)
+            private = assembled(kept, places)
             if ups[0] is None:
                 self._private = private
                 return down
-            down = self.method.host(server, guests, stack(ups).take(back))
+            down = self.method.host(server, guests, assembled(ups, places))
 
     def arrivals(self, server: Any) -> pd.DataFrame:
         """Let these silos arrive after training, and what their models are then worth, apart from the members'."""
@@ -139,8 +142,7 @@ class Simulator:
         """The cohort's silos a few rows at a time, those with most data first: their places in it, and their ids."""
         count = self.store["train"].count[cohort.ids.cpu().numpy()]
         order = torch.from_numpy(np.argsort(-count, kind="stable")).to(cohort.ids.device)
-        weights = self.rows * self.training.batch_size * self.model.width
-        with fitting(6 * weights):  # each weight meets each sample twice forward and four times backward
+        with fitting(self._work(self.rows)):
             for place in order.split(self.rows):  # type: ignore[no-untyped-call]
                 yield place, cohort.ids[place]
 
@@ -149,20 +151,21 @@ class Simulator:
         everyone = len(self.roster)
         if everyone == 1 or self.model.device.type != "cpu":
             return everyone
-        trial = min(everyone, 16)
-        cost = {}
         largest = torch.from_numpy(np.argsort(-self.store["train"].count, kind="stable").copy())
-        for rows in (1, trial):
-            task = self.task(largest[:rows], 0)
-            start = self.model.starts(self.seed, task.names, common=True)
-            batch = task.first_batch()
-            seconds = []
-            for _ in range(4):
-                began = time.perf_counter()
-                task.grad(start, batch)
-                seconds.append(time.perf_counter() - began)
-            cost[rows] = min(seconds[1:]) / rows
-        return 1 if cost[1] < cost[trial] else everyone
+        trials = [self.task(largest[:rows], 0) for rows in (1, min(everyone, TRIAL))]
+        fastest = [np.inf, np.inf]
+        for _ in range(4):  # in turn, so that a busy machine is busy for both; the first is a warm-up
+            for each, task in enumerate(trials):
+                start, batch = self.model.starts(self.seed, task.names, common=True), task.first_batch()
+                with fitting(self._work(task.k)):
+                    began = time.perf_counter()
+                    task.grad(start, batch)
+                    fastest[each] = min(fastest[each], (time.perf_counter() - began) / task.k)
+        return 1 if fastest[0] < fastest[1] else everyone
+
+    def _work(self, rows: int) -> float:
+        """Multiply-adds of a call: each weight meets each sample twice forward and four times backward."""
+        return 6.0 * rows * self.training.batch_size * self.model.width
 
 
 def roster_of(store: Store, seed: int) -> Roster:

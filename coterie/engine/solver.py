@@ -72,11 +72,16 @@ def _with_buffers(new: Tensor, gradient: Gradient) -> Tensor:
     return torch.cat([new[..., : -gradient.buffers.shape[-1]], gradient.buffers.reshape(*new.shape[:-1], -1)], -1)
 
 
+def _less(w: Tensor, direction: Tensor, lr: Tensor | float) -> Tensor:
+    """w - lr * direction in one pass over memory, which is what a step costs."""
+    return w - lr * direction if isinstance(lr, Tensor) else torch.add(w, direction, alpha=-lr)
+
+
 def _direction(w: Tensor, g: Tensor, strength: Tensor | None, centre: Tensor | None, weight_decay: float) -> Tensor:
     """The gradient with the pull and the weight decay in it."""
     if strength is not None and centre is not None:
-        g = g + strength[..., None] * (w - centre)
-    return g + weight_decay * w if weight_decay else g
+        g = torch.addcmul(g, strength[..., None], w - centre)
+    return torch.add(g, w, alpha=weight_decay) if weight_decay else g
 
 
 @cache
@@ -86,26 +91,26 @@ def _fused(update: Callable[..., Any], device: str) -> Callable[..., Any]:
 
 
 def _sgd(
-    w: Tensor, g: Tensor, v: Tensor | None, strength: Tensor | None, centre: Tensor | None, lr: Tensor,
+    w: Tensor, g: Tensor, v: Tensor | None, strength: Tensor | None, centre: Tensor | None, lr: Tensor | float,
     momentum: float, weight_decay: float,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     g = _direction(w, g, strength, centre, weight_decay)
-    v = None if v is None else momentum * v + g
-    return w - lr * (g if v is None else v), v
+    v = None if v is None else torch.add(g, v, alpha=momentum)
+    return _less(w, g if v is None else v, lr), v
 
 
 def _adam(
-    w: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, strength: Tensor | None, centre: Tensor | None, lr: Tensor,
-    beta1: float, beta2: float, epsilon: float, weight_decay: float,
+    w: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, strength: Tensor | None, centre: Tensor | None,
+    lr: Tensor | float, beta1: float, beta2: float, epsilon: float, weight_decay: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     g = _direction(w, g, strength, centre, weight_decay)
     m = torch.lerp(m, g, 1 - beta1)
-    v = beta2 * v + (1 - beta2) * g * g
+    v = torch.addcmul(beta2 * v, g, g, value=1 - beta2)
     t = t + 1
     by_row = (-1, *[1] * (w.ndim - 1))
     scale = (lr / (1 - beta1**t)).view(by_row)
     root = (1 - beta2**t).sqrt().view(by_row)
-    return w - scale * m / (v.sqrt() / root + epsilon), m, v, t
+    return torch.addcdiv(w, scale * m, v.sqrt() / root + epsilon, value=-1), m, v, t
 
 
 @dataclass(frozen=True)
@@ -153,9 +158,11 @@ class Adam:
         return _with_buffers(new, gradient), Moments(m=m, v=v, t=t)
 
 
-def _scalar(value: Tensor | float, like: Tensor) -> Tensor:
-    """A number as a tensor, so that another learning rate is not another program."""
-    return value if isinstance(value, Tensor) else torch.full((), value, dtype=like.dtype, device=like.device)
+def _scalar(value: Tensor | float, like: Tensor) -> Tensor | float:
+    """A number as a tensor where updates are compiled, so that another learning rate is not another program."""
+    if isinstance(value, Tensor) or like.device.type != "cuda":
+        return value
+    return torch.full((), value, dtype=like.dtype, device=like.device)
 
 
 def optimizer(name: str, momentum: float, weight_decay: float) -> Optimizer:

@@ -157,22 +157,27 @@ class Task:
         counts = self.store["train"].count[self.silos.cpu().numpy()]
         plan = Plan(self.names, counts, self.batch_size, epochs, self.seed, purpose, self.round)
         order = torch.from_numpy(plan.order).to(self.store.device)
-        noise = torch.from_numpy(plan.noise).to(self.store.device)
+        real, index = (order >= 0).to(self.model.dtype), order.clamp_min(0)
+        noise = plan.noise() if self.model.draws else np.zeros(plan.order.shape[:2], dtype=np.int64)
+        keys = torch.from_numpy(noise).to(self.store.device)
         task, finished = self, list[S]()
+
+        def batch(task: Task, rows: Tensor | slice, t: int, size: int) -> Batch:
+            return task._batch(index[rows, t, :size], real[rows, t, :size], keys[rows, t])
+
         for t in range(order.shape[1]):
             active = plan.active(t)
             if active < task.k:
                 finished.append(state.take(slice(active, task.k)))
                 state, task = state.take(slice(0, active)), task.take(slice(0, active))
-            whole = slice(0, active)
-            groups = list(plan.alike(t)) if self.model.couples_samples else [whole]
-            if len(groups) == 1:
-                state = step(task, state, task._batch(order[whole, t], noise[whole, t]))
+            groups = list(plan.alike(t)) if self.model.couples_samples else []
+            if len(groups) < 2:
+                size = groups[0][1] if groups else plan.batch
+                state = step(task, state, batch(task, slice(0, active), t, size))
                 continue
-            for group in groups:
+            for group, size in groups:
                 part = task.take(group)
-                made = step(part, state.take(group), part._batch(order[group, t], noise[group, t]))
-                state = state.put(group, made)
+                state = state.put(group, step(part, state.take(group), batch(part, group, t, size)))
         return stack([state, *reversed(finished)])
 
     def fit(self, models: Tensor, purpose: str, epochs: int | None = None) -> Tensor:
@@ -184,15 +189,12 @@ class Task:
         """Each silo's first samples, for a trial."""
         size = min(self.batch_size, int(self.counts().min()))
         index = torch.arange(size, device=self.store.device).expand(self.k, -1)
-        return self._batch(index, torch.zeros(self.k, dtype=torch.int64, device=self.store.device))
+        real = torch.ones(self.k, size, dtype=self.model.dtype, device=self.store.device)
+        return self._batch(index, real, torch.zeros(self.k, dtype=torch.int64, device=self.store.device))
 
-    def _batch(self, index: Tensor, keys: Tensor) -> Batch:
-        if self.model.couples_samples:
-            index = index[:, index[0] >= 0]
-        filled = index >= 0
-        index = index.clamp_min(0)
+    def _batch(self, index: Tensor, real: Tensor, keys: Tensor) -> Batch:
         x, y = self.store["train"].gather(self.silos, index)
-        return Batch(x, y, index, filled.to(self.model.dtype), keys, self.lr, self.round)
+        return Batch(x, y, index, real, keys, self.lr, self.round)
 
     def _samples(self, split: str, each: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """All samples of a split for `each` models a silo, a stack of (k, b) at a time, and which of them are real."""

@@ -64,7 +64,7 @@ class Remote:
             stack(ups) if ups else None,
             failures,
             bytes_up=sum(up.nbytes() for up in ups),
-            bytes_down=sum(down.one_nbytes(place) for place in range(len(names))),
+            bytes_down=down.each_nbytes(len(names)),
         )
 
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...]) -> Measures:
