@@ -21,8 +21,11 @@ OWN_TRAINING = (
     "local_epochs", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "clip_gradient",
     "schedule", "schedule_at", "schedule_factor",
 )  # fmt: skip
-KEYS = ("name", "about", "paper", "seeds", "data", "model", "train", "engine", "methods", "published")
+TEXTS = ("about", "paper", "cell", "scale", "measured")
+PUBLISHED = ("published", "published_decile")
+KEYS = ("name", *TEXTS, "seeds", "data", "model", "train", "engine", "methods", *PUBLISHED, "compared")
 CELLS = ("cells", "small")  # what `select` turns into the keys above
+COMPARED = ("bmta", "weighted", "unseen")
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,12 @@ class Study:
     methods: dict[str, Method]
     own: dict[str, dict[str, Any]]  # what a method trains with instead of [train], by its label
     paper: str = ""
-    published: dict[str, float] = field(default_factory=dict)  # what the paper reports (BMTA, percent), by label
+    cell: str = ""  # which of the study's cells, and at which scale
+    scale: str = ""
+    measured: str = ""  # what a run of it took, and where
+    published: dict[str, float] = field(default_factory=dict)  # what the paper reports (percent), by label
+    published_decile: dict[str, float] = field(default_factory=dict)  # and of the bottom decile of the silos
+    compared: str = COMPARED[0]  # the score of ours that `published` is set beside
 
     def training_of(self, label: str) -> Training:
         """How a method trains: as all do, but for what its own `train` table says."""
@@ -56,11 +64,10 @@ class Study:
 
     def as_table(self) -> dict[str, Any]:
         """The study with every default written back; reading it again gives the same study."""
-        about = {key: text for key, text in (("about", self.about), ("paper", self.paper)) if text}
-        published = {label: value for label, value in self.published.items() if label in self.methods}
         return {
             "name": self.name,
-            **about,
+            **{key: text for key in TEXTS if (text := getattr(self, key))},
+            **({"compared": self.compared} if self.compared != COMPARED[0] else {}),
             "seeds": list(self.seeds),
             "data": self.data,
             "model": self.model,
@@ -70,8 +77,11 @@ class Study:
                 label: written(label, method) | ({"train": self.own[label]} if label in self.own else {})
                 for label, method in self.methods.items()
             },
-            **({"published": published} if published else {}),
+            **{key: run for key in PUBLISHED if (run := self._of_those_run(getattr(self, key)))},
         }
+
+    def _of_those_run(self, published: Mapping[str, float]) -> dict[str, float]:
+        return {label: value for label, value in published.items() if label in self.methods}
 
     def as_toml(self) -> str:
         """The same as the text of a file."""
@@ -110,12 +120,18 @@ def select(table: Mapping[str, Any], cell: str | None = None, scale: str = "full
     chosen = {key: value for key, value in table.items() if key not in CELLS}
     if cell is not None and cell not in cells:
         raise BadInput(f"--data {cell}: this study has no such cell; {nearest(cell, cells)}")
-    if cells:
-        cell = next(iter(cells)) if cell is None else cell
-        chosen = _merged(chosen, cells[cell])
     if scale not in ("full", "small"):
         raise BadInput(f"--scale {scale}: expected full or small")
-    return _merged(chosen, small) if scale == "small" else chosen
+    smaller = [small]
+    if cells:
+        cell = next(iter(cells)) if cell is None else cell
+        chosen = _merged(chosen, cells[cell]) | {"cell": cell}
+        smaller.append(chosen.pop("small", {}))
+    if scale == "small":
+        for changes in smaller:  # what all cells have in common, then the cell's own
+            chosen = _merged(chosen, changes)
+        chosen["scale"] = scale
+    return chosen
 
 
 def _merged(table: Mapping[str, Any], changes: Any) -> dict[str, Any]:
@@ -138,9 +154,9 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None) -> Stu
         if not isinstance(table.get(key, {}), Mapping):
             raise BadInput(f"study: '{key}' must be a table, e.g. [{key}]")
     name, seeds = table.get("name", "study"), table.get("seeds", [0])
-    about, paper = table.get("about", ""), table.get("paper", "")
-    if not isinstance(name, str) or not name or not isinstance(about, str) or not isinstance(paper, str):
-        raise BadInput("study: 'name', 'about' and 'paper' must be text")
+    texts = {key: table.get(key, "") for key in TEXTS}
+    if not isinstance(name, str) or not name or not all(isinstance(text, str) for text in texts.values()):
+        raise BadInput(f"study: name, {', '.join(TEXTS)} must be text")
     if not _whole(seeds):
         raise BadInput(f"study: 'seeds' must be a list of different whole numbers from 0 to 2^63 - 1, found {seeds!r}")
     data, model = table.get("data", {}), table.get("model", {})
@@ -159,7 +175,7 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None) -> Stu
         raise BadInput("study: no methods to run; add a [methods.NAME] table or --methods NAME")
     return Study(
         name,
-        about,
+        texts.pop("about"),
         tuple(seeds),
         catalog.resolved(data.get("name", "digits"), data),
         build(model, shape=(), outputs=0)[1],  # the table alone: nothing is built before the data are there
@@ -171,18 +187,25 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None) -> Stu
             for label, options in chosen.items()
             if isinstance(options, Mapping) and "train" in options
         },
-        paper,
-        _published(table.get("published", {})),
+        **texts,
+        **{key: _published(table.get(key, {}), key) for key in PUBLISHED},
+        compared=_compared(table.get("compared", COMPARED[0])),
     )
 
 
-def _published(table: Any) -> dict[str, float]:
+def _published(table: Any, key: str) -> dict[str, float]:
     if not isinstance(table, Mapping):
-        raise BadInput(f"study: 'published' must be a table of percentages by method, found {table!r}")
+        raise BadInput(f"study: '{key}' must be a table of percentages by method, found {table!r}")
     for label, value in table.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
-            raise BadInput(f"[published] {label}: expected a percentage, found {value!r}")
+            raise BadInput(f"[{key}] {label}: expected a percentage, found {value!r}")
     return {str(label): float(value) for label, value in table.items()}
+
+
+def _compared(score: Any) -> str:
+    if score not in COMPARED:
+        raise BadInput(f"study: 'compared' is the score to set beside published ones: {', '.join(COMPARED)}")
+    return str(score)
 
 
 def _without_train(table: Any) -> Any:
