@@ -4,6 +4,7 @@ import json
 import math
 import platform
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,6 +25,8 @@ from coterie.engine.rounds import Outcome, Progress, traces
 from coterie.errors import BadInput
 from coterie.export import file_name, save_models
 from coterie.federation import Federation
+from coterie.measure.beside import set_beside
+from coterie.measure.blocks import block_scores
 from coterie.measure.metrics import summarize
 from coterie.models import build
 from coterie.report.page import render
@@ -69,6 +72,7 @@ def prepare(study: Study, seed: int, like: Federation | None = None) -> tuple[St
 
 def run(study: Study, watch: Watch, save: Callable[[str, int, Outcome, Federation], None]) -> Finished:
     """Every method on every seed."""
+    began = time.perf_counter()
     federations: dict[int, Federation] = {}
     for seed in study.seeds:
         study, federations[seed] = prepare(study, seed, federations.get(study.seeds[0]))
@@ -95,7 +99,9 @@ def run(study: Study, watch: Watch, save: Callable[[str, int, Outcome, Federatio
             extras.setdefault(name, []).append({"seed": seed, **{key: getattr(outcome, key) for key in costs}})
             if name not in kept and outcome.traces:
                 silos = np.array([silo.name for silo in federation.members])
-                kept[name] = {"silos": silos, "rounds": np.array(outcome.measured), **traces(outcome)}
+                groups = np.array([silo.group for silo in federation.members])
+                about = {"silos": silos, "groups": groups, "rounds": np.array(outcome.measured)}
+                kept[name] = {**about, **traces(outcome)}
             save(name, seed, outcome, federation)
     columns = ["method", "seed", "round", "silo", "split", "measure", "value"]
     whole = pd.concat(results, ignore_index=True)[columns]
@@ -105,12 +111,13 @@ def run(study: Study, watch: Watch, save: Callable[[str, int, Outcome, Federatio
         "study": study.name,
         "device": device_name(first.model.device),
         "versions": versions(),
+        "seconds": time.perf_counter() - began,
         "methods": summarize(whole, sizes, extras),
     }
-    for label, value in study.published.items():
-        if label in summary["methods"]:
-            scores = summary["methods"][label]
-            scores |= {"published": value, "difference": scores["bmta"] - value} if "bmta" in scores else {}
+    set_beside(summary["methods"], study)
+    for name, arrays in kept.items():
+        if "collaboration" in arrays:
+            summary["methods"][name] |= block_scores(arrays["collaboration"][-1], arrays["groups"])
     return Finished(study, whole, summary, kept, label_counts(first.silos))
 
 
@@ -142,9 +149,8 @@ def write(finished: Finished, out: Path, command: str) -> None:
     text = finished.study.as_toml()
     (out / "study.toml").write_text(text, "utf-8")
     finished.results.to_parquet(out / "results.parquet", index=False)
-    (out / "summary.json").write_text(
-        json.dumps(_finite(finished.summary), indent=1, ensure_ascii=False) + "\n", "utf-8"
-    )
+    summary = {"command": command, **finished.summary}
+    (out / "summary.json").write_text(json.dumps(_finite(summary), indent=1, ensure_ascii=False) + "\n", "utf-8")
     (out / "collaboration").mkdir(exist_ok=True)
     for name, arrays in finished.traces.items():
         np.savez_compressed(out / "collaboration" / f"{name}.npz", **arrays)  # type: ignore[arg-type]
@@ -179,7 +185,8 @@ def release(out: Path, made: list[Path]) -> None:
 
 def default_folder(study: Study) -> Path:
     """Where a run goes that was not told."""
-    return Path("runs") / f"{file_name(study.name)}-{datetime.now():%Y%m%d-%H%M%S}"
+    name = f"{study.name}-{study.cell}" if study.cell else study.name
+    return Path("runs") / f"{file_name(name)}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def label_counts(silos: list[Silo]) -> pd.DataFrame:

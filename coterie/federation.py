@@ -109,7 +109,8 @@ class Federation:
     def _check_batches(self, sample: Tensor) -> None:
         """Refuse silos whose last batch is a single sample, where the model cannot take its statistics of one."""
         size = self.training.batch_size
-        lonely = [silo for silo in self.silos if (len(silo.train) - 1) % size == 0]
+        whole = self.training.whole_batches  # then only a silo's only batch can be one
+        lonely = [s for s in self.silos if len(s.train) == 1 or (not whole and (len(s.train) - 1) % size == 0)]
         if not lonely or not self.model.couples_samples:
             return
         try:

@@ -66,7 +66,8 @@ def test_the_results_are_long(out):
 
 def test_the_summary_has_the_schema_it_promises(out):
     summary = json.loads((out / "summary.json").read_text("utf-8"))
-    assert set(summary) == {"study", "device", "versions", "methods"}
+    assert set(summary) == {"command", "study", "device", "versions", "seconds", "methods"}
+    assert summary["command"].startswith("coterie run ") and summary["seconds"] > 0
     assert summary["study"] == "small" and summary["device"].startswith("cpu")
     assert {"coterie", "python", "torch", "numpy"} <= set(summary["versions"])
     scalars = {
@@ -75,7 +76,8 @@ def test_the_summary_has_the_schema_it_promises(out):
     }  # fmt: skip
     separate, fedamp = summary["methods"]["separate"], summary["methods"]["fedamp"]
     assert set(separate) == {*scalars, "per_silo", "per_seed"}
-    assert set(fedamp) == {*separate, "bmta_cloud", "per_silo_cloud"}
+    assert set(fedamp) == {*separate, "bmta_cloud", "per_silo_cloud", "within_group", "within_group_least"}
+    assert 0 <= fedamp["within_group_least"] <= fedamp["within_group"] <= 100
     assert set(separate["per_seed"][0]) == {"seed", *scalars}
     results = pd.read_parquet(out / "results.parquet")
     for name, scores in summary["methods"].items():
@@ -92,6 +94,7 @@ def test_collaboration_is_kept_of_every_round(out):
         assert kept["collaboration"].shape == (3, 6, 6)
         assert np.allclose(kept["collaboration"].sum(axis=2), 1)
         assert list(kept["silos"]) == [f"silo-{i:02d}" for i in range(6)]
+        assert list(kept["groups"]) == [0, 0, 1, 1, 2, 2]
         assert list(kept["rounds"]) == [0, 1, 2]
 
 

@@ -10,6 +10,8 @@ from coterie.data.silo import Array, Indices, Pool, Share
 from coterie.errors import BadInput
 from coterie.options import option
 
+Origin = Literal["pool", "train", "both", "none"]
+
 
 @dataclass(frozen=True)
 class HeldOut:
@@ -25,7 +27,7 @@ class Split:
     """Who gets which samples, and where the validation samples came from."""
 
     shares: list[Share]
-    validation_from: Literal["pool", "train", "none"]
+    validation_from: Origin
 
 
 def portion(share: float, total: int) -> int:
@@ -83,16 +85,17 @@ def held_out(
         trains.append(train)
         spares.append(spare)
     wanted = [portion(validation, len(train)) for train in trains]
-    pooled = all(len(spare) >= count for spare, count in zip(spares, wanted, strict=True))
+    pooled = [len(spare) >= count for spare, count in zip(spares, wanted, strict=True)]
     shares = []
     for i, count in enumerate(wanted):
-        held_out, left = carve(spares[i] if pooled else trains[i], labels, count, rng)
-        shares.append(Share(trains[i] if pooled else left, held_out, tests[i]))
+        held_out, left = carve(spares[i] if pooled[i] else trains[i], labels, count, rng)
+        shares.append(Share(trains[i] if pooled[i] else left, held_out, tests[i]))
     check_training(shares, split)
-    return Split(shares, origin(validation, pooled))
+    found = {origin(validation, each) for each, count in zip(pooled, wanted, strict=True) if count}
+    return Split(shares, "both" if len(found) > 1 else found.pop() if found else "none")
 
 
-def origin(validation: float, pooled: bool) -> Literal["pool", "train", "none"]:
+def origin(validation: float, pooled: bool) -> Origin:
     """Where validation samples came from, in a word."""
     return "none" if validation == 0 else "pool" if pooled else "train"
 

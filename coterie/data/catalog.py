@@ -18,6 +18,7 @@ RECIPE = {"silos", "groups", "members", "sizes", "dominating"}  # what a preset 
 VALIDATION = {
     "pool": "validation samples were drawn from samples no silo trains on, so training sizes are as asked",
     "train": "validation samples were cut from the training samples, so training sizes are smaller than asked",
+    "both": "validation samples were cut from the training samples of those silos that have none to spare",
     "none": "no validation samples",
 }
 

@@ -1,7 +1,7 @@
 """What a silo holds, and what it is dealt from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ class Silo:
     train: Part
     validation: Part
     test: Part
+    group: int = field(default=0, kw_only=True)  # the silos of one group were dealt alike
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def deal(pool: Pool, shares: Sequence[Share]) -> list[Silo]:
             train=_part(pool, share.train),
             validation=_part(pool, share.validation),
             test=_part(pool, share.test),
+            group=share.group,
         )
         for i, share in enumerate(shares)
     ]

@@ -13,10 +13,18 @@ class Plan:
     """Steps for k silos whose numbers of steps fall from row to row, so that those still training are a prefix."""
 
     def __init__(
-        self, names: Sequence[str], counts: np.ndarray, batch: int, epochs: int, seed: int, *key: object
+        self,
+        names: Sequence[str],
+        counts: np.ndarray,
+        batch: int,
+        epochs: int,
+        seed: int,
+        *key: object,
+        whole: bool = False,
     ) -> None:
         self.batch, self.names, self.seed, self.key = batch, names, seed, key
-        per_epoch = -(-counts // batch)
+        # `whole`: an epoch leaves out the samples of a last, partial batch, unless there is no other
+        per_epoch = np.maximum(counts // batch, 1) if whole else -(-counts // batch)
         self.steps = per_epoch * epochs
         if (np.diff(self.steps) > 0).any():
             raise ValueError("rows must come with the longest training first")
@@ -25,8 +33,8 @@ class Plan:
         self.order = np.full((len(names), total, batch), -1, dtype=np.int64)
         for row, (name, n) in enumerate(zip(names, counts, strict=True)):
             mine = self.order[row, : self.steps[row]].reshape(epochs, -1)  # a view: the rows are whole
-            mine[:, :n] = np.arange(n)
-            generator(seed, *key, name).permuted(mine[:, :n], axis=1, out=mine[:, :n])
+            shuffled = generator(seed, *key, name).permuted(np.tile(np.arange(n), (epochs, 1)), axis=1)
+            mine[:, :n] = shuffled[:, : mine.shape[1]]
 
     def noise(self) -> np.ndarray:
         """(k, steps): what dropout's masks are keyed by."""

@@ -61,6 +61,7 @@ class Simulator:
             round,
             self.seed,
             t.clip_gradient,
+            t.whole_batches,
         )
 
     @torch.no_grad()

@@ -61,6 +61,7 @@ class Task:
     round: int  # counted from 0
     seed: int
     clip_gradient: float = 0.0  # the longest gradient; 0: any
+    whole_batches: bool = False  # an epoch's last, partial batch is left out where a silo has another
 
     @property
     def k(self) -> int:
@@ -151,11 +152,19 @@ class Task:
 
     # Loops. The engine owns them; a method hands over what one step does.
 
-    def run(self, step: Callable[["Task", S, Batch], S], state: S, purpose: str, epochs: int | None = None) -> S:
+    def run(
+        self,
+        step: Callable[["Task", S, Batch], S],
+        state: S,
+        purpose: str,
+        epochs: int | None = None,
+        every_sample: bool = False,
+    ) -> S:
         """Take `step` over some epochs (default: a round's) of every silo's own data; small silos finish earlier."""
+        full = self.whole_batches and not every_sample
         epochs = self.epochs if epochs is None else epochs
         counts = self.store["train"].count[self.silos.cpu().numpy()]
-        plan = Plan(self.names, counts, self.batch_size, epochs, self.seed, purpose, self.round)
+        plan = Plan(self.names, counts, self.batch_size, epochs, self.seed, purpose, self.round, whole=full)
         order = torch.from_numpy(plan.order).to(self.store.device)
         real, index = (order >= 0).to(self.model.dtype), order.clamp_min(0)
         noise = plan.noise() if self.model.draws else np.zeros(plan.order.shape[:2], dtype=np.int64)

@@ -14,6 +14,7 @@ class Training:
     rounds: int = option(30, "rounds of the federation", low=1)
     local_epochs: int = option(5, "epochs of local training in a round", low=1)
     batch_size: int = option(32, "samples of a mini-batch", low=1)
+    whole_batches: bool = option(False, "leave out an epoch's last, partial batch, unless a silo has no other")
     optimizer: Literal["sgd", "adam"] = option("sgd", "the silos' optimiser; it starts afresh each round")
     lr: float = option(0.05, "learning rate", above=0)
     momentum: float = option(0.0, "momentum of sgd", low=0, below=1)

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from coterie.methods.averaging import Global, GlobalDown, GlobalModel, ModelUp
+from coterie.methods.averaging import Global, GlobalDown, GlobalModel, ModelUp, global_predictor
 from coterie.methods.method import Batch, Model, Predictor, Private, Roster, Task, spread
 from coterie.methods.proximal import Pulled, at_centre, pulled_step
 from coterie.options import option
@@ -72,6 +72,9 @@ class Ditto(GlobalModel):
         epochs = None if self.personal_epochs == "shared" else self.personal_epochs
         start = at_centre(task, spread(down.w, task.k), self.lam)
         return None, Own(v=task.run(pulled_step, start, "arrive", epochs).w)
+
+    def cloud(self, task: Task, down: GlobalDown, private: Own) -> Predictor:
+        return global_predictor(task, down)
 
     def trace(self, server: Global, private: Own | None) -> Mapping[str, Tensor]:
         """How far each silo's model is from the global one: ‖v_i − w‖."""

@@ -78,7 +78,7 @@ class PerFedAvg(GlobalModel):
     def personal(self, task: Task, down: GlobalDown, private: Nothing) -> Predictor:
         w, n = spread(down.w, task.k), task.counts()[:, None]
         for _ in range(self.steps):
-            around = task.run(add_up, Slope(w=w, total=torch.zeros_like(w)), "personal", epochs=1)
+            around = task.run(add_up, Slope(w=w, total=torch.zeros_like(w)), "personal", 1, every_sample=True)
             w = around.w - self.alpha * around.total / n  # eq. 3: w − α ∇f_i(w)
         return Predictor(models=w)
 

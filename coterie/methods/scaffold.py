@@ -70,7 +70,7 @@ class Pass(State):
 
 def full_gradient(task: Task, x: Tensor) -> Tensor:
     """∇F_i(x) over all training samples of each silo."""
-    state = task.run(_add, Pass(x=x, total=torch.zeros_like(x)), "control", epochs=1)
+    state = task.run(_add, Pass(x=x, total=torch.zeros_like(x)), "control", 1, every_sample=True)
     return state.total / task.counts().to(x.dtype)[:, None]
 
 

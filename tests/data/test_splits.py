@@ -204,6 +204,18 @@ def test_dirichlet_keeps_few_training_samples_and_validates_on_the_others():
     assert len({*held(result)}) == len(held(result))
 
 
+def test_only_silos_with_nothing_to_spare_cut_validation_from_their_training_samples():
+    result = split(pool(*[400] * 5), Dirichlet(silos=20, alpha=0.2, keep=50), rng())
+    assert result.validation_from == "both"
+    for share in result.shares:
+        had = len(share.train) + len(share.validation)
+        assert (len(share.train), len(share.validation)) == (50, 10) if had >= 60 else len(share.train) <= 50
+    poor = [share for share in result.shares if len(share.train) + len(share.validation) < 60]
+    assert poor and all(
+        len(share.validation) == int(0.2 * (len(share.train) + len(share.validation)) + 0.5) for share in poor
+    )
+
+
 def test_a_silo_left_without_training_samples_is_refused():
     with pytest.raises(BadInput, match="silo 3 is left with no training samples; use fewer silos"):
         split(pool(2, 1), Iid(silos=4), rng())

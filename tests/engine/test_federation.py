@@ -130,6 +130,9 @@ def test_a_batch_of_one_is_refused_only_where_batchnorm_cannot_take_it() -> None
         federation(normed, (5, 8))
     with pytest.raises(BadInput, match="leave a batch of one"):
         federation(normed, (6, 8), batch_size=1)
+    federation(normed, (5, 8), whole_batches=True).train(FedAvg())
+    with pytest.raises(BadInput, match="train: 1 samples in batches of 4 leave a batch of one"):
+        federation(normed, (8, 1), whole_batches=True)
 
     def images() -> nn.Module:
         return nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, CLASSES))

@@ -34,6 +34,15 @@ def test_batches_are_full_but_the_last_of_an_epoch() -> None:
     assert filled[2].tolist() == [3] * 3 + [0] * 6
 
 
+def test_whole_batches_leave_out_the_rest_of_an_epoch_unless_there_is_nothing_else() -> None:
+    p = Plan(NAMES, COUNTS, 4, 3, 0, "train", 0, whole=True)
+    assert p.steps.tolist() == [6, 6, 3]
+    assert (p.order >= 0).sum(2).tolist() == [[4] * 6, [4] * 6, [3] * 3 + [0] * 3]
+    for epoch in p.order[0].reshape(3, -1):
+        assert len({*epoch}) == 8 and {*epoch} <= {*range(11)}
+    assert len({tuple(sorted(epoch)) for epoch in p.order[0].reshape(3, -1)}) > 1  # others are left out each time
+
+
 def test_a_partial_batch_is_filled_at_its_end() -> None:
     for batch in plan().order.reshape(-1, 4):
         real = batch >= 0

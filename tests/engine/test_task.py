@@ -388,3 +388,16 @@ def test_a_batch_knows_where_its_samples_lie() -> None:
         return state
 
     by_steps(engine).run(look, Watched(w=torch.zeros(3, 2)), "train")
+
+
+def test_whole_batches_leave_samples_out_of_training_but_not_of_a_sum_over_all() -> None:
+    class Seen(State):
+        count: Tensor = rows("samples")
+
+    def look(task: Task, state: Seen, batch: Batch) -> Seen:
+        return state.replace(count=state.count + batch.real.sum(1))
+
+    task = by_steps(make_engine(linear, make_silos((11, 8, 3)), batch_size=4, whole_batches=True))
+    start = Seen(count=torch.zeros(3, dtype=torch.float64))
+    assert task.run(look, start, "train", 1).count.tolist() == [8, 8, 3]
+    assert task.run(look, start, "sum", 1, every_sample=True).count.tolist() == [11, 8, 3]

@@ -162,4 +162,6 @@ def _task(job: Job, model: Model, store: Store, round: int) -> Task:
         t.lr_at(round),
         round,
         job.seed,
+        t.clip_gradient,
+        t.whole_batches,
     )
