@@ -1,8 +1,8 @@
 """The simulator: all silos as rows of one process, running the very code that a deployed silo runs on its one row."""
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,7 @@ from coterie.errors import BadInput
 from coterie.methods.method import Cohort, Method, Roster
 from coterie.wire import Predictor, assembled
 
+T = TypeVar("T")
 TRIAL = 16  # rows in the trial that chooses between one and all
 
 
@@ -39,6 +40,7 @@ class Simulator:
         store: Store | None = None,
     ) -> None:
         self.method, self.model, self.training, self.seed = method, model, training, seed
+        self.most_steps: int | None = None
         memory.keep_freed()
         self.store = store or Store(silos, model.device, model.dtype)
         self.optimizer = optimizer(training.optimizer, training.momentum, training.weight_decay)
@@ -62,49 +64,51 @@ class Simulator:
             self.seed,
             t.clip_gradient,
             t.whole_batches,
+            self.most_steps,
         )
 
     @torch.no_grad()
     def train(self, cohort: Cohort, down: Any) -> Replies:
-        ups, places = [], []
-        for place, ids in self._chunks(cohort):
-            task, mine, private = self.task(ids, cohort.round), down.take(place), self._private.take(ids)
+        def trained(task: Task, place: Tensor) -> tuple[Any, Any]:
+            mine, private = down.take(place), self._private.take(task.silos)
             state = task.run(self.method.step, self.method.begin(task, mine, private), "train")
-            up, kept = self.method.end(task, state, mine, private)
-            self._private = self._private.put(ids, kept)
-            ups.append(up)
-            places.append(place)
-        if not ups:
+            return self.method.end(task, state, mine, private)
+
+        places, parts = self._over(cohort, trained)
+        if not parts:
             return Replies(cohort, None)
-        up = assembled(ups, places)
-        k = len(cohort.ids)
+        self._private = self._private.put(cohort.ids, assembled([kept for _, kept in parts], places))
+        up, k = assembled([up for up, _ in parts], places), len(cohort.ids)
         return Replies(cohort, up, bytes_up=up.each_nbytes(k), bytes_down=down.each_nbytes(k))
 
     @torch.no_grad()
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...]) -> Measures:
-        values: dict[tuple[str, str], np.ndarray] = {}
-        for place, ids in self._chunks(cohort):
-            task, mine, private = self.task(ids, cohort.round), down.take(place), self._private.take(ids)
+        def measured(task: Task, place: Tensor) -> dict[tuple[str, str], Tensor]:
+            mine, private = down.take(place), self._private.take(task.silos)
             models = {
                 "": self.method.personal(task, mine, private),
                 "_cloud": self.method.cloud(task, mine, private),
             }
-            for suffix, predictor in models.items():
-                if predictor is None:
-                    continue
-                for split in splits:
-                    for measure, value in task.measure(predictor, split).items():
-                        empty = np.full(len(cohort.ids), np.nan)
-                        values.setdefault((split, measure + suffix), empty)[place.cpu()] = value.double().cpu()
+            return {
+                (split, measure + suffix): value.double()
+                for suffix, predictor in models.items()
+                if predictor is not None
+                for split in splits
+                for measure, value in task.measure(predictor, split).items()
+            }
+
+        values: dict[tuple[str, str], np.ndarray] = {}
+        for place, part in zip(*self._over(cohort, measured), strict=True):
+            for key, value in part.items():
+                values.setdefault(key, np.full(len(cohort.ids), np.nan))[place.cpu()] = value.cpu()
         return Measures(cohort, values)
 
     @torch.no_grad()
     def personal(self, cohort: Cohort, down: Any) -> Predictor:
-        parts, places = [], []
-        for place, ids in self._chunks(cohort):
-            task = self.task(ids, cohort.round)
-            parts.append(self.method.personal(task, down.take(place), self._private.take(ids)))
-            places.append(place)
+        def deployed(task: Task, place: Tensor) -> Predictor:
+            return self.method.personal(task, down.take(place), self._private.take(task.silos))
+
+        places, parts = self._over(cohort, deployed)
         return assembled(parts, places)
 
     def private(self) -> Any:
@@ -118,15 +122,14 @@ class Simulator:
             Cohort(torch.arange(len(self.roster), device=self.model.device), round, self.roster),
         )
         down, private = self.method.host(server, guests, None), None
+
+        def settled(task: Task, place: Tensor) -> tuple[Any, Any]:
+            return self.method.adapt(task, down.take(place), None if private is None else private.take(place))
+
         while True:
-            ups, kept, places = list[Any](), list[Any](), list[Tensor]()
-            for place, ids in self._chunks(everyone):
-                task = self.task(ids, round)
-                up, new = self.method.adapt(task, down.take(place), None if private is None else private.take(ids))
-                ups.append(up)
-                kept.append(new)
-                places.append(place)
-            private = assembled(kept, places)
+            places, parts = self._over(everyone, settled)
+            private = assembled([kept for _, kept in parts], places)
+            ups = [up for up, _ in parts]
             if ups[0] is None:
                 self._private = private
                 return down
@@ -139,13 +142,29 @@ class Simulator:
         table = as_table(self.measure(everyone, self.welcome(server, last), self.training.measure), last + 1)
         return table.assign(measure=table["measure"] + "_unseen")
 
-    def _chunks(self, cohort: Cohort) -> Iterator[tuple[Tensor, Tensor]]:
-        """The cohort's silos a few rows at a time, those with most data first: their places in it, and their ids."""
+    def _over(self, cohort: Cohort, work: Callable[[Task, Tensor], T]) -> tuple[list[Tensor], list[T]]:
+        """Work on the cohort's silos a few rows at a time, those with most data first: their places in it, and results.
+
+        Where a GPU's memory does not hold so many rows, half as many go on from there.
+        """
         count = self.store["train"].count[cohort.ids.cpu().numpy()]
         order = torch.from_numpy(np.argsort(-count, kind="stable")).to(cohort.ids.device)
-        with fitting(self._work(self.rows)):
-            for place in order.split(self.rows):  # type: ignore[no-untyped-call]
-                yield place, cohort.ids[place]
+        places, parts, done = list[Tensor](), list[T](), 0
+        while done < len(order):
+            place = order[done : done + self.rows]
+            try:
+                with fitting(self._work(len(place))):
+                    parts.append(work(self.task(cohort.ids[place], cohort.round), place))
+                places.append(place)
+                done += len(place)
+                continue
+            except torch.OutOfMemoryError:
+                pass  # left before memory is freed: the error holds on to what the call had
+            if len(place) == 1:
+                raise BadInput("not enough GPU memory for one silo's model; take a smaller [train] batch_size")
+            self.rows = len(place) // 2
+            torch.cuda.empty_cache()
+        return places, parts
 
     def measured_rows(self) -> int:
         """All rows at once or one by one, whichever a quick trial finds faster (a GPU always wants all)."""

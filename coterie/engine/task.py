@@ -62,6 +62,7 @@ class Task:
     seed: int
     clip_gradient: float = 0.0  # the longest gradient; 0: any
     whole_batches: bool = False  # an epoch's last, partial batch is left out where a silo has another
+    most_steps: int | None = None  # of a loop, in a rehearsal
 
     @property
     def k(self) -> int:
@@ -174,7 +175,7 @@ class Task:
         def batch(task: Task, rows: Tensor | slice, t: int, size: int) -> Batch:
             return task._batch(index[rows, t, :size], real[rows, t, :size], keys[rows, t])
 
-        for t in range(order.shape[1]):
+        for t in range(order.shape[1])[: self.most_steps]:
             active = plan.active(t)
             if active < task.k:
                 finished.append(state.take(slice(active, task.k)))

@@ -193,3 +193,29 @@ def test_what_silos_declare_when_they_join() -> None:
     assert roster.validation.tolist() == [4, 0, 2]
     with pytest.raises(BadInput, match="silo 'south' has no training samples"):
         make_engine(mlp, make_silos((5, 0, 3)))
+
+
+class Crowded(FedAvg):
+    """Runs out of memory with more than two rows, as a GPU would."""
+
+    def step(self, task: Any, state: Any, batch: Any) -> Any:
+        if task.k > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().step(task, state, batch)
+
+
+def test_out_of_memory_halves_the_rows_and_goes_on() -> None:
+    silos, train = make_silos(RAGGED), {"rounds": 2}
+    engine = make_engine(mlp, silos, Crowded(), "all", **train)
+    outcome = run(engine)
+    assert engine.rows == 2
+    close(models(outcome), models(run(make_engine(mlp, silos, FedAvg(), "all", **train))))
+
+
+def test_a_single_row_that_does_not_fit_is_said() -> None:
+    class Hopeless(FedAvg):
+        def step(self, task: Any, state: Any, batch: Any) -> Any:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(BadInput, match=r"not enough GPU memory for one silo.*batch_size"):
+        run(make_engine(mlp, make_silos(RAGGED), Hopeless(), "all"))

@@ -1,0 +1,33 @@
+"""How much memory a run will need at its peak: a round of two steps is tried before it begins."""
+
+import copy
+import resource
+import sys
+
+import torch
+
+from coterie.engine.simulate import Simulator
+from coterie.methods.method import Cohort
+
+
+@torch.no_grad()
+def peak_memory(engine: Simulator) -> int:
+    """Bytes at the peak of a round, on the GPU or (of the whole process) on a CPU; the engine stays as it was.
+
+    A round is gone through whole: what the server keeps and sends, local training with its optimiser, what leaves, what
+    the server makes of it, measuring. The first step is the largest, so more of them take no more memory.
+    """
+    trial, device = copy.copy(engine), engine.model.device
+    trial.most_steps = 2
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    method, roster = trial.method, trial.roster
+    everyone = Cohort(torch.arange(len(roster), device=device), 0, roster)
+    server = method.open(roster, trial.model)
+    replies = trial.train(everyone, method.send(server, everyone))
+    server = method.receive(server, replies.cohort, replies.up)
+    trial.measure(everyone, method.send(server, everyone), trial.training.measure)
+    engine.rows = trial.rows  # fewer, where memory did not hold so many
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,0 +1,70 @@
+"""A round is rehearsed before a run, to say how much memory it will take."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from plain import CLASSES, make_engine, make_silos
+from torch import nn
+
+from coterie.engine.rehearsal import peak_memory
+from coterie.engine.rounds import run_rounds
+from coterie.methods import make
+from coterie.methods.fedavg import FedAvg
+
+
+def wide() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 60_000), nn.ReLU(), nn.Linear(60_000, CLASSES))
+
+
+def small() -> nn.Module:
+    return nn.Linear(5, CLASSES)
+
+
+def test_a_rehearsal_changes_nothing() -> None:
+    for method in (make("scaffold", {}), make("fedem", {}), make("apple", {})):
+        plain, rehearsed = (make_engine(small, make_silos((7, 14, 3)), method, "all", rounds=2) for _ in range(2))
+        peak_memory(rehearsed)
+        for name, tensor in plain.private().tensors().items():
+            assert torch.equal(tensor, rehearsed.private().tensors()[name])
+        results = [run_rounds(e.method, e, e.roster, e.model, e.training).results[-1] for e in (plain, rehearsed)]
+        assert results[0].equals(results[1])
+
+
+def test_a_rehearsal_takes_two_steps_of_a_loop() -> None:
+    taken = []
+
+    class Counting(FedAvg):
+        def step(self, task: Any, state: Any, batch: Any) -> Any:
+            taken.append(task.k)
+            return super().step(task, state, batch)
+
+    peak_memory(make_engine(small, make_silos((70, 60)), Counting(), "all", rounds=2, local_epochs=9))
+    assert taken == [2, 2]
+
+
+TRUTH = """
+import resource, torch
+from test_rehearsal import wide
+from plain import make_engine, make_silos
+from coterie.engine.rehearsal import peak_memory
+from coterie.engine.rounds import run_rounds
+from coterie.methods import make
+e = make_engine(wide, make_silos((60,) * 9), make("fedamp", {}), "all", rounds=3, optimizer="adam")
+stated = peak_memory(e)
+run_rounds(e.method, e, e.roster, e.model, e.training)
+print(stated, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def test_what_is_stated_is_within_a_quarter_of_the_truth() -> None:
+    # in a process of its own: the most that a process ever held does not come down again
+    here = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    said = subprocess.run([sys.executable, "-c", TRUTH], env=here, capture_output=True, text=True, check=True)
+    stated, truth = map(int, said.stdout.split())
+    models = 9 * 60_000 * (5 + 1 + CLASSES) * np.dtype("float64").itemsize  # the tests' engines compute in float64
+    assert truth > 4 * models
+    assert abs(stated - truth) < truth / 4
