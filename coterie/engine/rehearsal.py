@@ -1,4 +1,4 @@
-"""How much memory a run will need at its peak: a round of two steps is tried before it begins."""
+"""How much memory a run will need at its peak: two rounds of two steps are tried before it begins."""
 
 import copy
 import resource
@@ -14,7 +14,7 @@ from coterie.methods.method import Cohort
 def peak_memory(engine: Simulator) -> int:
     """Bytes at the peak of a round, on the GPU or (of the whole process) on a CPU; the engine stays as it was.
 
-    A round is gone through whole: what the server keeps and sends, local training with its optimiser, what leaves, what
+    Rounds are gone through whole: what the server keeps and sends, local training with its optimiser, what leaves, what
     the server makes of it, measuring. The first step is the largest, so more of them take no more memory.
     """
     trial, device = copy.copy(engine), engine.model.device
@@ -24,9 +24,11 @@ def peak_memory(engine: Simulator) -> int:
     method, roster = trial.method, trial.roster
     everyone = Cohort(torch.arange(len(roster), device=device), 0, roster)
     server = method.open(roster, trial.model)
-    replies = trial.train(everyone, method.send(server, everyone))
-    server = method.receive(server, replies.cohort, replies.up)
+    for _ in range(2):  # the second meets what the first left
+        replies = trial.train(everyone, method.send(server, everyone))
+        server = method.receive(server, replies.cohort, replies.up)
     trial.measure(everyone, method.send(server, everyone), trial.training.measure)
+    trial.personal(everyone, method.send(server, everyone))
     engine.rows = trial.rows  # fewer, where memory did not hold so many
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)

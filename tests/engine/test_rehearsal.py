@@ -30,7 +30,7 @@ def test_a_rehearsal_changes_nothing() -> None:
         assert results[0].equals(results[1])
 
 
-def test_a_rehearsal_takes_two_steps_of_a_loop() -> None:
+def test_a_rehearsal_takes_two_steps_of_each_of_two_rounds() -> None:
     taken = []
 
     class Counting(FedAvg):
@@ -39,7 +39,7 @@ def test_a_rehearsal_takes_two_steps_of_a_loop() -> None:
             return super().step(task, state, batch)
 
     peak_memory(make_engine(small, make_silos((70, 60)), Counting(), "all", rounds=2, local_epochs=9))
-    assert taken == [2, 2]
+    assert taken == [2, 2, 2, 2]
 
 
 TRUTH = """
