@@ -1,5 +1,9 @@
 """Records as bytes: safetensors, so that nothing read from a disk or a wire can run."""
 
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TypeVar
 
 import safetensors.torch
@@ -14,7 +18,12 @@ R = TypeVar("R", bound=Record)
 
 def encode(record: Record) -> bytes:
     """The bytes of a record."""
-    whole = {name: t.detach().cpu().contiguous() for name, t in record.tensors().items()}
+    return safetensors.torch.save(storable(record.tensors()))
+
+
+def storable(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors as safetensors takes them."""
+    whole = {name: t.detach().cpu().contiguous() for name, t in named.items()}
     # Tensors that share memory are refused by safetensors: all but the first become copies.
     seen: set[int] = set()
     for name, tensor in whole.items():
@@ -22,7 +31,18 @@ def encode(record: Record) -> bytes:
         if memory in seen:
             whole[name] = tensor.clone()
         seen.add(memory)
-    return safetensors.torch.save(whole)
+    return whole
+
+
+def save_tensors(named: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
+    """Tensors as a file; what the disk refuses is an OSError, as of any other file."""
+    try:
+        safetensors.torch.save_file(dict(named), path, dict(metadata))
+    except SafetensorError as error:
+        code = re.search(r"\(os error (\d+)\)", str(error))
+        if code is None:
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from None
 
 
 def encode_up(up: Up) -> bytes:

@@ -1,6 +1,7 @@
 """The one error a person is meant to read: what was wrong, where, what to do."""
 
 import difflib
+import sys
 from collections.abc import Iterable
 
 
@@ -8,8 +9,17 @@ class BadInput(Exception):
     """A mistake in what the user gave; the command line prints it as one line and exits with code 2."""
 
 
+class Stopped(Exception):
+    """Work that a person or the system stopped; says how to go on, and the command exits with code 130."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of an error about an unknown name: the nearest known one, or all of them."""
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names) or 'none'}"
+
+
+def warn(message: str) -> None:
+    """Tell a person on stderr, in one line, what went another way than planned; the work goes on."""
+    sys.stderr.write("coterie: " + " ".join(message.split()) + "\n")

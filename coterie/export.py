@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 from torch import Tensor
 
+from coterie.codec import save_tensors
 from coterie.engine.rows import Layout
 from coterie.wire import Predictor
 
@@ -37,7 +37,7 @@ def save_models(
         taken.add(name)
         metadata = {"silo": silo, **{key: v if isinstance(v, str) else json.dumps(v) for key, v in about.items()}}
         tensors = model_tensors(layout, predictor, row)
-        safetensors.torch.save_file(tensors, folder / f"{name}.safetensors", metadata)
+        save_tensors(tensors, folder / f"{name}.safetensors", metadata)
 
 
 def file_name(silo: str) -> str:
