@@ -13,7 +13,7 @@ from rich.table import Table
 
 from coterie import data_commands
 from coterie.deploy_cli import add_to
-from coterie.errors import BadInput
+from coterie.errors import BadInput, Stopped
 
 app = typer.Typer(
     help="Personalized federated learning: every silo its own model, trained with the silos that are like it.",
@@ -40,6 +40,9 @@ def run(
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda")] = None,
     rows: Annotated[str | None, typer.Option(help="silos trained in one call: auto, all or a number")] = None,
     out: Annotated[Path | None, typer.Option(help="folder for the results; none: runs/STUDY-TIME")] = None,
+    unfinished: Annotated[
+        Path | None, typer.Option("--resume", help="go on with a run that was stopped: its folder, and nothing else")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar and no table")] = False,
 ) -> None:
     """Train and compare methods on a simulated federation.
@@ -50,18 +53,28 @@ def run(
     from coterie import study as studies
     from coterie.measure.table import summary_table
     from coterie.progress import shown
+    from coterie.run_folder import default_folder
 
-    table = studies.override(studies.select(studies.read(study), cell, scale), assignments or [])
-    given: dict[str, Any] = {"rounds": rounds, "unseen": unseen}
-    table = _into(table, "train", given)
-    table = _into(table, "engine", {"device": device, "rows": _rows(rows)})
-    if seeds is not None:
-        table["seeds"] = _numbers(seeds)
-    checked = studies.check(table, None if methods is None else _names(methods))
-    folder = out if out is not None else experiment.default_folder(checked)
     console = Console()
-    with shown(checked, console, quiet) as watch:
-        finished = experiment.run_into(checked, folder, shlex.join(["coterie", *sys.argv[1:]]), watch)
+    if unfinished is not None:
+        if any(
+            each is not None for each in (study, methods, assignments, rounds, seeds, cell, unseen, device, rows, out)
+        ):
+            raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --quiet")
+        folder = unfinished
+        with shown(experiment.unfinished(folder), console, quiet) as watch:
+            finished = experiment.resume(folder, watch)
+    else:
+        table = studies.override(studies.select(studies.read(study), cell, scale), assignments or [])
+        given: dict[str, Any] = {"rounds": rounds, "unseen": unseen}
+        table = _into(table, "train", given)
+        table = _into(table, "engine", {"device": device, "rows": _rows(rows)})
+        if seeds is not None:
+            table["seeds"] = _numbers(seeds)
+        checked = studies.check(table, None if methods is None else _names(methods))
+        folder = out if out is not None else default_folder(checked)
+        with shown(checked, console, quiet) as watch:
+            finished = experiment.run_into(checked, folder, shlex.join(["coterie", *sys.argv[1:]]), watch)
     if not quiet:
         console.print(summary_table(finished.summary["methods"], console.width))
         report = folder / "report.html"
@@ -159,6 +172,8 @@ def main() -> None:
         stopped = app(sys.argv[1:] or ["--help"], standalone_mode=False) == STOPPED  # what Typer makes of Ctrl-C
     except BadInput as error:
         _fail(str(error))
+    except Stopped as stop:
+        _fail(str(stop), STOPPED)
     except KeyboardInterrupt:
         stopped = True
     except Exception as error:

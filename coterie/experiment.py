@@ -3,14 +3,13 @@
 import json
 import math
 import platform
-import shutil
 import time
-from collections.abc import Callable
-from contextlib import suppress
+import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,18 @@ import torch
 import coterie
 from coterie.data import catalog
 from coterie.data.silo import Silo
-from coterie.engine.rounds import Outcome, Progress, traces
-from coterie.errors import BadInput
-from coterie.export import file_name, save_models
+from coterie.engine.checkpoint import Checkpoint, traces_in
+from coterie.engine.rounds import Outcome, Progress
+from coterie.errors import BadInput, warn
+from coterie.export import save_models
 from coterie.federation import Federation
 from coterie.measure.beside import set_beside
 from coterie.measure.blocks import block_scores
 from coterie.measure.metrics import summarize
 from coterie.models import build
 from coterie.report.page import render
-from coterie.study import Study
-
-UNFINISHED = ".unfinished"  # in a folder while a run writes to it, so that no other run takes it
+from coterie.run_folder import RESULTS, Begun, checkpoint_folder, claim, close, held, leaving, partial_results
+from coterie.study import Study, check
 
 Watch = Callable[[str, int, Progress], None]  # method, seed, progress
 
@@ -70,9 +69,8 @@ def prepare(study: Study, seed: int, like: Federation | None = None) -> tuple[St
     return replace(study, model=model), federation
 
 
-def run(study: Study, watch: Watch, save: Callable[[str, int, Outcome, Federation], None]) -> Finished:
-    """Every method on every seed."""
-    began = time.perf_counter()
+def prepare_all(study: Study) -> tuple[Study, dict[int, Federation]]:
+    """The federations of all seeds, every method tried on them, and the study with what that chose written back."""
     federations: dict[int, Federation] = {}
     for seed in study.seeds:
         study, federations[seed] = prepare(study, seed, federations.get(study.seeds[0]))
@@ -85,27 +83,23 @@ def run(study: Study, watch: Watch, save: Callable[[str, int, Outcome, Federatio
             reason = method.refusal(engine.roster, federation.model)
             if reason is not None:
                 raise BadInput(f"[methods.{name}] {reason}")
-    results, extras, kept = list[pd.DataFrame](), dict[str, list[dict[str, Any]]](), dict[str, dict[str, Any]]()
-    for name, method in study.methods.items():
-        for seed, federation in federations.items():
-            try:
-                told = partial(watch, name, seed)
-                outcome = federation.train(method, told, study.training_of(name))
-            except BadInput as error:
-                raise BadInput(f"[methods.{name}] {error}") from None
-            table = pd.concat(outcome.results, ignore_index=True)
-            results.append(table.assign(method=name, seed=seed))
-            costs = ("bytes_up", "bytes_down", "train_seconds", "missing")
-            extras.setdefault(name, []).append({"seed": seed, **{key: getattr(outcome, key) for key in costs}})
-            if name not in kept and outcome.traces:
-                silos = np.array([silo.name for silo in federation.members])
-                groups = np.array([silo.group for silo in federation.members])
-                about = {"silos": silos, "groups": groups, "rounds": np.array(outcome.measured)}
-                kept[name] = {**about, **traces(outcome)}
-            save(name, seed, outcome, federation)
-    columns = ["method", "seed", "round", "silo", "split", "measure", "value"]
-    whole = pd.concat(results, ignore_index=True)[columns]
-    study = replace(study, machine=replace(study.machine, device=first.model.device.type, rows=outcome.rows))
+    machine = replace(study.machine, device=first.model.device.type, rows=int(first.rows))
+    return replace(study, machine=machine), federations
+
+
+def run(study: Study, federations: Mapping[int, Federation], out: Path, watch: Watch) -> Finished:
+    """Every method on every seed, each from where the folder says that it was."""
+    began = time.perf_counter()
+    extras, kept = dict[str, list[dict[str, Any]]](), dict[str, dict[str, Any]]()
+    for place, (name, seed) in enumerate(product(study.methods, federations)):
+        folder, federation = checkpoint_folder(out, place, name, seed), federations[seed]
+        outcome = _one(study, name, federation, folder, out, partial(watch, name, seed))
+        costs = ("bytes_up", "bytes_down", "train_seconds", "missing")
+        extras.setdefault(name, []).append({"seed": seed, **{key: getattr(outcome, key) for key in costs}})
+        if name not in kept and (found := traces_in(folder)):
+            silos = np.array([silo.name for silo in federation.members])
+            kept[name] = {"silos": silos, "groups": np.array([silo.group for silo in federation.members]), **found}
+    first, whole = federations[study.seeds[0]], partial_results(out)
     sizes = {seed: {silo.name: len(silo.test) for silo in f.silos} for seed, f in federations.items()}
     summary: dict[str, Any] = {
         "study": study.name,
@@ -121,26 +115,65 @@ def run(study: Study, watch: Watch, save: Callable[[str, int, Outcome, Federatio
     return Finished(study, whole, summary, kept, label_counts(first.silos))
 
 
+def _one(
+    study: Study, name: str, federation: Federation, folder: Path, out: Path, told: Callable[[Progress], None]
+) -> Outcome:
+    """One method on one seed: its models in the folder of the run, what was measured in the checkpoint's journal."""
+    checkpoint = Checkpoint(folder, name, federation.seed, study.machine.checkpoint_every)
+    outcome = checkpoint.ended()
+    if outcome is not None:
+        told(Progress(study.training.rounds, study.training.rounds, outcome.accuracy))
+        return outcome
+    try:
+        outcome = federation.train(study.methods[name], told, study.training_of(name), checkpoint)
+    except BadInput as error:
+        raise BadInput(f"[methods.{name}] {error}") from None
+    if federation.seed == study.seeds[0] and outcome.models is not None:
+        about = {"method": name, "study": study.name, "round": study.training.rounds, "seed": federation.seed}
+        silos = [silo.name for silo in federation.members]
+        save_models(out / "models" / name, federation.model.layout, outcome.models, silos, about)
+    checkpoint.end(outcome)
+    return outcome
+
+
 def run_into(study: Study, out: Path, command: str, watch: Watch) -> Finished:
     """Run a study and write its folder."""
     made = claim(out)
-    try:
+    with held(out), leaving(out, made):
+        Begun(study.as_toml(), command).write(out)
+        return _go_on(out, watch)
 
-        def save(name: str, seed: int, outcome: Outcome, federation: Federation) -> None:
-            if seed == study.seeds[0] and outcome.models is not None:
-                about = {"method": name, "study": study.name, "round": study.training.rounds, "seed": seed}
-                silos = [silo.name for silo in federation.members]
-                save_models(out / "models" / name, federation.model.layout, outcome.models, silos, about)
 
-        finished = run(study, watch, save)
-        write(finished, out, command)
-        (out / UNFINISHED).unlink()
-    except OSError as error:
-        release(out, made)
-        raise BadInput(f"--out {out}: {error.strerror or error}; give a folder that can be written") from None
-    except BaseException:
-        release(out, made)
-        raise
+def resume(out: Path, watch: Watch) -> Finished:
+    """Go on with a run that was stopped or killed; it ends as if it had not been."""
+    with held(out), leaving(out):
+        return _go_on(out, watch)
+
+
+def unfinished(out: Path) -> Study:
+    """The study whose run was stopped or killed."""
+    return check(tomllib.loads(Begun.read(out).study))
+
+
+def _go_on(out: Path, watch: Watch) -> Finished:
+    begun = Begun.read(out)
+    study, federations = prepare_all(unfinished(out))
+    machine = {"device": device_name(federations[study.seeds[0]].model.device), **versions()}
+    now = Begun(study.as_toml(), begun.command, machine, {str(seed): f.checksum() for seed, f in federations.items()})
+    if begun.data and begun.data != now.data:
+        raise BadInput(f"--resume {out}: the data are not those that the run began with; bring them back or start anew")
+    if begun.machine and begun.machine != now.machine:
+        changed = ", ".join(
+            f"{key} {begun.machine.get(key)} -> {each}"
+            for key, each in now.machine.items()
+            if each != begun.machine.get(key)
+        )
+        warn(f"{out}: going on with another {changed}; results may differ in their last bits from an unbroken run")
+    now.write(out)
+    (out / "study.toml").write_text(now.study, "utf-8")
+    finished = run(study, federations, out, watch)
+    write(finished, out, begun.command)
+    close(out)
     return finished
 
 
@@ -148,7 +181,7 @@ def write(finished: Finished, out: Path, command: str) -> None:
     """The files of a finished study."""
     text = finished.study.as_toml()
     (out / "study.toml").write_text(text, "utf-8")
-    finished.results.to_parquet(out / "results.parquet", index=False)
+    finished.results.to_parquet(out / RESULTS, index=False)
     summary = {"command": command, **finished.summary}
     (out / "summary.json").write_text(json.dumps(_finite(summary), indent=1, ensure_ascii=False) + "\n", "utf-8")
     (out / "collaboration").mkdir(exist_ok=True)
@@ -158,35 +191,6 @@ def write(finished: Finished, out: Path, command: str) -> None:
         about = {"name": finished.study.name, "command": command, "toml": text}
         methods = finished.summary["methods"]
         render(methods, finished.results, finished.traces, finished.labels, about, out / "report.html")
-
-
-def claim(out: Path) -> list[Path]:
-    """Make the folder of a run, and say which folders that took. One that holds anything is never written over."""
-    made = list[Path]()
-    try:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise BadInput(f"--out {out}: exists already and is not overwritten; give another folder or remove it")
-        made = [folder for folder in (out, *out.parents) if not folder.exists()]
-        out.mkdir(parents=True, exist_ok=True)
-        (out / UNFINISHED).touch(exist_ok=False)
-    except OSError as error:
-        _remove(made)
-        raise BadInput(f"--out {out}: {error.strerror or error}; give a folder that can be written") from None
-    return made
-
-
-def release(out: Path, made: list[Path]) -> None:
-    """Undo `claim`, and all that was written since: nothing half-written stays."""
-    with suppress(OSError):
-        for entry in out.iterdir():
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    _remove(made)
-
-
-def default_folder(study: Study) -> Path:
-    """Where a run goes that was not told."""
-    name = f"{study.name}-{study.cell}" if study.cell else study.name
-    return Path("runs") / f"{file_name(name)}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def label_counts(silos: list[Silo]) -> pd.DataFrame:
@@ -214,13 +218,6 @@ def versions() -> dict[str, str]:
         "torch": torch.__version__,
         "numpy": np.__version__,
     }
-
-
-def _remove(folders: list[Path]) -> None:
-    """Empty folders, the innermost first."""
-    for folder in folders:
-        with suppress(OSError):
-            folder.rmdir()
 
 
 def _finite(value: Any) -> Any:

@@ -1,14 +1,16 @@
 """A federation: silos and a model, on which methods train."""
 
+import hashlib
 import re
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from coterie.data.silo import Silo, check_silos
 from coterie.engine.buffers import local_buffers
-from coterie.engine.rounds import Outcome, Progress, run_rounds
+from coterie.engine.rounds import Keeper, Outcome, Progress, run_rounds
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
 from coterie.engine.store import Store
@@ -84,15 +86,27 @@ class Federation:
         method: Method,
         on_round: Callable[[Progress], None] = lambda progress: None,
         training: Training | None = None,
+        keeper: Keeper | None = None,
     ) -> Outcome:
         """Train a method; silos held out arrive afterwards. `training` is the method's own, where it differs."""
         engine = self.engine(method, training)
-        outcome = run_rounds(engine.method, engine, engine.roster, self.model, engine.training, on_round)
+        outcome = run_rounds(engine.method, engine, engine.roster, self.model, engine.training, on_round, keeper)
         if self.guests:
             late = Simulator(engine.method, self.guests, self.model, engine.training, self.seed, engine.rows)
             outcome.results.append(late.arrivals(outcome.server))
         outcome.rows = engine.rows
         return outcome
+
+    def checksum(self) -> str:
+        """That of all the silos' data, by which a run that goes on knows that they are the same."""
+        found = hashlib.sha256()
+        for silo in self.silos:
+            found.update(silo.name.encode())
+            for part in (silo.train, silo.validation, silo.test):
+                for array in (part.x, part.y):
+                    found.update(f"{array.dtype} {array.shape}".encode())
+                    found.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+        return found.hexdigest()
 
     def _check_labels(self, x: Tensor, y: Tensor) -> None:
         """Refuse a model whose output cannot be compared with the labels."""

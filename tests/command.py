@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
 
 from coterie.cli import main
 
@@ -52,3 +54,15 @@ def call(*words: object) -> int:
             assert isinstance(end.code, int)
             return end.code
     return 0
+
+
+def same(one: Path, other: Path) -> None:
+    """Two runs ended with the same bits."""
+    models = sorted(str(path.relative_to(one)) for path in one.glob("models/*/*"))
+    assert models and models == sorted(str(path.relative_to(other)) for path in other.glob("models/*/*"))
+    kept = sorted(str(path.relative_to(one)) for path in one.glob("collaboration/*"))
+    for name in ("results.parquet", "study.toml", *kept):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    for name in models:  # the order of what a file says beside its tensors is safetensors' choice
+        these, those = (safetensors.torch.load_file(folder / name) for folder in (one, other))
+        assert these.keys() == those.keys() and all(torch.equal(these[key], those[key]) for key in these), name

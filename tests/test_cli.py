@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from command import call, small
+from command import call, same, small
 
+from coterie import run_folder
 from coterie.federation import Federation
 from coterie.methods import METHODS
 
@@ -161,13 +162,15 @@ def test_a_file_that_has_too_few_of_a_class_says_which_and_how_many(capfd):
     )
 
 
-@pytest.mark.parametrize(("what", "out"), [("mkdir", "locked/out"), ("touch", "locked")])
-def test_a_folder_that_cannot_be_written_is_refused(capfd, monkeypatch, what, out):
+@pytest.mark.parametrize(
+    ("where", "what", "out"), [(Path, "mkdir", "locked/out"), (run_folder, "write_whole", "locked")]
+)
+def test_a_folder_that_cannot_be_written_is_refused(capfd, monkeypatch, where, what, out):
     def deny(*_, **__):
         raise PermissionError(13, "Permission denied")
 
     Path("locked").mkdir()
-    monkeypatch.setattr(Path, what, deny)  # root, as which tests may run, may write anywhere
+    monkeypatch.setattr(where, what, deny)  # root, as which tests may run, may write anywhere
     said = f"--out {out}: Permission denied; give a folder that can be written"
     assert said in refused(capfd, *RUN, "--out", out)
 
@@ -185,7 +188,12 @@ def test_what_is_there_already_is_never_touched(capfd):
 
 def test_a_failure_inside_a_method_is_told_with_its_name(capfd):
     words = ("--set", "methods.fedamp={weights='step', alpha=1e9, sigma=1.0}", "--out", "deep/out")
-    assert "[methods.fedamp] fedamp: alpha = 1e+09 makes a self-weight negative" in refused(capfd, *RUN, *words)
+    said = "[methods.fedamp] fedamp: alpha = 1e+09 makes a self-weight negative"
+    assert said in refused(capfd, *RUN, *words, "--methods", "fedamp")
+    assert call(*RUN, *words) == 2
+    assert said in capfd.readouterr().err
+    found = run_folder.partial_results(Path("deep/out"))  # what was trained before is not thrown away
+    assert set(found["method"]) == {"separate"} and found["round"].max() == 2
 
 
 def test_a_run_ends_with_a_table_and_the_path_of_the_report(capfd):
@@ -214,7 +222,7 @@ def test_the_command_line_outranks_the_study(capfd):
     assert call(*RUN, *words, "--unseen", "0.2", "--set", "methods.fedprox.mu=0.5", "--quiet", "--out", "out") == 0
     written = tomllib.loads(Path("out/study.toml").read_text("utf-8"))
     assert (written["seeds"], written["train"]["rounds"], written["train"]["unseen"]) == ([5], 1, 0.2)
-    assert written["engine"] == {"device": "cpu", "rows": 2, "precision": "float32"}
+    assert written["engine"] == {"device": "cpu", "rows": 2, "precision": "float32", "checkpoint_every": 1}
     assert list(written["methods"]) == ["fedprox", "fedamp"]
     assert (written["methods"]["fedprox"]["mu"], written["methods"]["fedamp"]["tau"]) == (0.5, 0.75)
     measures = set(pd.read_parquet("out/results.parquet")["measure"])
@@ -270,14 +278,16 @@ def test_python_m_coterie_is_the_command():
     assert err == "coterie: unknown study 'digit'; did you mean 'digits'? (or give the path of a .toml file)\n"
 
 
-def test_ctrl_c_in_the_middle_of_a_run_leaves_nothing():
-    before = contents()
-    with process(*RUN, "--rounds", "100", "--out", "deep/out") as child:
-        while not Path("deep/out/models/separate").exists():  # the first method is written, the second trains
+@pytest.mark.parametrize("word", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_in_the_middle_goes_on_and_ends_the_same(capfd, word):
+    words = (*RUN, "--rounds", "40", "--quiet")
+    with process(*words, "--out", "deep/out") as child:
+        while not Path("deep/out/models/separate").exists():  # the first method has ended, the second trains
             assert child.poll() is None
             time.sleep(0.01)
-        child.send_signal(signal.SIGINT)
+        child.send_signal(word)
         out, err = child.communicate(timeout=120)
-    assert (child.returncode, err) == (130, "coterie: stopped\n")
-    assert "Traceback" not in out
-    assert contents() == before
+    assert (child.returncode, out, err) == (130, "", "coterie: stopped; go on with: coterie run --resume deep/out\n")
+    assert call("run", "--resume", "deep/out", "--quiet") == 0
+    assert call(*words, "--out", "whole") == 0
+    same(Path("deep/out"), Path("whole"))

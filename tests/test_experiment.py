@@ -2,7 +2,9 @@
 
 import json
 import math
+import tempfile
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,16 +17,17 @@ from torch import nn
 from coterie import experiment
 from coterie.data import catalog
 from coterie.engine.simulate import Simulator
-from coterie.errors import BadInput
 from coterie.study import check, override, read
 
 KEYS = ["method", "seed", "round", "silo", "split", "measure"]
 
 
 def ran(*assignments, methods=None, study=None):
-    """The small study, or another, run in this process without a folder."""
+    """The small study, or another, run in this process."""
     table = read(study) if study else tomllib.loads(SMALL)
-    return experiment.run(check(override(table, assignments), methods), lambda *_: None, lambda *_: None)
+    prepared = experiment.prepare_all(check(override(table, assignments), methods))
+    with tempfile.TemporaryDirectory() as folder:
+        return experiment.run(*prepared, Path(folder), lambda *_: None)
 
 
 def values(results, **wanted):
@@ -235,54 +238,6 @@ def test_a_regression_that_diverges_leaves_a_summary_that_is_json(tmp_path):
 def test_no_validation_data_is_no_reason_to_stop():
     scores = ran("data.validation=0").summary["methods"]["separate"]
     assert scores["val_picked"] is None and scores["bmta"] > 0
-
-
-# The folder of a run.
-
-
-def test_a_folder_is_made_with_its_parents_and_goes_with_them(tmp_path):
-    out = tmp_path / "a" / "b" / "c"
-    made = experiment.claim(out)
-    assert made == [out, out.parent, out.parent.parent]
-    (out / "models").mkdir()
-    (out / "models" / "x").touch()
-    experiment.release(out, made)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_empty_folder_is_taken_and_left_empty(tmp_path):
-    assert experiment.claim(tmp_path) == []
-    with pytest.raises(BadInput, match="exists already and is not overwritten"):
-        experiment.claim(tmp_path)  # another run
-    experiment.release(tmp_path, [])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_name_too_long_leaves_no_parents(tmp_path):
-    with pytest.raises(BadInput, match="File name too long"):
-        experiment.claim(tmp_path / "a" / ("x" * 300))
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), ZeroDivisionError()])
-def test_a_run_that_fails_while_writing_leaves_nothing(tmp_path, monkeypatch, error):
-    def fail(*_, **__):
-        assert (tmp_path / "deep" / "out" / "models" / "separate").is_dir()
-        raise error
-
-    monkeypatch.setattr(pd.DataFrame, "to_parquet", fail)
-    study = check(tomllib.loads(SMALL), ["separate"])
-    expected = BadInput if isinstance(error, OSError) else type(error)
-    with pytest.raises(expected) as raised:
-        experiment.run_into(study, tmp_path / "deep" / "out", "", lambda *_: None)
-    assert list(tmp_path.iterdir()) == []
-    if expected is BadInput:
-        assert str(raised.value).endswith("No space left on device; give a folder that can be written")
-
-
-def test_no_name_of_a_study_leads_out_of_the_folder_of_runs():
-    folder = experiment.default_folder(check({**tomllib.loads(SMALL), "name": "../../etc/x"}))
-    assert folder.parent.name == "runs" and len(folder.parts) == 2
 
 
 def test_infinity_is_nothing_in_json():

@@ -1,9 +1,10 @@
 """The rounds of a federation: ask a cohort, take in who replied, measure. The same over any engine."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,8 @@ from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.methods.method import Cohort, Method, Roster
 from coterie.wire import Predictor
+
+MOST_TRACED = 2**28  # bytes of a method's traces: of 1,000 silos a round's are 8 MB
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,23 @@ class Outcome:
     results: list[pd.DataFrame] = field(default_factory=list)
     traces: dict[str, list[np.ndarray]] = field(default_factory=dict)
     measured: list[int] = field(default_factory=list)  # after how many rounds
+    accuracy: float | None = None  # the latest mean test accuracy over silos
     models: Predictor | None = None
     bytes_up: int = 0
     bytes_down: int = 0
     train_seconds: float = 0.0
     missing: int = 0  # replies that did not come
     rows: int = 0  # rows per call, as the engine chose
+
+
+class Keeper(Protocol):
+    """What keeps a run on a disk, so that it can go on where it was stopped."""
+
+    def restore(self, outcome: Outcome, engine: Any) -> int | None:
+        """Bring a run that has not begun to where it was kept last: the rounds done, or None if it begins anew."""
+
+    def keep(self, outcome: Outcome, engine: Any, done: int) -> None:
+        """Keep where a run stands after so many rounds, and free the outcome of what was measured."""
 
 
 def run_rounds(
@@ -51,16 +65,22 @@ def run_rounds(
     model: Model,
     training: Training,
     on_round: Callable[[Progress], None] = lambda progress: None,
+    keeper: Keeper | None = None,
 ) -> Outcome:
-    """Train a method from its first round to its last."""
+    """Train a method from its first round, or from the one it was kept after, to its last."""
     reason = method.refusal(roster, model)
     if reason is not None:
         raise BadInput(f"{type(method).__name__}: {reason}")
     everyone = torch.arange(len(roster), device=model.device)
-    outcome = Outcome(method.open(roster, model))
-    measure(outcome, method, engine, Cohort(everyone, 0, roster), training, 0)
-    on_round(Progress(0, training.rounds, _accuracy(outcome)))
-    for round in range(training.rounds):
+    outcome = Outcome(method.open(roster, model).settled())
+    done = None if keeper is None else keeper.restore(outcome, engine)
+    if done is None:
+        measure(outcome, method, engine, Cohort(everyone, 0, roster), training, 0)
+        done = 0
+        if keeper is not None:
+            keeper.keep(outcome, engine, done)
+    on_round(Progress(done, training.rounds, outcome.accuracy))
+    for round in range(done, training.rounds):
         began = time.perf_counter()
         asked = drawn(roster, everyone, "cohort", round, training.participation, at_least=1)
         lost = drawn(roster, asked, "lost", round, training.drop)
@@ -70,7 +90,7 @@ def run_rounds(
         if len(answering.ids):
             replies = engine.train(answering, method.send(outcome.server, answering))
             if len(replies.cohort.ids):
-                outcome.server = method.receive(outcome.server, replies.cohort, replies.up)
+                outcome.server = method.receive(outcome.server, replies.cohort, replies.up).settled()
             outcome.bytes_up += replies.bytes_up
             outcome.bytes_down += replies.bytes_down
             outcome.missing += len(replies.failures)
@@ -79,7 +99,9 @@ def run_rounds(
         outcome.train_seconds += time.perf_counter() - began
         if training.measures(round + 1):
             measure(outcome, method, engine, Cohort(everyone, round, roster), training, round + 1)
-        on_round(Progress(round + 1, training.rounds, _accuracy(outcome)))
+        if keeper is not None:
+            keeper.keep(outcome, engine, round + 1)  # before anybody is told that the round is done
+        on_round(Progress(round + 1, training.rounds, outcome.accuracy))
     last = Cohort(everyone, training.rounds - 1, roster)
     outcome.models = engine.personal(last, method.send(outcome.server, last))
     return outcome
@@ -88,10 +110,22 @@ def run_rounds(
 def measure(outcome: Outcome, method: Method, engine: Engine, everyone: Cohort, training: Training, after: int) -> None:
     """Measure every silo's model after so many rounds, and keep the method's traces."""
     measures = engine.measure(everyone, method.send(outcome.server, everyone), training.measure)
-    outcome.results.append(as_table(measures, after))
+    table = as_table(measures, after)
+    outcome.results.append(table)
+    outcome.accuracy = _mean_accuracy(table)
+    found = method.trace(outcome.server, engine.private())
+    if found and _worth_keeping(sum(t.nbytes for t in found.values()), len(outcome.measured), after, training):
+        for name, value in found.items():
+            outcome.traces.setdefault(name, []).append(value.cpu().numpy())
+        outcome.traces.setdefault("rounds", []).append(np.array(after))
     outcome.measured.append(after)
-    for name, value in method.trace(outcome.server, engine.private()).items():
-        outcome.traces.setdefault(name, []).append(value.cpu().numpy())
+
+
+def _worth_keeping(size: int, before: int, after: int, training: Training) -> bool:
+    """Whether to keep the traces of this measured round: all do, or of many silos some at even distances."""
+    planned = training.rounds // training.measure_every + 2
+    apart = max(1, math.ceil(planned * size / MOST_TRACED))
+    return before % apart == 0 or after == training.rounds
 
 
 def drawn(roster: Roster, ids: Tensor, purpose: str, round: int, share: float, at_least: int = 0) -> Tensor:
@@ -110,12 +144,11 @@ def round_half_up(value: float) -> int:
     return int(value + 0.5)
 
 
-def _accuracy(outcome: Outcome) -> float | None:
-    latest = outcome.results[-1]
-    test = latest[(latest["split"] == "test") & (latest["measure"] == "accuracy")]
+def _mean_accuracy(table: pd.DataFrame) -> float | None:
+    test = table[(table["split"] == "test") & (table["measure"] == "accuracy")]
     return float(test["value"].mean()) if len(test) else None
 
 
 def traces(outcome: Outcome) -> Mapping[str, np.ndarray]:
-    """What was kept of every measured round, by name: (rounds, ...)."""
+    """What was kept of the measured rounds, by name: (rounds, ...), and after how many `rounds`."""
     return {name: np.stack(values) for name, values in outcome.traces.items()}

@@ -47,7 +47,7 @@ class Simulator:
         self.roster = roster_of(self.store, seed)
         self.rows = len(self.roster) if rows == "all" else self.measured_rows() if rows == "auto" else int(rows)
         everyone = torch.arange(len(self.roster), device=model.device)
-        self._private = method.enroll(self.roster, model, everyone)
+        self._private = method.enroll(self.roster, model, everyone).settled()
 
     def task(self, ids: Tensor, round: int) -> Task:
         """The silos at these places of the roster, in one round."""
@@ -113,6 +113,10 @@ class Simulator:
 
     def private(self) -> Any:
         return self._private
+
+    def restore(self, private: Any) -> None:
+        """Put back what `private` once gave."""
+        self._private = private
 
     @torch.no_grad()
     def welcome(self, server: Any, round: int) -> Any:

@@ -1,0 +1,177 @@
+"""What is kept of a method while it trains, so that a run that was killed goes on where it was, bit for bit.
+
+After every round the server's state and the silos' private state go into one file, whose name ends with its checksum;
+the last two files stay. What was measured goes into a journal. There is no random state to keep: every draw is keyed.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from coterie.codec import save_tensors, storable
+from coterie.durable import sync
+from coterie.engine.journal import Journal, Mark, entries
+from coterie.engine.rounds import Outcome
+from coterie.errors import warn
+
+KEPT = 2  # checkpoints of a method
+JOURNAL = "journal"
+RESULTS, TRACES = b"r", b"t"  # kinds of entries
+ELSEWHERE = ("server", "results", "traces", "models")  # fields of an outcome that are not in `about`
+COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
+
+
+class Checkpoint:
+    """One method on one seed; written every so many rounds."""
+
+    def __init__(self, folder: Path, method: str, seed: int, every: int = 1) -> None:
+        self.folder, self.method, self.seed, self.every = folder, method, seed, every
+        self.journal = Journal(folder / JOURNAL)
+        self._waiting = list[tuple[bytes, bytes]]()  # entries of the journal until the next checkpoint
+
+    def keep(self, outcome: Outcome, engine: Any, done: int) -> None:
+        """Write where a run stands after so many rounds; what was measured leaves memory for the disk."""
+        self._drain(outcome)
+        if done % self.every == 0:
+            state = {f"server.{name}": t for name, t in outcome.server.tensors().items()}
+            state |= {f"private.{name}": t for name, t in engine.private().tensors().items()}
+            self._write(f"round-{done:06}", state, outcome)
+            for old in self._files("round")[KEPT:]:
+                old.unlink()
+
+    def restore(self, outcome: Outcome, engine: Any) -> int | None:
+        """Bring a run that has not begun to where it was kept last: the rounds done, or None if it begins anew."""
+        damaged = list[Path]()
+        for path in self._files("round"):
+            about = self._read(path)
+            if about is None:
+                damaged.append(path)
+                continue
+            with safe_open(path, "pt", device=str(engine.model.device)) as file:
+                named = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            outcome.server = outcome.server.with_tensors(_part(named, "server."))
+            engine.restore(engine.private().with_tensors(_part(named, "private.")))
+            _fill(outcome, about)
+            done = _round(path)
+            self._discard(damaged, f"going on from the one after round {done}")
+            return done
+        self._discard(damaged, f"training {self.method} (seed {self.seed}) from its start")
+        return None
+
+    def end(self, outcome: Outcome) -> None:
+        """Write that a run has ended; its last state is needed no more."""
+        self._drain(outcome)
+        self._write("ended", {}, outcome)
+        for old in self._files("round"):
+            old.unlink()
+
+    def ended(self) -> Outcome | None:
+        """What is known of a run that has ended, but for what is in its journal; None if it has not."""
+        damaged = list[Path]()
+        for path in self._files("ended"):
+            about = self._read(path)
+            if about is not None:
+                return _fill(Outcome(None), about)
+            damaged.append(path)
+        self._discard(damaged, f"training {self.method} (seed {self.seed}) from its start")
+        return None
+
+    def _drain(self, outcome: Outcome) -> None:
+        for table in outcome.results:
+            if len(table):
+                named = table.assign(method=self.method, seed=self.seed)
+                self._waiting.append((RESULTS, _packed(pa.Table.from_pandas(named, preserve_index=False))))
+        if outcome.traces:
+            stacked = {name: torch.from_numpy(np.stack(values)) for name, values in outcome.traces.items()}
+            self._waiting.append((TRACES, safetensors.torch.save(stacked)))
+        outcome.results, outcome.traces = [], {}
+
+    def _write(self, name: str, state: Mapping[str, Tensor], outcome: Outcome) -> None:
+        self.journal.append(self._waiting)
+        self._waiting = []
+        self.folder.mkdir(parents=True, exist_ok=True)
+        about = {f.name: getattr(outcome, f.name) for f in fields(outcome) if f.name not in ELSEWHERE}
+        about["journal"] = asdict(self.journal.mark())
+        part = self.folder / "part"
+        try:
+            save_tensors(storable(state), part, {"about": json.dumps(about)})
+            sync(part)
+            part.replace(self.folder / f"{name}-{_checksum(part)}.safetensors")
+        except OSError:
+            part.unlink(missing_ok=True)  # a full disk has no room for it
+            raise
+        sync(self.folder)
+
+    def _read(self, path: Path) -> dict[str, Any] | None:
+        """What a checkpoint says beside its tensors; None if it, or the journal it counts on, is damaged."""
+        if path.stem.rpartition("-")[2] != _checksum(path):
+            return None
+        try:
+            with safe_open(path, "pt") as file:
+                about: dict[str, Any] = json.loads(file.metadata()["about"])
+            return about if self.journal.back_to(Mark(**about.pop("journal"))) else None
+        except (SafetensorError, KeyError, TypeError, ValueError):
+            return None
+
+    def _files(self, name: str) -> list[Path]:
+        """Those of a name, the newest first."""
+        return sorted(self.folder.glob(f"{name}-*.safetensors"), reverse=True)
+
+    def _discard(self, damaged: list[Path], consequence: str) -> None:
+        for path in damaged:
+            warn(f"{path}: damaged, so it is not used; {consequence}")
+            path.unlink()
+
+
+def results_in(folder: Path) -> pa.Table | None:
+    """All that the runs below a folder have measured so far, in their folders' order; None if that is nothing."""
+    tables = [
+        pa.ipc.open_stream(body).read_all()
+        for path in sorted(folder.glob(f"*/{JOURNAL}"))
+        for body in entries(path, RESULTS)
+    ]
+    return pa.concat_tables(tables) if tables else None
+
+
+def traces_in(folder: Path) -> dict[str, np.ndarray]:
+    """What one run has kept for looking at, by name: (rounds, ...)."""
+    parts = [safetensors.torch.load(body) for body in entries(folder / JOURNAL, TRACES)]
+    names = sorted(parts[0]) if parts else []
+    return {name: torch.cat([part[name] for part in parts]).numpy() for name in names}
+
+
+def _packed(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=COMPRESSED) as stream:
+        stream.write_table(table)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
+
+
+def _part(named: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): t for name, t in named.items() if name.startswith(prefix)}
+
+
+def _fill(outcome: Outcome, about: Mapping[str, Any]) -> Outcome:
+    for name, value in about.items():
+        setattr(outcome, name, value)
+    return outcome
+
+
+def _round(path: Path) -> int:
+    return int(path.stem.split("-")[1])
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,145 @@
+"""The folder of a run: taken by one run at a time, resumable from its first moment, looked into at any."""
+
+import fcntl
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import pandas as pd
+
+from coterie.durable import write_whole
+from coterie.engine.checkpoint import results_in
+from coterie.errors import BadInput, Stopped
+from coterie.export import file_name
+from coterie.study import Study
+
+UNFINISHED = ".unfinished"  # in a folder until its run has ended: all that determines the run
+CHECKPOINTS = ".checkpoints"
+RESULTS = "results.parquet"
+COLUMNS = ["method", "seed", "round", "silo", "split", "measure", "value"]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What a run needs to go on in another process."""
+
+    study: str  # as TOML
+    command: str
+    machine: dict[str, str] = field(default_factory=dict)  # device and versions, from when training began
+    data: dict[str, str] = field(default_factory=dict)  # checksums of the silos' data, by seed
+
+    def write(self, out: Path) -> None:
+        """Leave it in the folder of the run."""
+        write_whole(out / UNFINISHED, json.dumps(asdict(self), indent=1, ensure_ascii=False).encode())
+
+    @staticmethod
+    def read(out: Path) -> "Begun":
+        """What an unfinished run left in its folder."""
+        try:
+            return Begun(**json.loads((out / UNFINISHED).read_text("utf-8")))
+        except FileNotFoundError:
+            why = "this run has finished" if (out / RESULTS).exists() else "no unfinished run is there"
+            raise BadInput(f"--resume {out}: {why}; give the folder of a run that was stopped") from None
+        except OSError as error:
+            raise BadInput(
+                f"--resume {out}: {error.strerror or error}; give the folder of a run that was stopped"
+            ) from None
+        except (ValueError, TypeError):
+            raise BadInput(f"--resume {out}: its {UNFINISHED} is damaged; start the run anew") from None
+
+
+def partial_results(out: Path) -> pd.DataFrame:
+    """The results of a run so far, finished or not: a row is one value, as in results.parquet."""
+    if (out / RESULTS).exists() and not (out / UNFINISHED).exists():
+        return pd.read_parquet(out / RESULTS)
+    table = results_in(out / CHECKPOINTS)
+    return pd.DataFrame(columns=COLUMNS) if table is None else table.select(COLUMNS).to_pandas()
+
+
+def checkpoint_folder(out: Path, place: int, method: str, seed: int) -> Path:
+    """Where a run keeps one method on one seed, `place` being its place in the study."""
+    return out / CHECKPOINTS / f"{place:04}-{file_name(method)}-{seed}"
+
+
+def claim(out: Path) -> list[Path]:
+    """Make the folder of a run, and say which folders that took. One that holds anything is never written over."""
+    made = list[Path]()
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise BadInput(f"--out {out}: exists already and is not overwritten; give another folder or remove it")
+        made = [folder for folder in (out, *out.parents) if not folder.exists()]
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _remove(made)
+        raise BadInput(f"--out {out}: {error.strerror or error}; give a folder that can be written") from None
+    return made
+
+
+@contextmanager
+def held(out: Path) -> Iterator[None]:
+    """Keep other runs out of a folder; the system lets go of it when this process dies, however it does."""
+    handle = os.open(out, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadInput(f"{out}: another process is running in this folder; wait for it or stop it") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def leaving(out: Path, made: list[Path] | None = None) -> Iterator[None]:
+    """Whatever ends a run early: the folder stays, and how to go on is told. Before any training nothing stays.
+
+    `made` are the folders that a new run has made.
+    """
+    try:
+        yield
+    except BaseException as error:
+        kept = made is None or (out / CHECKPOINTS).exists()
+        if made is not None and not kept:
+            release(out, made)
+        go_on = f"go on with: coterie run --resume {shlex.quote(str(out))}"
+        if isinstance(error, OSError):
+            remedy = f"when that is mended, {go_on}" if kept else "give a folder that can be written"
+            raise BadInput(f"--out {out}: {error.strerror or error}; {remedy}") from None
+        if isinstance(error, KeyboardInterrupt) and kept:
+            raise Stopped(f"stopped; {go_on}") from None
+        raise
+
+
+def release(out: Path, made: list[Path]) -> None:
+    """Undo `claim`, and all that was written since: nothing half-written stays."""
+    with suppress(OSError):
+        for entry in out.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    _remove(made)
+
+
+def close(out: Path) -> None:
+    """The run has finished: what it kept to go on is needed no more."""
+    (out / UNFINISHED).unlink()
+    shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
+
+
+def default_folder(study: Study) -> Path:
+    """Where a run goes that was not told."""
+    name = f"{study.name}-{study.cell}" if study.cell else study.name
+    return Path("runs") / f"{file_name(name)}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _remove(folders: list[Path]) -> None:
+    """Empty folders, the innermost first."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()

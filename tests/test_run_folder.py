@@ -1,0 +1,143 @@
+"""The folder of a run: who may take it, what a run that ends early leaves in it, what can be read of it meanwhile."""
+
+import tomllib
+
+import pandas as pd
+import pytest
+from command import SMALL, call, small
+
+from coterie import experiment, run_folder
+from coterie.errors import BadInput, Stopped
+from coterie.run_folder import COLUMNS, partial_results
+from coterie.study import check
+
+
+def test_a_folder_is_made_with_its_parents_and_goes_with_them(tmp_path):
+    out = tmp_path / "a" / "b" / "c"
+    made = run_folder.claim(out)
+    assert made == [out, out.parent, out.parent.parent]
+    (out / "models").mkdir()
+    (out / "models" / "x").touch()
+    run_folder.release(out, made)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_folder_is_taken_and_left_empty(tmp_path):
+    assert run_folder.claim(tmp_path) == []
+    (tmp_path / "x").touch()
+    with pytest.raises(BadInput, match="exists already and is not overwritten"):
+        run_folder.claim(tmp_path)  # another run
+    run_folder.release(tmp_path, [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_too_long_leaves_no_parents(tmp_path):
+    with pytest.raises(BadInput, match="File name too long"):
+        run_folder.claim(tmp_path / "a" / ("x" * 300))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_held_by_one_run(tmp_path):
+    busy = pytest.raises(BadInput, match="another process is running in this folder")
+    with run_folder.held(tmp_path), busy, run_folder.held(tmp_path):
+        raise AssertionError("two hold it")
+    with run_folder.held(tmp_path):
+        pass
+
+
+def test_no_name_of_a_study_leads_out_of_the_folder_of_runs():
+    folder = run_folder.default_folder(check({**tomllib.loads(SMALL), "name": "../../etc/x"}))
+    assert folder.parent.name == "runs" and len(folder.parts) == 2
+
+
+class Broken(Exception):
+    """Something nobody thought of."""
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), Broken()])
+def test_a_run_that_fails_goes_on_afterwards_and_ends_the_same(tmp_path, monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    study = check(tomllib.loads(SMALL))
+    experiment.run_into(study, tmp_path / "whole", "", lambda *_: None)
+    out = tmp_path / "deep" / "out put"
+    with monkeypatch.context() as patch:
+        patch.setattr(pd.DataFrame, "to_parquet", fail)
+        told = {OSError: BadInput, KeyboardInterrupt: Stopped}.get(type(error), Broken)
+        with pytest.raises(told) as raised:
+            experiment.run_into(study, out, "", lambda *_: None)
+    if told is not Broken:
+        assert str(raised.value).endswith(f"go on with: coterie run --resume '{out}'")
+    assert len(partial_results(out)) == len(pd.read_parquet(tmp_path / "whole" / "results.parquet"))
+    with monkeypatch.context() as patch:
+        patch.setattr(experiment.Federation, "train", fail)  # every method has ended: none is trained again
+        experiment.resume(out, lambda *_: None)
+    assert (out / "results.parquet").read_bytes() == (tmp_path / "whole" / "results.parquet").read_bytes()
+    assert not (out / ".unfinished").exists() and not (out / ".checkpoints").exists()
+
+
+@pytest.mark.parametrize("error", [OSError(30, "Read-only file system"), KeyboardInterrupt(), BadInput("no such data")])
+def test_a_run_that_fails_before_it_trains_leaves_nothing(tmp_path, monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(experiment, "prepare", fail)
+    with pytest.raises((BadInput, KeyboardInterrupt)) as raised:
+        experiment.run_into(check(tomllib.loads(SMALL)), tmp_path / "deep" / "out", "", lambda *_: None)
+    assert list(tmp_path.iterdir()) == []
+    if isinstance(error, OSError):
+        assert str(raised.value).endswith("Read-only file system; give a folder that can be written")
+
+
+def test_the_results_so_far_can_be_read_while_a_run_goes_on(tmp_path):
+    out, seen = tmp_path / "out", []
+
+    def watch(method, seed, progress):
+        found = partial_results(out)
+        assert list(found.columns) == COLUMNS
+        seen.append((method, progress.round, found[found["method"] == method]["round"].max(), len(found)))
+
+    finished = experiment.run_into(check(tomllib.loads(SMALL)), out, "", watch)
+    assert [(method, told) for method, told, _, _ in seen] == [
+        ("separate", 0), ("separate", 1), ("separate", 2), ("fedamp", 0), ("fedamp", 1), ("fedamp", 2),
+    ]  # fmt: skip
+    assert all(found == told for _, told, found, _ in seen)  # a round that is told is there to read
+    assert [count for *_, count in seen] == sorted({count for *_, count in seen})
+    pd.testing.assert_frame_equal(partial_results(out), finished.results)
+
+
+def test_before_anything_is_measured_there_are_no_results(tmp_path):
+    assert list(partial_results(tmp_path).columns) == COLUMNS
+    assert partial_results(tmp_path).empty
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "no unfinished run is there"),
+        ("", "damaged"),
+        ("[]", "damaged"),
+        ('{"study": 1}', "damaged"),
+        (b"\xff", "damaged"),
+    ],
+)
+def test_a_folder_without_an_unfinished_run_is_refused_and_left_alone(tmp_path, capfd, content, said):
+    if content is not None:
+        (tmp_path / ".unfinished").write_bytes(content if isinstance(content, bytes) else content.encode())
+    before = sorted(tmp_path.iterdir())
+    assert call("run", "--resume", tmp_path) == 2
+    err = capfd.readouterr().err
+    assert said in err and err.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_cannot_be_resumed_is_said(tmp_path, capfd):
+    assert call("run", "--resume", tmp_path / "missing") == 2
+    assert "no unfinished run is there" in capfd.readouterr().err
+    study = small(tmp_path)
+    assert call("run", study, "--resume", tmp_path) == 2
+    assert "the folder says what to run; leave out all but --quiet" in capfd.readouterr().err
+    assert call("run", study, "--methods", "separate", "--rounds", "1", "--quiet", "--out", tmp_path / "out") == 0
+    assert call("run", "--resume", tmp_path / "out") == 2
+    assert "this run has finished" in capfd.readouterr().err
