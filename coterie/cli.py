@@ -14,6 +14,7 @@ from rich.table import Table
 from coterie import data_commands
 from coterie.deploy_cli import add_to
 from coterie.errors import BadInput, Stopped
+from coterie.stopping import STOPPED, promptly
 
 app = typer.Typer(
     help="Personalized federated learning: every silo its own model, trained with the silos that are like it.",
@@ -21,7 +22,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-STOPPED = 130  # the exit code of a command that was stopped
 Words = Annotated[list[str] | None, typer.Option("--set", help="key.path=value, e.g. train.lr=0.1; may be repeated")]
 
 
@@ -53,7 +53,7 @@ def run(
     from coterie import study as studies
     from coterie.measure.table import summary_table
     from coterie.progress import shown
-    from coterie.run_folder import default_folder
+    from coterie.run_folder import default_folder, stopped
 
     console = Console()
     if unfinished is not None:
@@ -62,7 +62,7 @@ def run(
         ):
             raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --quiet")
         folder = unfinished
-        with shown(experiment.unfinished(folder), console, quiet) as watch:
+        with promptly(stopped(folder)), shown(experiment.unfinished(folder), console, quiet) as watch:
             finished = experiment.resume(folder, watch)
     else:
         table = studies.override(studies.select(studies.read(study), cell, scale), assignments or [])
@@ -73,7 +73,7 @@ def run(
             table["seeds"] = _numbers(seeds)
         checked = studies.check(table, None if methods is None else _names(methods))
         folder = out if out is not None else default_folder(checked)
-        with shown(checked, console, quiet) as watch:
+        with promptly(stopped(folder)), shown(checked, console, quiet) as watch:
             finished = experiment.run_into(checked, folder, shlex.join(["coterie", *sys.argv[1:]]), watch)
     if not quiet:
         console.print(summary_table(finished.summary["methods"], console.width))

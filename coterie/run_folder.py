@@ -109,13 +109,21 @@ def leaving(out: Path, made: list[Path] | None = None) -> Iterator[None]:
         kept = made is None or (out / CHECKPOINTS).exists()
         if made is not None and not kept:
             release(out, made)
-        go_on = f"go on with: coterie run --resume {shlex.quote(str(out))}"
         if isinstance(error, OSError):
-            remedy = f"when that is mended, {go_on}" if kept else "give a folder that can be written"
+            remedy = f"when that is mended, {_go_on(out)}" if kept else "give a folder that can be written"
             raise BadInput(f"--out {out}: {error.strerror or error}; {remedy}") from None
         if isinstance(error, KeyboardInterrupt) and kept:
-            raise Stopped(f"stopped; {go_on}") from None
+            raise Stopped(stopped(out)) from None
         raise
+
+
+def stopped(out: Path) -> str:
+    """What is said of a run that was stopped."""
+    return f"stopped; {_go_on(out)}"
+
+
+def _go_on(out: Path) -> str:
+    return f"go on with: coterie run --resume {shlex.quote(str(out))}"
 
 
 def release(out: Path, made: list[Path]) -> None:
