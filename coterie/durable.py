@@ -23,3 +23,9 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync_all(folder: Path) -> None:
+    """Make everything below a folder last."""
+    for path in (*folder.rglob("*"), folder):
+        sync(path)

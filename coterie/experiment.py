@@ -20,6 +20,7 @@ import torch
 import coterie
 from coterie.data import catalog
 from coterie.data.silo import Silo
+from coterie.durable import sync_all
 from coterie.engine.checkpoint import Checkpoint, traces_in
 from coterie.engine.rounds import Outcome, Progress
 from coterie.errors import BadInput, warn
@@ -132,6 +133,7 @@ def _one(
         about = {"method": name, "study": study.name, "round": study.training.rounds, "seed": federation.seed}
         silos = [silo.name for silo in federation.members]
         save_models(out / "models" / name, federation.model.layout, outcome.models, silos, about)
+        sync_all(out / "models" / name)
     checkpoint.end(outcome)
     return outcome
 

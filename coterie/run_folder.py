@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from coterie.durable import write_whole
+from coterie.durable import sync_all, write_whole
 from coterie.engine.checkpoint import results_in
 from coterie.errors import BadInput, Stopped
 from coterie.export import file_name
@@ -136,7 +136,8 @@ def release(out: Path, made: list[Path]) -> None:
 
 def close(out: Path) -> None:
     """The run has finished: what it kept to go on is needed no more."""
-    (out / UNFINISHED).unlink()
+    sync_all(out)
+    (out / UNFINISHED).unlink()  # first: without its checkpoints an unfinished run would begin anew
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
 
 

@@ -129,7 +129,7 @@ class Checkpoint:
 
     def _discard(self, damaged: list[Path], consequence: str) -> None:
         for path in damaged:
-            warn(f"{path}: damaged, so it is not used; {consequence}")
+            warn(f"{path}: it or the journal beside it is damaged, so it is not used; {consequence}")
             path.unlink()
 
 

@@ -1,0 +1,279 @@
+"""Checkpoints: a run that goes on ends with the same bits, and what is damaged is noticed and not used."""
+
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from plain import make_engine, make_silos
+from torch import nn
+
+from coterie.engine.buffers import local_buffers
+from coterie.engine.checkpoint import Checkpoint, results_in, traces_in
+from coterie.engine.rounds import Outcome, Progress, run_rounds
+from coterie.engine.simulate import Simulator
+from coterie.methods import METHODS, make
+
+ROUNDS = 4
+
+
+def linear() -> nn.Module:
+    return nn.Linear(5, 3)
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def engine_of(name: str, options: dict[str, object] | None = None, **train: object) -> Simulator:
+    silos = make_silos((7, 10, 6, 5, 8))
+    return make_engine(linear, silos, make(name, options or {}), dtype=torch.float32, **{"rounds": ROUNDS, **train})
+
+
+class Killed(Exception):
+    """As if the process had ended here."""
+
+
+def run(engine: Simulator, folder: Path, stop: int = -1, every: int = 1) -> tuple[Outcome, list[int]]:
+    """Train with checkpoints, up to the moment at which a round is told; and the rounds that were told."""
+    told = list[int]()
+
+    def watch(progress: Progress) -> None:
+        told.append(progress.round)
+        if progress.round == stop:
+            raise Killed
+
+    checkpoint = Checkpoint(folder / "0", "it", 3, every)
+    outcome = run_rounds(engine.method, engine, engine.roster, engine.model, engine.training, watch, checkpoint)
+    checkpoint.end(outcome)
+    return outcome, told
+
+
+def bits(engine: Simulator, outcome: Outcome, folder: Path) -> dict[str, Any]:
+    """All that a run ends with, but for how long it took."""
+    assert outcome.models is not None
+    records = {"server": outcome.server, "private": engine.private(), "models": outcome.models}
+    tensors = {f"{kind}.{name}": t for kind, record in records.items() for name, t in record.tensors().items()}
+    table = results_in(folder)
+    assert table is not None
+    costs = {key: getattr(outcome, key) for key in ("measured", "accuracy", "bytes_up", "bytes_down", "missing")}
+    return {
+        **{name: t.numpy().tobytes() for name, t in tensors.items()},
+        **{f"trace.{name}": kept.tobytes() for name, kept in traces_in(folder / "0").items()},
+        **costs,
+        "results": table.to_pydict(),
+    }
+
+
+def unbroken_and_resumed(build: Callable[[], Simulator], folder: Path, stop: int = 2) -> None:
+    engine = build()
+    outcome, _ = run(engine, folder / "unbroken")
+    whole = bits(engine, outcome, folder / "unbroken")
+    with pytest.raises(Killed):
+        run(build(), folder / "broken", stop)
+    engine = build()
+    outcome, told = run(engine, folder / "broken")
+    assert told == list(range(stop, ROUNDS + 1))
+    resumed = bits(engine, outcome, folder / "broken")
+    assert [name for name in whole if whole[name] != resumed.get(name)] == []
+    assert resumed.keys() == whole.keys()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_resumes_with_the_same_bits(name: str, tmp_path: Path) -> None:
+    unbroken_and_resumed(lambda: engine_of(name, participation=0.8, drop=0.25), tmp_path)
+
+
+@pytest.mark.parametrize("stop", range(ROUNDS + 1))
+def test_a_run_resumes_from_any_round(stop: int, tmp_path: Path) -> None:
+    unbroken_and_resumed(lambda: engine_of("scaffold", optimizer="adam", measure_every=3), tmp_path, stop)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("fedamp", {"finetune": {"epochs": 1}}),
+        ("fedavg", {"clip_update": {"norm": 0.05}}),
+        ("fedprox", {"finetune": {"epochs": 1}, "clip_update": {"norm": 0.05}}),
+        ("apfl", {"learned": False}),
+    ],
+)
+def test_wrappers_and_options_resume_with_the_same_bits(name: str, options: dict[str, object], tmp_path: Path) -> None:
+    unbroken_and_resumed(lambda: engine_of(name, options), tmp_path)
+
+
+@pytest.mark.parametrize("buffers", ["local", "shared"])
+def test_statistics_of_batches_resume_with_the_same_bits(buffers: str, tmp_path: Path) -> None:
+    def build() -> Simulator:
+        method = make("fedamp", {})
+        model = make_engine(normed, dtype=torch.float32).model
+        wrapped = local_buffers(method, model) if buffers == "local" else method
+        return make_engine(normed, method=wrapped, dtype=torch.float32, rounds=ROUNDS)
+
+    unbroken_and_resumed(build, tmp_path)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name[:12] for path in folder.glob("0/*.safetensors"))
+
+
+def test_the_last_two_rounds_are_kept_and_none_once_it_has_ended(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        run(engine_of("fedavg"), tmp_path, stop=3)
+    assert files(tmp_path) == ["round-000002", "round-000003"]
+    run(engine_of("fedavg"), tmp_path)
+    assert len(files(tmp_path)) == 1 and files(tmp_path)[0].startswith("ended-")
+
+
+def test_a_run_that_has_ended_says_what_it_cost(tmp_path: Path) -> None:
+    assert Checkpoint(tmp_path / "0", "it", 3).ended() is None
+    outcome, _ = run(engine_of("fedavg", drop=0.4), tmp_path)
+    known = Checkpoint(tmp_path / "0", "it", 3).ended()
+    assert known is not None
+    for key in ("bytes_up", "bytes_down", "train_seconds", "missing", "accuracy", "measured"):
+        assert getattr(known, key) == getattr(outcome, key)
+    assert known.missing == 2 * ROUNDS and known.bytes_up > 0
+
+
+def test_fewer_checkpoints_lose_at_most_the_rounds_between_them(tmp_path: Path) -> None:
+    whole, _ = run(engine_of("fedavg"), tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(engine_of("fedavg"), tmp_path, stop=3, every=2)
+    outcome, told = run(engine_of("fedavg"), tmp_path, every=2)
+    assert told == [2, 3, 4]
+    assert torch.equal(outcome.server.w, whole.server.w)
+    found, expected = results_in(tmp_path), results_in(tmp_path / "whole")
+    assert found is not None and found.equals(expected)
+
+
+def test_what_was_measured_is_on_the_disk_and_not_in_memory(tmp_path: Path) -> None:
+    kept = list[tuple[int, int]]()
+
+    class Spying(Checkpoint):
+        def keep(self, outcome: Outcome, engine: Any, done: int) -> None:
+            super().keep(outcome, engine, done)
+            kept.append((len(outcome.results), len(outcome.traces)))
+
+    engine = engine_of("fedamp")
+    in_memory = run_rounds(engine.method, engine, engine.roster, engine.model, engine.training)
+    engine = engine_of("fedamp")
+    spying = Spying(tmp_path / "0", "it", 3)
+    run_rounds(engine.method, engine, engine.roster, engine.model, engine.training, keeper=spying)
+    assert kept == [(0, 0)] * (ROUNDS + 1)
+    table = results_in(tmp_path)
+    assert table is not None
+    expected = pd.concat(in_memory.results, ignore_index=True).assign(method="it", seed=3)
+    pd.testing.assert_frame_equal(table.to_pandas(), expected)
+    found = traces_in(tmp_path / "0")
+    assert found.keys() == in_memory.traces.keys() == {"collaboration", "rounds"}
+    for name, values in in_memory.traces.items():
+        assert np.array_equal(found[name], np.stack(values))
+
+
+# What is damaged.
+
+
+def newest(folder: Path) -> Path:
+    return max(folder.glob("0/round-*.safetensors"))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def forge(path: Path) -> None:
+    path.rename(path.with_name(f"round-000003-{'0' * 64}.safetensors"))
+
+
+@pytest.mark.parametrize("damage", [cut, flip, empty, forge])
+def test_a_damaged_checkpoint_is_not_used_but_the_one_before(
+    damage: Callable[[Path], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    whole, _ = run(engine_of("fedamp"), tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(engine_of("fedamp"), tmp_path, stop=3)
+    damage(newest(tmp_path))
+    damaged = newest(tmp_path)
+    outcome, told = run(engine_of("fedamp"), tmp_path)
+    assert told == [2, 3, 4]
+    said = f"coterie: {damaged}: it or the journal beside it is damaged, so it is not used; "
+    said += "going on from the one after round 2\n"
+    assert capfd.readouterr().err == said
+    assert torch.equal(outcome.server.w, whole.server.w)
+    found = results_in(tmp_path)
+    assert found is not None and found.equals(results_in(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize(("place", "from_round"), [(-1, 2), (30, 0)])
+def test_a_damaged_journal_is_noticed(
+    place: int, from_round: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    whole, _ = run(engine_of("fedamp"), tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(engine_of("fedamp"), tmp_path, stop=3)
+    journal = tmp_path / "0" / "journal"
+    content = bytearray(journal.read_bytes())
+    content[place] ^= 1  # in what round 3 measured, or already in what was measured before the first
+    journal.write_bytes(content)
+    outcome, told = run(engine_of("fedamp"), tmp_path)
+    assert told == list(range(from_round, ROUNDS + 1))
+    assert capfd.readouterr().err.count("is damaged") == (1 if from_round else 2)
+    assert torch.equal(outcome.server.w, whole.server.w)
+    found = results_in(tmp_path)
+    assert found is not None and found.equals(results_in(tmp_path / "whole"))
+
+
+def test_a_damaged_end_is_trained_anew(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run(engine_of("fedavg"), tmp_path)
+    (end,) = tmp_path.glob("0/ended-*.safetensors")
+    flip(end)
+    assert Checkpoint(tmp_path / "0", "it", 3).ended() is None
+    assert "training it (seed 3) from its start" in capfd.readouterr().err
+    _, told = run(engine_of("fedavg"), tmp_path)
+    assert told[0] == 0
+
+
+@contextmanager
+def small_disk(room: int) -> Iterator[None]:
+    """No file may grow beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_without_room_leaves_the_last_checkpoint_as_it_was(tmp_path: Path) -> None:
+    """The state does not fit from the start, and the journal from some round on."""
+    with pytest.raises(OSError, match="File too large"), small_disk(2000):
+        run(engine_of("fedavg"), tmp_path / "state")
+    assert not list(tmp_path.glob("state/0/*.safetensors")) and not (tmp_path / "state" / "0" / "part").exists()
+
+    whole, _ = run(engine_of("fedavg"), tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(engine_of("fedavg"), tmp_path, stop=2)
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("0/round-*")}
+    room = os.path.getsize(tmp_path / "0" / "journal") + 10  # noqa: PTH202
+    assert room > os.path.getsize(newest(tmp_path))  # noqa: PTH202
+    with pytest.raises(OSError, match="File too large"), small_disk(room):
+        run(engine_of("fedavg"), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("0/round-*")} == before
+    outcome, told = run(engine_of("fedavg"), tmp_path)
+    assert told == [2, 3, 4] and torch.equal(outcome.server.w, whole.server.w)
