@@ -28,7 +28,7 @@ KEPT = 2  # checkpoints of a method
 JOURNAL = "journal"
 RESULTS, TRACES = b"r", b"t"  # kinds of entries
 ELSEWHERE = ("server", "results", "traces", "models")  # fields of an outcome that are not in `about`
-COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
+COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)  # a table is small
 
 
 class Checkpoint:
@@ -90,7 +90,7 @@ class Checkpoint:
         for table in outcome.results:
             if len(table):
                 named = table.assign(method=self.method, seed=self.seed)
-                self._waiting.append((RESULTS, _packed(pa.Table.from_pandas(named, preserve_index=False))))
+                self._waiting.append((RESULTS, _packed(pa.Table.from_pandas(named, preserve_index=False, nthreads=1))))
         if outcome.traces:
             stacked = {name: torch.from_numpy(np.stack(values)) for name, values in outcome.traces.items()}
             self._waiting.append((TRACES, safetensors.torch.save(stacked)))
