@@ -143,13 +143,13 @@ def run_into(study: Study, out: Path, command: str, watch: Watch) -> Finished:
     made = claim(out)
     with held(out), leaving(out, made):
         Begun(study.as_toml(), command).write(out)
-        return _go_on(out, watch)
+        return _go_on(study, out, watch)
 
 
 def resume(out: Path, watch: Watch) -> Finished:
     """Go on with a run that was stopped or killed; it ends as if it had not been."""
     with held(out), leaving(out):
-        return _go_on(out, watch)
+        return _go_on(unfinished(out), out, watch)
 
 
 def unfinished(out: Path) -> Study:
@@ -157,9 +157,9 @@ def unfinished(out: Path) -> Study:
     return check(tomllib.loads(Begun.read(out).study))
 
 
-def _go_on(out: Path, watch: Watch) -> Finished:
+def _go_on(study: Study, out: Path, watch: Watch) -> Finished:
     begun = Begun.read(out)
-    study, federations = prepare_all(unfinished(out))
+    study, federations = prepare_all(study)
     machine = {"device": device_name(federations[study.seeds[0]].model.device), **versions()}
     now = Begun(study.as_toml(), begun.command, machine, {str(seed): f.checksum() for seed, f in federations.items()})
     if begun.data and begun.data != now.data:
@@ -174,6 +174,8 @@ def _go_on(out: Path, watch: Watch) -> Finished:
     now.write(out)
     (out / "study.toml").write_text(now.study, "utf-8")
     finished = run(study, federations, out, watch)
+    if begun.machine:
+        finished.summary["seconds"] = None  # how long the processes before this one took is not known
     write(finished, out, begun.command)
     close(out)
     return finished

@@ -1,12 +1,17 @@
 """The folder of a run: who may take it, what a run that ends early leaves in it, what can be read of it meanwhile."""
 
+import json
 import tomllib
 
+import numpy as np
 import pandas as pd
 import pytest
-from command import SMALL, call, small
+import torch
+from command import SMALL, call, same, small
 
 from coterie import experiment, run_folder
+from coterie.codec import save_tensors
+from coterie.engine import checkpoint
 from coterie.errors import BadInput, Stopped
 from coterie.run_folder import COLUMNS, partial_results
 from coterie.study import check
@@ -88,6 +93,75 @@ def test_a_run_that_fails_before_it_trains_leaves_nothing(tmp_path, monkeypatch,
     assert list(tmp_path.iterdir()) == []
     if isinstance(error, OSError):
         assert str(raised.value).endswith("Read-only file system; give a folder that can be written")
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """A run on a file of data that was stopped in its second method."""
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    np.savez(tmp_path / "own.npz", x=x, y=np.arange(60) % 3)
+
+    def stop(method, seed, progress):
+        if (method, progress.round) == ("fedamp", 1):
+            raise KeyboardInterrupt
+
+    table = {**tomllib.loads(SMALL), "data": {"name": "npz", "path": str(tmp_path / "own.npz"), "silos": 3}}
+    with pytest.raises(Stopped):
+        experiment.run_into(check(table), tmp_path / "out", "coterie run", stop)
+    return tmp_path / "out"
+
+
+def refused(out, capfd):
+    """The one line with which resuming is refused; nothing in the folder changes."""
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert call("run", "--resume", out, "--quiet") == 2
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    err = capfd.readouterr().err
+    assert err.startswith("coterie: ") and err.count("\n") == 1
+    return err
+
+
+def test_data_that_vanished_or_changed_are_told_and_a_run_goes_on_once_they_are_back(stopped, capfd):
+    path = stopped.parent / "own.npz"
+    whole = path.read_bytes()
+    path.unlink()
+    assert "own.npz: cannot be read" in refused(stopped, capfd)
+    x = np.random.default_rng(1).normal(size=(60, 4)).astype(np.float32)
+    np.savez(path, x=x, y=np.arange(60) % 3)
+    assert "the data are not those that the run began with" in refused(stopped, capfd)
+    path.write_bytes(whole)
+    told = []
+    experiment.resume(stopped, lambda method, seed, progress: told.append((method, progress.round)))
+    assert told == [("separate", 2), ("fedamp", 1), ("fedamp", 2)]
+    assert json.loads((stopped / "summary.json").read_text("utf-8"))["seconds"] is None
+
+
+def test_another_machine_is_told(stopped, capfd, monkeypatch):
+    monkeypatch.setattr(experiment, "versions", lambda: {"torch": "99"})
+    experiment.resume(stopped, lambda *_: None)
+    err = capfd.readouterr().err
+    assert err.count("\n") == 1
+    assert f"torch {torch.__version__} -> 99; results may differ in their last bits" in err
+
+
+def test_a_disk_that_fills_up_while_training_leaves_a_run_that_goes_on(tmp_path, capfd, monkeypatch):
+    words = ("run", small(tmp_path), "--quiet", "--out")
+    assert call(*words, tmp_path / "whole") == 0
+    written = []
+
+    def full(named, path, metadata):
+        written.append(path)
+        if len(written) > 4:
+            raise OSError(28, "No space left on device")
+        save_tensors(named, path, metadata)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_tensors", full)
+        assert call(*words, tmp_path / "out") == 2
+    said = f"--out {tmp_path / 'out'}: No space left on device; when that is mended, go on with: coterie run --resume "
+    assert capfd.readouterr().err == f"coterie: {said}{tmp_path / 'out'}\n"
+    assert call("run", "--resume", tmp_path / "out", "--quiet") == 0
+    same(tmp_path / "out", tmp_path / "whole")
 
 
 def test_the_results_so_far_can_be_read_while_a_run_goes_on(tmp_path):

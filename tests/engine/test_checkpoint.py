@@ -1,9 +1,12 @@
 """Checkpoints: a run that goes on ends with the same bits, and what is damaged is noticed and not used."""
 
+import gc
 import os
 import resource
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +177,25 @@ def test_what_was_measured_is_on_the_disk_and_not_in_memory(tmp_path: Path) -> N
     assert found.keys() == in_memory.traces.keys() == {"collaboration", "rounds"}
     for name, values in in_memory.traces.items():
         assert np.array_equal(found[name], np.stack(values))
+
+
+def test_memory_does_not_grow_with_the_rounds(tmp_path: Path) -> None:
+    silos = [replace(silo, name=f"{silo.name}-{i}") for i in range(10) for silo in make_silos((7, 10, 6, 5, 8))]
+    engine = make_engine(linear, silos, make("fedamp", {}), dtype=torch.float32, rounds=30)
+    held = dict[int, int]()
+
+    def watch(progress: Progress) -> None:
+        gc.collect()
+        held[progress.round] = tracemalloc.get_traced_memory()[0]
+
+    checkpoint = Checkpoint(tmp_path / "0", "it", 3)
+    tracemalloc.start()
+    try:
+        run_rounds(engine.method, engine, engine.roster, engine.model, engine.training, watch, checkpoint)
+    finally:
+        tracemalloc.stop()
+    traced = 20 * 50 * 50 * 4  # bytes of who learned from whom in 20 rounds, the larger part of what is measured
+    assert held[30] - held[10] < traced / 4  # some hundred bytes a round are PyTorch's own
 
 
 # What is damaged.

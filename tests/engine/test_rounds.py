@@ -10,6 +10,7 @@ import torch
 from plain import make_engine, make_silos
 from torch import Tensor, nn
 
+from coterie.engine import rounds
 from coterie.engine.exchange import Failure, Replies
 from coterie.engine.rounds import Outcome, Progress, drawn, run_rounds, traces
 from coterie.engine.simulate import Simulator
@@ -17,7 +18,8 @@ from coterie.engine.task import Weights, plain_step
 from coterie.errors import BadInput
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.method import Batch, Cohort, Method, Model, Predictor, Roster, Task
-from coterie.wire import Down, Server, Up, bank, rows, shared
+from coterie.wire import Down, Server, Up, bank, shared
+from coterie.wire import rows as per_silo
 
 
 def linear() -> nn.Module:
@@ -29,14 +31,14 @@ class Library(Down):
 
     start: Tensor = shared("the model to start from", "d")
     books: Tensor = bank("models", "d", picks="picks")
-    picks: Tensor = rows("which of them", "m")
+    picks: Tensor = per_silo("which of them", "m")
 
 
 class Report(Up):
     """A model and two numbers."""
 
-    w: Tensor = rows("the model", "d")
-    seen: Tensor = rows("samples seen", "2")
+    w: Tensor = per_silo("the model", "d")
+    seen: Tensor = per_silo("samples seen", "2")
 
 
 class Shelf(Server):
@@ -232,6 +234,18 @@ def test_traces_and_progress_are_those_of_the_measured_rounds() -> None:
     last = outcome.results[-1]
     test = last[(last["split"] == "test") & (last["measure"] == "accuracy")]
     assert told[-1].accuracy == pytest.approx(test["value"].mean())
+
+
+@pytest.mark.parametrize(("room", "kept"), [(8 * 8, [0, 1, 2, 3, 4, 5, 6]), (8 * 4, [0, 2, 4, 6]), (8, [0, 6])])
+def test_traces_too_large_to_keep_are_kept_of_some_rounds(
+    monkeypatch: pytest.MonkeyPatch, room: int, kept: list[int]
+) -> None:
+    monkeypatch.setattr(rounds, "MOST_TRACED", room)
+    outcome = run(make_engine(linear, method=Traced(), rounds=6))  # a norm has 8 bytes
+    found = traces(outcome)
+    assert found["rounds"].tolist() == kept and found["norm"].shape == (len(kept),)
+    assert outcome.measured == [0, 1, 2, 3, 4, 5, 6]
+    assert found["norm"][-1] == pytest.approx(float(outcome.server.w.norm()))
 
 
 @dataclass(frozen=True)

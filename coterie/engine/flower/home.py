@@ -1,11 +1,12 @@
 """A party's folder, for programs that must stay small: nothing here imports PyTorch or Flower."""
 
 import json
-import os
 import socket
 from pathlib import Path
 from typing import Any
 
+from coterie.durable import sync as sync
+from coterie.durable import write_whole as write_whole
 from coterie.errors import BadInput
 
 LOOPBACK = "127.0.0.1"
@@ -36,24 +37,3 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that after a crash it is there whole, old or new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".part")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    sync(path.parent)
-
-
-def sync(folder: Path) -> None:
-    """Make renames in a folder last."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
