@@ -1,5 +1,5 @@
 """`python -m coterie`."""
 
-from coterie.cli import main
+from coterie.cli import command
 
-main()
+command()

@@ -1,5 +1,6 @@
 """The commands."""
 
+import os
 import shlex
 import signal
 import sys
@@ -184,6 +185,18 @@ def main() -> None:
         _fail(message() or "see --help")
     if stopped:
         _fail("stopped", STOPPED)
+
+
+def command() -> None:
+    """`main` as a program: one that was stopped ends at once, without the seconds that PyTorch's exit may take."""
+    try:
+        main()
+    except SystemExit as end:
+        if end.code == STOPPED:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(STOPPED)
+        raise
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:
