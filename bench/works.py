@@ -31,6 +31,8 @@ class Work:
     precision: str = "float32"
     batches: int = 10  # mini-batches of a silo in an epoch
     epochs: int = 1  # of a round
+    tokens: int = 0  # samples are that many kinds of characters, not numbers
+    asked: bool = False  # left out unless asked for by name
 
     @property
     def steps(self) -> int:
@@ -51,7 +53,12 @@ class Work:
         rng = np.random.default_rng(0)
 
         def part(n: int) -> Part:
-            return Part(rng.standard_normal((n, *self.shape), dtype=np.float32), rng.integers(self.classes, size=n))
+            x = (
+                rng.integers(self.tokens, size=(n, *self.shape))
+                if self.tokens
+                else rng.standard_normal((n, *self.shape))
+            )
+            return Part(x if self.tokens else x.astype(np.float32), rng.integers(self.classes, size=n))
 
         return [Silo(f"silo-{i:03d}", part(self.batches * self.batch), part(1), part(1)) for i in range(self.silos)]
 
@@ -65,4 +72,6 @@ WORKS = [
     Work("cnn-10", "cpu", {"name": "cnn"}, MNIST, 10, 10, 32, "sgd", FedAvg(), batches=3),
     Work("cnn-62", "cuda", {"name": "cnn"}, MNIST, 62, 62, 100, "adam", FedAMP(), "bf16", batches=5, epochs=10),
     Work("resnet18-25", "cuda", {"name": "resnet18"}, CIFAR, 100, 25, 100, "adam", FedAvg(), "bf16", 5, epochs=2),
+    Work("mobilenet-25", "cuda", {"name": "mobilenet_v2"}, CIFAR, 100, 25, 100, "sgd", FedAvg(), "bf16", 5, asked=True),
+    Work("char-lstm-25", "cuda", {"name": "char-lstm"}, (80,), 80, 25, 100, "sgd", FedAvg(), "bf16", 5, tokens=80, asked=True),
 ]  # fmt: skip
