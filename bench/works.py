@@ -73,5 +73,6 @@ WORKS = [
     Work("cnn-62", "cuda", {"name": "cnn"}, MNIST, 62, 62, 100, "adam", FedAMP(), "bf16", batches=5, epochs=10),
     Work("resnet18-25", "cuda", {"name": "resnet18"}, CIFAR, 100, 25, 100, "adam", FedAvg(), "bf16", 5, epochs=2),
     Work("mobilenet-25", "cuda", {"name": "mobilenet_v2"}, CIFAR, 100, 25, 100, "sgd", FedAvg(), "bf16", 5, asked=True),
-    Work("char-lstm-25", "cuda", {"name": "char-lstm"}, (80,), 80, 25, 100, "sgd", FedAvg(), "bf16", 5, tokens=80, asked=True),
+    Work("char-lstm-25", "cuda", {"name": "char-lstm"}, (80,), 80, 25, 100, "sgd", FedAvg(), "bf16", 5,
+         tokens=80, asked=True),
 ]  # fmt: skip
