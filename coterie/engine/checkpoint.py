@@ -41,6 +41,7 @@ class Checkpoint:
 
     def keep(self, outcome: Outcome, engine: Any, done: int) -> None:
         """Write where a run stands after so many rounds; what was measured leaves memory for the disk."""
+        outcome.rows = engine.rows  # fewer than at the start, where a GPU's memory did not hold them
         self._drain(outcome)
         if done % self.every == 0:
             state = {f"server.{name}": t for name, t in outcome.server.tensors().items()}
@@ -62,6 +63,7 @@ class Checkpoint:
             outcome.server = outcome.server.with_tensors(_part(named, "server."))
             engine.restore(engine.private().with_tensors(_part(named, "private.")))
             _fill(outcome, about)
+            engine.rows = outcome.rows
             done = _round(path)
             self._discard(damaged, f"going on from the one after round {done}")
             return done

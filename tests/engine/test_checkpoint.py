@@ -144,6 +144,16 @@ def test_a_run_that_has_ended_says_what_it_cost(tmp_path: Path) -> None:
     assert known.missing == 2 * ROUNDS and known.bytes_up > 0
 
 
+def test_a_run_goes_on_with_as_many_rows_as_it_had_left(tmp_path: Path) -> None:
+    engine, again = engine_of("fedavg"), engine_of("fedavg")
+    engine.rows = 2  # as if a GPU's memory had not held more
+    with pytest.raises(Killed):
+        run(engine, tmp_path, stop=2)
+    assert again.rows == 5
+    run(again, tmp_path)
+    assert again.rows == 2
+
+
 def test_fewer_checkpoints_lose_at_most_the_rounds_between_them(tmp_path: Path) -> None:
     whole, _ = run(engine_of("fedavg"), tmp_path / "whole")
     with pytest.raises(Killed):
