@@ -23,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+ALL = "all"  # every cell of a study, one after another
 Words = Annotated[list[str] | None, typer.Option("--set", help="key.path=value, e.g. train.lr=0.1; may be repeated")]
 
 
@@ -34,7 +35,7 @@ def run(
     rounds: Annotated[int | None, typer.Option(help="rounds of the federation")] = None,
     seeds: Annotated[str | None, typer.Option(help="e.g. 0,1,2")] = None,
     cell: Annotated[
-        str | None, typer.Option("--data", help="which cell of a study that has several, e.g. fmnist")
+        str | None, typer.Option("--data", help="which cell of a study that has several, e.g. fmnist; or all")
     ] = None,
     scale: Annotated[str, typer.Option(help="full, or small: what a laptop does in minutes")] = "full",
     unseen: Annotated[float | None, typer.Option(help="share of the silos that arrive only after training")] = None,
@@ -56,6 +57,17 @@ def run(
     from coterie.progress import shown
     from coterie.run_folder import default_folder, stopped
 
+    if cell == ALL and unfinished is None:
+        left_out = dict[str, BadInput]()
+        for each in studies.cells(studies.read(study)):
+            into = None if out is None else out / each
+            try:
+                run(study, methods, assignments, rounds, seeds, each, scale, unseen, device, rows, into, quiet=quiet)
+            except BadInput as error:  # as when one of the data sets is not at hand
+                left_out[each] = error
+        if left_out:
+            raise BadInput("left out " + "; ".join(f"{each} ({error})" for each, error in left_out.items()))
+        return
     console = Console()
     if unfinished is not None:
         if any(
@@ -106,23 +118,22 @@ def methods(name: Annotated[str | None, typer.Argument(help="a method, for its d
 
 
 @app.command(name="studies")
-def list_studies(name: Annotated[str | None, typer.Argument(help="a study, to print it resolved")] = None) -> None:
-    """The built-in studies.
+def list_studies(
+    name: Annotated[str | None, typer.Argument(help="a study, to print it resolved")] = None,
+    cell: Annotated[str | None, typer.Option("--data", help="which of its cells; none: the first")] = None,
+    scale: Annotated[str, typer.Option(help="full or small")] = "full",
+) -> None:
+    """The built-in studies: what they are, their papers, what they cost.
 
     With NAME one of them, with every default written back.
     """
     from coterie import study as known
+    from coterie.describe import studies_table
 
-    console = Console()
-    if name is not None:
-        typer.echo(known.check(known.select(known.read(name))).as_toml(), nl=False)
-        return
-    table = Table(box=None, pad_edge=False)
-    table.add_column("study", no_wrap=True)
-    table.add_column("what it is")
-    for each in known.built_in():
-        table.add_row(f"[bold]{each}[/]", escape(str(known.read(each).get("about", ""))))
-    console.print(table)
+    if name is None:
+        studies_table(Console())
+    else:
+        typer.echo(known.check(known.select(known.read(name), cell, scale)).as_toml(), nl=False)
 
 
 app.add_typer(data_commands.app, name="data")

@@ -7,7 +7,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from coterie import study as studies
 from coterie import toml
+from coterie.cost import client_steps
 from coterie.data import cache
 from coterie.data.catalog import CATALOG, canonical, describe_options
 from coterie.data.catalog import resolved as resolved_data
@@ -60,6 +62,29 @@ def fields_table(record: type[Record]) -> Table:
     if not listed:
         table.add_row("  [dim]nothing[/]")
     return table
+
+
+def studies_table(console: Console) -> None:
+    """Every built-in study: what it is, its paper, its cells, what it costs."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for name in studies.built_in():
+        text = studies.read(name)
+        cells = list(text.get("cells", {})) or [None]
+        full, small = (
+            max(client_steps(studies.check(studies.select(text, cell, scale))) for cell in cells)
+            for scale in ("full", "small")
+        )
+        cost = f"{full:,} client-steps" + (f", small {small:,}" if small < full else "")
+        facts = [text.get("paper"), cost, f"took {text['measured']}" if "measured" in text else None]
+        about = f"{escape(text['about'])}\n[dim]{escape('; '.join(fact for fact in facts if fact))}[/]"
+        among = f"\n[dim]--data[/] {' '.join(map(str, cells))}" if "cells" in text else ""
+        table.add_row(f"[bold]{name}[/]", about + among)
+    console.print(table)
+    console.print(
+        "\nA client-step is one silo's training on one mini-batch; counted for all methods, one seed, the largest cell."
+    )
 
 
 def data_table(console: Console) -> None:

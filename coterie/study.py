@@ -114,6 +114,14 @@ def read(name: str | None) -> dict[str, Any]:
         raise BadInput(f"study {name}: not a text file; give a .toml file in UTF-8") from None
 
 
+def cells(table: Mapping[str, Any]) -> list[str]:
+    """The names of a study's cells."""
+    named = table.get("cells", {})
+    if not isinstance(named, Mapping) or not named:
+        raise BadInput("--data all: this study has no cells; leave it out")
+    return list(named)
+
+
 def select(table: Mapping[str, Any], cell: str | None = None, scale: str = "full") -> dict[str, Any]:
     """One cell of a study (a table of its paper has one per data set), at full scale or at that of a laptop."""
     cells, small = table.get("cells", {}), table.get("small", {})

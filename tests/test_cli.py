@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from command import call, same, small
+from command import SMALL, call, same, small
 
 from coterie import run_folder
 from coterie.federation import Federation
@@ -291,3 +291,39 @@ def test_a_run_that_is_stopped_in_the_middle_goes_on_and_ends_the_same(capfd, wo
     assert call("run", "--resume", "deep/out", "--quiet") == 0
     assert call(*words, "--out", "whole") == 0
     same(Path("deep/out"), Path("whole"))
+
+
+CELLS = """
+[cells.few]
+data = {silos = 3}
+[cells.missing]
+data = {name = "pathmnist", split = "iid"}
+[cells.many]
+train = {rounds = 1}
+"""
+
+
+def test_all_cells_run_one_after_another_and_those_that_cannot_are_named(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "nothing"))
+    study = tmp_path / "celled.toml"
+    text = SMALL.replace("silos = 6\ngroups = 3\nsizes = [24, 18, 12]\ntest = 10\n", 'split = "iid"\nsilos = 4\n')
+    study.write_text(text + CELLS, "utf-8")
+    assert call("run", study, "--data", "all", "--out", tmp_path / "out", "--quiet") == 2
+    said = capfd.readouterr().err
+    assert "left out missing (data set pathmnist: give `path`" in said and said.count("\n") == 1
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {"few", "many"}
+    few = tomllib.loads((tmp_path / "out" / "few" / "study.toml").read_text("utf-8"))
+    assert (few["cell"], few["data"]["silos"]) == ("few", 3)
+    study.write_text(text, "utf-8")
+    assert call("run", study, "--data", "all") == 2
+    assert "this study has no cells" in capfd.readouterr().err
+
+
+def test_the_list_of_studies_says_what_they_cost(capfd):
+    assert call("studies") == 0
+    out = " ".join(capfd.readouterr().out.split())
+    assert "Huang et al., AAAI 2021, Table 3; 3,600,000 client-steps, small 43,200" in out
+    assert "--data fmnist mnist emnist cifar100" in out
+    assert call("studies", "amp-table3", "--data", "mnist", "--scale", "small") == 0
+    printed = tomllib.loads(capfd.readouterr().out)
+    assert (printed["data"]["name"], printed["cell"], printed["scale"]) == ("mnist", "mnist", "small")

@@ -58,6 +58,7 @@ class Entry:
     pool: Callable[[Any], Pool] | None = None  # from `options`; None: generated silo by silo
     split: str = "iid"
     split_options: Mapping[str, Any] = field(default_factory=dict)
+    owners: int | None = None  # how many wrote or spoke it, where that is known
 
 
 @dataclass(frozen=True)
@@ -127,10 +128,10 @@ CATALOG: dict[str, Entry] = {
     "femnist": Entry(
         "Federated EMNIST, by writer (LEAF)", 62, (1, 28, 28), 805263, "not stated; derived from NIST SD 19",
         "LEAF's JSON files by `coterie data import`, or an .npz archive with x, y and owner in `path`",
-        OnDisk, lambda o: sets.npz("femnist", o.path, 62), "natural",
+        OnDisk, lambda o: sets.npz("femnist", o.path, 62), "natural", owners=3550,
     ),
     "shakespeare": Entry(
-        "Shakespeare excerpt by speaking role, next character", 100, (), None, "public domain",
+        "Shakespeare excerpt by speaking role, next character", 100, (), 1005288, "public domain",
         "the text known as tinyshakespeare, or any with a role's name and a colon above each speech, in `path`",
         Speeches, lambda o: sets.speeches("shakespeare", o.path, o.window, o.stride), "natural", {"min_samples": 1000},
     ),

@@ -45,8 +45,7 @@ def generate(options: Synthetic, rng: np.random.Generator) -> tuple[list[Silo], 
     """The silos and the truth behind them."""
     theta = rng.uniform(-1, 1, (options.components, options.dimension))
     pi = rng.dirichlet(np.full(options.components, options.alpha), options.silos)
-    extra = np.minimum(rng.lognormal(4, 2, options.silos), options.largest).astype(np.int64)
-    sizes = np.minimum(options.smallest + extra, options.largest)
+    sizes = draw_sizes(options, rng)
     width = max(2, len(str(options.silos - 1)))
     silos = []
     for i, (size, weights) in enumerate(zip(sizes.tolist(), pi, strict=True)):
@@ -59,6 +58,12 @@ def generate(options: Synthetic, rng: np.random.Generator) -> tuple[list[Silo], 
         parts = _cut(x, y.astype(np.int64), options)
         silos.append(Silo(f"silo-{i:0{width}d}", *parts))
     return silos, Truth(theta, pi, options.labels == "drawn")
+
+
+def draw_sizes(options: Synthetic, rng: np.random.Generator) -> NDArray[np.int64]:
+    """The samples of each silo."""
+    extra = np.minimum(rng.lognormal(4, 2, options.silos), options.largest).astype(np.int64)
+    return np.minimum(options.smallest + extra, options.largest)
 
 
 def truth_accuracy(truth: Truth, silos: Sequence[Silo], part: str = "test") -> list[float]:
