@@ -1,0 +1,190 @@
+"""Pages of results from the folders of finished runs: `python bench/results.py runs/* --out docs/results`.
+
+A page has one section for each cell of its study that was run. Several folders of one cell (other seeds, other methods)
+make one table; what was run otherwise than the built-in study says is listed above it. Words of one's own are kept in
+`words/STUDY.md` beside the pages, and stand at the top of them.
+"""
+
+import argparse
+import shutil
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from runs import Cell, differences, read
+
+from coterie import study as studies
+from coterie.measure.significance import compare
+
+SCORES = {  # of each seed
+    "bmta": "BMTA",
+    "weighted": "weighted",
+    "val_picked": "val-picked",
+    "last": "last",
+    "bottom_decile": "bottom decile",
+    "bmta_cloud": "cloud BMTA",
+    "unseen": "unseen",
+}
+OWN = {"amp": ("fedamp", "heurfedamp"), "acs": ("fedacs",), "apple": ("apple",), "em": ("fedem",)}  # of each paper
+
+
+def page(name: str, cells: Mapping[str, Cell], out: Path) -> str:
+    """The page of a study, in Markdown."""
+    first = next(iter(cells.values())).tables[0]
+    lines = [f"# {name}", "", first.get("about", ""), ""]
+    lines += [f"Paper: {first['paper']}.", ""] if first.get("paper") else []
+    lines += [
+        "Accuracies are percentages: means over silos, then over seeds (± standard deviation over seeds). BMTA picks "
+        "its round on test data, as the papers do; val-picked picks it on validation data.",
+        "",
+    ]
+    words = out / "words" / f"{name}.md"
+    lines += [words.read_text("utf-8").strip(), ""] if words.exists() else []
+    order = list(studies.read(name).get("cells", {})) if name in studies.built_in() else []
+    sections = sorted(cells.values(), key=lambda cell: order.index(cell.name) if cell.name in order else len(order))
+    missing = [cell for cell in order if not any(each == cell or each.startswith(f"{cell} ") for each in cells)]
+    if missing:
+        lines += [f"Not run: {', '.join(missing)}.", ""]
+    if len(sections) > 1:
+        lines += overview(sections)
+    for cell in sections:
+        lines += section(name, cell, out)
+    lines += ["This page is made of the runs' folders:", "", "    python bench/results.py FOLDER..."]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def overview(cells: Sequence[Cell]) -> list[str]:
+    """All cells in one table."""
+    methods = list(dict.fromkeys(method for cell in cells for method in cell.methods()))
+    rows = []
+    for method in methods:
+        row = [method]
+        for cell in cells:
+            compared = cell.tables[0].get("compared", "bmta")
+            paper = cell.tables[0].get("published", {}).get(method)
+            values = cell.values(method, compared) if cell.of(method) else []
+            row.append(_spread(values) + (f" (paper {paper:g})" if values and paper is not None else ""))
+        rows.append(row)
+    return [*_table(["method", *(cell.name for cell in cells)], rows), ""]
+
+
+def section(name: str, cell: Cell, out: Path) -> list[str]:
+    """One cell: how it was run, what came of it."""
+    lines = [f"## {cell.name}", ""] if cell.name else []
+    for table, summary in zip(cell.tables, cell.summaries, strict=True):
+        seeds = sorted({each["seed"] for scores in summary["methods"].values() for each in scores["per_seed"]})
+        about = [f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}", summary["device"]]
+        about += [f"{tool} {version}" for tool, version in summary["versions"].items()]
+        about += [f"{summary['seconds'] / 60:.1f} minutes"] if "seconds" in summary else []
+        lines += [f"    {summary.get('command', '')}", "", f"{'; '.join(about)}."]
+        other = differences(table)
+        lines += [f"Otherwise than in the study: {'; '.join(other)}."] if other else []
+        lines += [""]
+    lines += results(cell) + significance(name, cell) + blocks(cell) + pictures(name, cell, out)
+    return lines
+
+
+def results(cell: Cell) -> list[str]:
+    """Paper, ours, difference, and the scores the papers do not report."""
+    first, methods = cell.tables[0], cell.methods()
+    compared = first.get("compared", "bmta")
+    published = {key: first.get(key, {}) for key in ("published", "published_decile", "published_cloud")}
+    beside = {compared: "published", "bottom_decile": "published_decile", "bmta_cloud": "published_cloud"}
+    shown = [compared, *(score for score in SCORES if score != compared)]
+    shown = [score for score in shown if any(cell.values(method, score) for method in methods)]
+    head, rows, short = ["method"], {method: [method] for method in methods}, []
+    for score in shown:
+        paper = published.get(beside.get(score, ""), {})
+        head += ["paper", SCORES[score], "difference"] if paper else [SCORES[score]]
+        for method in methods:
+            values = cell.values(method, score)
+            figure = paper.get(method)
+            apart = statistics.mean(values) - figure if values and figure is not None else None
+            cells = [_spread(values)]
+            if paper:
+                cells = ["" if figure is None else f"{figure:g}", *cells, "" if apart is None else f"{apart:+.2f}"]
+            rows[method] += cells
+            if apart is not None and apart < 0 and score == compared:
+                short.append(f"{method} ({apart:+.2f})")
+    head.append("training, s")
+    for method in methods:
+        rows[method].append(_spread(cell.values(method, "train_seconds"), digits=0))
+    lines = [*_table(head, list(rows.values())), ""]
+    if published["published"]:
+        lines += [f"Short of the paper: {', '.join(short)}." if short else "No method is short of the paper.", ""]
+    return lines
+
+
+def significance(name: str, cell: Cell) -> list[str]:
+    """The paper's own methods against all others, over the silos."""
+    methods = cell.methods()
+    own = [method for method in OWN.get(name.partition("-")[0], ()) if method in methods]
+    if not own or len(methods) < 2:
+        return []
+    found = compare({method: cell.per_silo(method) for method in (*own, *(m for m in methods if m not in own))})
+    rows = [
+        [pair.method, pair.other, f"{pair.mean_difference:+.2f}", f"{pair.p:.2g}", f"{pair.p_holm:.2g}"]
+        for pair in found.itertuples()
+        if pair.method in own
+    ]
+    silos = int(found["silos"].min())
+    return [
+        f"Wilcoxon signed-rank over {silos} silos (their means over seeds, at the best round), Holm over all pairs:",
+        "",
+        *_table(["method", "against", "mean difference", "p", "p (Holm)"], rows),
+        "",
+    ]
+
+
+def blocks(cell: Cell) -> list[str]:
+    """How much silos take from their own group."""
+    said = [
+        f"{method} {scores['within_group']:.1f}% (of the silo with the least {scores['within_group_least']:.1f}%)"
+        for method in cell.methods()
+        for scores in cell.of(method)[:1]
+        if "within_group" in scores
+    ]
+    return (
+        [f"Weight on others that stays within the silo's own group, last round: {', '.join(said)}.", ""] if said else []
+    )
+
+
+def pictures(name: str, cell: Cell, out: Path) -> list[str]:
+    """The figures of the first folder, if they were drawn, beside the page."""
+    drawn = sorted((cell.folders[0] / "figures").glob("*.svg"))
+    if not drawn:
+        return []
+    target = out / "figures" / "-".join([name, *cell.name.split()])
+    target.mkdir(parents=True, exist_ok=True)
+    for picture in drawn:
+        shutil.copy(picture, target / picture.name)
+    links = [f"![{picture.stem}]({target.relative_to(out)}/{picture.name})" for picture in drawn]
+    return [*links, "", f"    coterie figures RUN --out {target.relative_to(out)}", ""]
+
+
+def _spread(values: Sequence[float], digits: int = 2) -> str:
+    if not values:
+        return "-"
+    mean = f"{statistics.mean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+
+
+def main() -> None:
+    """Write a page for every study among the folders."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path, help="folders of finished runs")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"), help="where the pages go")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    for name, cells in read(given.folders).items():
+        target = given.out / f"{name}.md"
+        target.write_text(page(name, cells, given.out), "utf-8")
+        print(target)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""The folders of finished runs, by study and cell, and what each had otherwise than the built-in study."""
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coterie import study as studies
+from coterie.errors import BadInput
+
+NO_DIFFERENCE = ("device", "rows", "seeds", "measured", "about")  # where, or how often, and not what
+
+
+@dataclass
+class Cell:
+    """All that was run of one cell of a study."""
+
+    name: str
+    tables: list[dict[str, Any]] = field(default_factory=list)  # study.toml of each folder
+    summaries: list[dict[str, Any]] = field(default_factory=list)  # its summary.json
+    folders: list[Path] = field(default_factory=list)
+
+    def add(self, folder: Path, table: dict[str, Any], summary: dict[str, Any]) -> None:
+        """One more folder."""
+        for method, scores in summary["methods"].items():
+            twice = {each["seed"] for each in scores["per_seed"]} & set(self.seeds(method))
+            if twice:
+                raise BadInput(
+                    f"{folder}: {method} with seed {min(twice)} is in another folder as well; give one of them"
+                )
+        self.folders.append(folder)
+        self.tables.append(table)
+        self.summaries.append(summary)
+
+    def methods(self) -> list[str]:
+        """In the order of the study, then as they come."""
+        ran = dict.fromkeys(method for summary in self.summaries for method in summary["methods"])
+        order = list(built_in(self.tables[0]).get("methods", {}))
+        return sorted(ran, key=lambda method: order.index(method) if method in order else len(order))
+
+    def of(self, method: str) -> list[dict[str, Any]]:
+        """A method's scores in each folder that has it."""
+        return [summary["methods"][method] for summary in self.summaries if method in summary["methods"]]
+
+    def seeds(self, method: str) -> list[int]:
+        """The seeds it was run with."""
+        return sorted(each["seed"] for scores in self.of(method) for each in scores["per_seed"])
+
+    def values(self, method: str, score: str) -> list[float]:
+        """A score of every seed; none where some seed has none."""
+        found = [each.get(score) for scores in self.of(method) for each in scores["per_seed"]]
+        return [] if None in found else found  # type: ignore[return-value]
+
+    def per_silo(self, method: str) -> dict[str, float]:
+        """Every silo's score, a mean over all seeds."""
+        parts = [(len(scores["per_seed"]), scores["per_silo"]) for scores in self.of(method)]
+        silos = [silo for silo in parts[0][1] if all(silo in each for _, each in parts)]
+        return {silo: sum(n * each[silo] for n, each in parts) / sum(n for n, _ in parts) for silo in silos}
+
+
+def read(folders: Iterable[Path]) -> dict[str, dict[str, Cell]]:
+    """The runs by study and cell."""
+    found: dict[str, dict[str, Cell]] = {}
+    for folder in folders:
+        try:
+            table = tomllib.loads((folder / "study.toml").read_text("utf-8"))
+            summary = json.loads((folder / "summary.json").read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{folder}: not the folder of a finished run ({error})") from None
+        name = " ".join(filter(None, (table.get("cell"), table.get("scale"))))
+        found.setdefault(table["name"], {}).setdefault(name, Cell(name)).add(folder, table, summary)
+    return found
+
+
+def built_in(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The cell of the built-in study that a run was one of, with every default; nothing for a study of one's own."""
+    try:
+        whole = studies.read(table["name"])
+        return studies.check(studies.select(whole, table.get("cell"), table.get("scale", "full"))).as_table()
+    except BadInput:
+        return {}
+
+
+def differences(table: Mapping[str, Any]) -> list[str]:
+    """What a run had otherwise than the built-in study has it."""
+    wanted = built_in(table)
+    if not wanted:
+        return []
+    said, missing = [], [method for method in wanted["methods"] if method not in table["methods"]]
+    if missing:
+        said.append(f"without {', '.join(missing)}")
+    ours, theirs = dict(_flat(table)), dict(_flat(wanted))
+    for key in sorted(ours.keys() | theirs.keys()):
+        known = key.split(".")
+        if known[-1] in NO_DIFFERENCE or known[0].startswith("published") or known[:2][-1] in missing:
+            continue
+        if ours.get(key) != theirs.get(key):
+            said.append(f"{key} = {ours.get(key, 'none')} (study: {theirs.get(key, 'none')})")
+    return said
+
+
+def _flat(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterable[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, (*path, key))
+        else:
+            yield ".".join((*path, key)), value

@@ -1,0 +1,104 @@
+"""Pages of results made from the folders of runs (bench/results.py)."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie import toml
+from coterie.errors import BadInput
+from coterie.study import check, read, select
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+import results
+import runs
+
+SILOS = [f"silo-{i}" for i in range(8)]
+
+
+def scores(by_seed: dict[int, float], **more: Any) -> dict[str, Any]:
+    """What a summary has of a method."""
+    mean = sum(by_seed.values()) / len(by_seed)
+    per_seed = [
+        {"seed": seed, "bmta": bmta, "val_picked": bmta - 1, "train_seconds": 9} for seed, bmta in by_seed.items()
+    ]
+    per_silo = {silo: mean + i / 10 for i, silo in enumerate(SILOS)}
+    return {"bmta": mean, "per_seed": per_seed, "per_silo": per_silo, **more}
+
+
+def run(folder: Path, methods: dict[str, Any], cell: str = "fmnist", **train: Any) -> Path:
+    """The folder of a run of FedAMP's Table 3."""
+    table = select(read("amp-table3"), cell)
+    table["train"] = {**table["train"], **train}
+    folder.mkdir(parents=True)
+    (folder / "study.toml").write_text(toml.dumps(check(table, list(methods)).as_table()), "utf-8")
+    summary = {
+        "command": f"coterie run amp-table3 --data {cell}",
+        "device": "cuda (H200)",
+        "versions": {"torch": "2.13"},
+    }
+    (folder / "summary.json").write_text(json.dumps({**summary, "seconds": 120.0, "methods": methods}), "utf-8")
+    return folder
+
+
+def made(out: Path, *folders: Path) -> str:
+    ((name, cells),) = runs.read(folders).items()
+    return results.page(name, cells, out)
+
+
+def row(page: str, method: str) -> list[str]:
+    """The first line of a table that begins with a method."""
+    return [each.strip() for each in re.search(rf"^\| {method} \|(.*)\|$", page, re.MULTILINE)[1].split("|")]  # type: ignore[index]
+
+
+def test_a_cell_is_set_beside_its_paper_and_folders_of_other_seeds_are_joined(tmp_path: Path) -> None:
+    first = {"separate": scores({0: 86.0}), "fedamp": scores({0: 93.0}, within_group=99.0, within_group_least=95.5)}
+    page = made(
+        tmp_path,
+        run(tmp_path / "a", first, rounds=40),
+        run(tmp_path / "b", {"separate": scores({1: 88.0}), "fedamp": scores({1: 94.0})}),
+    )
+    assert row(page, "fedamp") == ["90.97", "93.50 ± 0.71", "+2.53", "92.50 ± 0.71", "9 ± 0"]
+    assert row(page, "separate")[:3] == ["86.73", "87.00 ± 1.41", "+0.27"]
+    assert "No method is short of the paper." in page and "cuda (H200); torch 2.13; 2.0 minutes" in page
+    assert "    coterie run amp-table3 --data fmnist" in page
+    left_out = "without fedavg, fedprox, fedavg-ft, fedprox-ft, scaffold, apfl, heurfedamp"
+    assert f"Otherwise than in the study: {left_out}; train.rounds = 40 (study: 100)." in page
+    assert f"Otherwise than in the study: {left_out}." in page
+    assert "| fedamp | separate | +6.50 | 0.0078 | 0.0078 |" in page
+    assert "own group, last round: fedamp 99.0% (of the silo with the least 95.5%)" in page
+    assert "Not run: mnist, emnist, cifar100." in page
+
+
+def test_cells_are_set_side_by_side_and_what_falls_short_is_said(tmp_path: Path) -> None:
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "amp-table3.md").write_text("What was tried.\n", "utf-8")
+    page = made(
+        tmp_path,
+        run(tmp_path / "m", {"fedamp": scores({0: 97.0})}, "mnist"),
+        run(tmp_path / "f", {"fedamp": scores({0: 93.0}), "separate": scores({0: 80.0})}),
+    )
+    assert "| method | fmnist | mnist |" in page  # in the study's order
+    assert row(page, "fedamp") == ["93.00 (paper 90.97)", "97.00 (paper 97.59)"]
+    assert row(page, "separate") == ["80.00 (paper 86.73)", "-"]
+    assert "Short of the paper: separate (-6.73)." in page and "Short of the paper: fedamp (-0.59)." in page
+    assert "What was tried." in page
+
+
+def test_figures_are_taken_along(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", {"fedamp": scores({0: 93.0})})
+    (folder / "figures").mkdir()
+    (folder / "figures" / "curves.svg").write_text("<svg/>", "utf-8")
+    page = made(tmp_path / "out", folder)
+    assert "![curves](figures/amp-table3-fmnist/curves.svg)" in page
+    assert (tmp_path / "out" / "figures" / "amp-table3-fmnist" / "curves.svg").exists()
+
+
+def test_what_is_no_run_or_given_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="not the folder of a finished run"):
+        runs.read([tmp_path])
+    with pytest.raises(BadInput, match="fedamp with seed 0 is in another folder as well"):
+        runs.read([run(tmp_path / each, {"fedamp": scores({0: 93.0})}) for each in ("a", "b")])
