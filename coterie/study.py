@@ -151,8 +151,14 @@ def _merged(table: Mapping[str, Any], changes: Any) -> dict[str, Any]:
     both = dict(table)
     for key, value in changes.items():
         old = both.get(key)
-        both[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+        inner = isinstance(old, Mapping) and isinstance(value, Mapping) and not _another(old, value)
+        both[key] = _merged(both[key], value) if inner else value
     return both
+
+
+def _another(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether a table is about another model or data set, to which the options so far mean nothing."""
+    return "name" in old and "name" in new and old["name"] != new["name"]
 
 
 def check(table: Mapping[str, Any], methods: Sequence[str] | None = None) -> Study:

@@ -2,19 +2,16 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import results
+import runs
 
 from coterie import toml
 from coterie.errors import BadInput
 from coterie.study import check, read, select
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-import results
-import runs
 
 SILOS = [f"silo-{i}" for i in range(8)]
 

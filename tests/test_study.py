@@ -238,6 +238,20 @@ def test_a_cell_changes_what_it_names_and_nothing_else() -> None:
     assert check(tomllib.loads(one.as_toml())) == one
 
 
+def test_a_cell_has_a_small_scale_of_its_own_and_another_model_leaves_the_options_of_the_first() -> None:
+    cells = {
+        "one": {"model": {"name": "cnn", "hidden": 9}, "small": {"model": {"name": "mlp"}, "train": {"rounds": 1}}},
+        "two": {"model": {"hidden": 9}},
+    }
+    table = {**CELLED, "model": {"name": "cnn", "hidden": 7, "kernel": 3}, "cells": cells}
+    full, small = check(select(table, "one")), check(select(table, "one", "small"))
+    assert (full.model["hidden"], full.model["kernel"], full.training.rounds) == (9, 3, 9)
+    assert (small.model["name"], small.training.rounds, small.training.lr) == ("mlp", 1, 0.1)
+    assert (full.cell, full.scale, small.cell, small.scale) == ("one", "", "one", "small")
+    assert check(select(table, "two", "small")).training.rounds == 2
+    assert check(tomllib.loads(small.as_toml())) == small
+
+
 @pytest.mark.parametrize(
     ("cell", "scale", "said"), [("on", "full", "did you mean 'one'"), ("one", "tiny", "expected full or small")]
 )
