@@ -116,6 +116,7 @@ def _path(name: str, path: str) -> Path:
     if kept is None:
         ways = [f"run `coterie data fetch {name}`"] * (name in SOURCES)
         ways += [f"`coterie data import {name} PATH`"] * (name in SOURCES or name in BY_HAND)
+        ways += [f"put {', '.join(FORMS[name][0])} into {cache.folder(name)}"] * bool(ways)
         raise BadInput(", or ".join([f"data set {name}: give `path`, where its files are", *ways]))
     return kept
 

@@ -54,6 +54,8 @@ def test_what_has_no_files_is_nowhere():
     [
         ("mnist", "or run `coterie data fetch mnist`, or `coterie data import mnist PATH`"),
         ("femnist", "where its files are, or `coterie data import femnist PATH`"),
+        ("femnist", "or put femnist.npz into .*femnist$"),
+        ("emnist", "or put emnist-byclass-train-images-idx3-ubyte, .*-test-labels-idx1-ubyte into .*emnist$"),
         ("npz", "data set npz: give `path`, where its files are$"),
     ],
 )
