@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from coterie.study import Study
+from coterie.study import COMPARED, Study
 
 
 def set_beside(methods: Mapping[str, dict[str, Any]], study: Study) -> None:
@@ -18,3 +18,4 @@ def set_beside(methods: Mapping[str, dict[str, Any]], study: Study) -> None:
             scores = methods.get(label, {})
             if scores.get(score) is not None:
                 scores |= {key: figure, difference: scores[score] - figure}
+                scores |= {"compared": score} if key == "published" and score != COMPARED[0] else {}

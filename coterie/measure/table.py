@@ -87,6 +87,8 @@ def summary_table(summary: Mapping[str, Mapping[str, Any]], width: int = 100) ->
     while names + sum(needed.values()) > width and len(left_out) < len(SPARE):
         left_out.append(SPARE[len(left_out)])
         needed.pop(left_out[-1], None)
+    other = next((scores["compared"] for scores in summary.values() if "compared" in scores), None)
+    ours = f" Ours - paper: of {ACCURACY[other]}, which the paper reports." if other else ""
     more = f" In the report: {', '.join(left_out)}." if left_out else ""
     table = Table(
         box=box.SIMPLE_HEAD,
@@ -94,7 +96,7 @@ def summary_table(summary: Mapping[str, Mapping[str, Any]], width: int = 100) ->
         pad_edge=False,
         show_edge=False,
         caption=f"{MARK} best of its column. {headings[0]} picks its round on test data, val-picked on validation."
-        f"{more}",
+        f"{ours}{more}",
         caption_justify="left",
     )
     table.add_column("method", overflow="fold", vertical="bottom", min_width=names)
