@@ -50,6 +50,14 @@ def test_every_method_gives_each_silo_what_a_simulation_gives_it(method: str, tm
     pd.testing.assert_series_equal(found, expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("option", [{"clip_gradient": 0.01}, {"whole_batches": True, "batch_size": 5}])
+def test_a_deployed_silo_trains_as_the_study_says(option: Mapping[str, object], tmp_path: Path) -> None:
+    training = replace(TRAINING, **option)  # type: ignore[arg-type]
+    expected = values(simulated("fedavg", training))
+    assert not expected.equals(values(simulated("fedavg", replace(training, clip_gradient=0, whole_batches=False))))
+    pd.testing.assert_series_equal(values(deployed(tmp_path, "fedavg", training)), expected, atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize("method", ["scaffold", "fedem", "apple"])
 def test_an_answer_that_is_lost_is_asked_for_again_and_changes_nothing(method: str, tmp_path: Path) -> None:
     loop = Loop(settle(tmp_path))
