@@ -123,9 +123,9 @@ def list_studies(
     cell: Annotated[str | None, typer.Option("--data", help="which of its cells; none: the first")] = None,
     scale: Annotated[str, typer.Option(help="full or small")] = "full",
 ) -> None:
-    """The built-in studies: what they are, their papers, what they cost.
+    """The built-in studies.
 
-    With NAME one of them, with every default written back.
+    Their papers, cells and cost; with NAME one of them, with every default written back.
     """
     from coterie import study as known
     from coterie.describe import studies_table
