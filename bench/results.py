@@ -75,7 +75,7 @@ def section(name: str, cell: Cell, out: Path) -> list[str]:
         seeds = sorted({each["seed"] for scores in summary["methods"].values() for each in scores["per_seed"]})
         about = [f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}", summary["device"]]
         about += [f"{tool} {version}" for tool, version in summary["versions"].items()]
-        about += [f"{summary['seconds'] / 60:.1f} minutes"] if "seconds" in summary else []
+        about += [f"{summary['seconds'] / 60:.1f} minutes"] if summary.get("seconds") else ["time not known: resumed"]
         lines += [f"    {summary.get('command', '')}", "", f"{'; '.join(about)}."]
         other = differences(table)
         lines += [f"Otherwise than in the study: {'; '.join(other)}."] if other else []

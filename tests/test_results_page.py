@@ -89,7 +89,10 @@ def test_figures_are_taken_along(tmp_path: Path) -> None:
     folder = run(tmp_path / "a", {"fedamp": scores({0: 93.0})})
     (folder / "figures").mkdir()
     (folder / "figures" / "curves.svg").write_text("<svg/>", "utf-8")
+    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    (folder / "summary.json").write_text(json.dumps(summary | {"seconds": None}), "utf-8")  # as of a resumed run
     page = made(tmp_path / "out", folder)
+    assert "torch 2.13; time not known: resumed." in page
     assert "![curves](figures/amp-table3-fmnist/curves.svg)" in page
     assert (tmp_path / "out" / "figures" / "amp-table3-fmnist" / "curves.svg").exists()
 
