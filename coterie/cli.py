@@ -53,6 +53,7 @@ def run(
     """
     from coterie import experiment
     from coterie import study as studies
+    from coterie.measure.notes import notes
     from coterie.measure.table import summary_table
     from coterie.progress import shown
     from coterie.run_folder import default_folder, stopped
@@ -90,6 +91,8 @@ def run(
             finished = experiment.run_into(checked, folder, shlex.join(["coterie", *sys.argv[1:]]), watch)
     if not quiet:
         console.print(summary_table(finished.summary["methods"], console.width))
+        for line in notes(finished.summary["methods"]):
+            console.print(escape(line), highlight=False)
         report = folder / "report.html"
         console.print(f"Results in [bold]{escape(str(folder))}[/]", highlight=False)
         if report.exists():

@@ -107,9 +107,9 @@ def rounds(
     up = None
     for r in range(first, last):
         cohort = Cohort(torch.arange(len(engine.roster)) if ids is None else ids, r, engine.roster)
-        replies = engine.train(cohort, ground.method.send(server, cohort))
-        up = replies.up
-        server = ground.method.receive(server, cohort, up)
+        down = ground.method.send(server, cohort)
+        up = engine.train(cohort, down).up
+        server = ground.method.receive(server, cohort, ground.method.unpacked(down, up))
     return server, up
 
 
@@ -193,8 +193,11 @@ def check_inputs_untouched(ground: Ground) -> None:
         with _Unchanged(mine, "personal: down"), _Unchanged(kept, "personal: private"):
             method.personal(task, mine, kept)
         back = torch.argsort(task.silos)
-        with _Unchanged(server, "receive: server"), _Unchanged(up, "receive: up"):
-            new = method.receive(server, cohort, up.take(back))
+        up = up.take(back)
+        with _Unchanged(up, "unpacked: up"), _Unchanged(down, "unpacked: down"):
+            told = method.unpacked(down, up)
+        with _Unchanged(server, "receive: server"), _Unchanged(told, "receive: up"):
+            new = method.receive(server, cohort, told)
         server, engine._private = new, kept.take(back)
 
 

@@ -95,7 +95,7 @@ def run(study: Study, federations: Mapping[int, Federation], out: Path, watch: W
     for place, (name, seed) in enumerate(product(study.methods, federations)):
         folder, federation = checkpoint_folder(out, place, name, seed), federations[seed]
         outcome = _one(study, name, federation, folder, out, partial(watch, name, seed))
-        costs = ("bytes_up", "bytes_down", "train_seconds", "missing")
+        costs = ("bytes_up", "bytes_down", "train_seconds", "missing", "rejected")
         extras.setdefault(name, []).append({"seed": seed, **{key: getattr(outcome, key) for key in costs}})
         if name not in kept and (found := traces_in(folder)):
             silos = np.array([silo.name for silo in federation.members])

@@ -23,20 +23,22 @@ def rows(
     seen_by: str = "",
     fixed: bool = False,
     change: bool = False,
+    places: bool = False,
     default: Any = dataclasses.MISSING,
 ) -> Any:
     """A field with one row per silo; `shape` is what a row looks like, in the paper's letters.
 
     `fixed` marks what a silo was given once and training does not change; `change` a difference of two models, which
-    has the shape of a model and is none.
+    has the shape of a model and is none; `places` whole numbers that name silos of the roster.
     """
     about = {"kind": "rows", "doc": doc, "shape": shape, "seen_by": seen_by, "fixed": fixed, "change": change}
-    return dataclasses.field(default=default, metadata=about)
+    return dataclasses.field(default=default, metadata=about | {"places": places})
 
 
-def shared(doc: str, *shape: str, seen_by: str = "") -> Any:
+def shared(doc: str, *shape: str, seen_by: str = "", change: bool = False) -> Any:
     """A field that is the same for every silo."""
-    return dataclasses.field(metadata={"kind": "shared", "doc": doc, "shape": shape, "seen_by": seen_by})
+    about = {"kind": "shared", "doc": doc, "shape": shape, "seen_by": seen_by, "change": change}
+    return dataclasses.field(metadata=about)
 
 
 def bank(doc: str, *shape: str, picks: str, seen_by: str = "") -> Any:

@@ -47,7 +47,7 @@ def page() -> str:
             cohort = Cohort(everyone, round, engine.roster)
             down = method.send(server, cohort)
             up = engine.train(cohort, down).up
-            server = method.receive(server, cohort, up)
+            server = method.receive(server, cohort, method.unpacked(down, up))
         parts.append(_section(name, method, note, ground.model, down.one(0), up.one(0), engine.private().one(0)))
     return "\n".join(parts)
 

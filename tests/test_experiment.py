@@ -78,7 +78,7 @@ def test_the_summary_has_the_schema_it_promises(out):
         "bytes_up", "bytes_down", "train_seconds",
     }  # fmt: skip
     separate, fedamp = summary["methods"]["separate"], summary["methods"]["fedamp"]
-    assert set(separate) == {*scalars, "per_silo", "per_seed"}
+    assert set(separate) == {*scalars, "per_silo", "per_seed", "rejected"}
     assert set(fedamp) == {*separate, "bmta_cloud", "per_silo_cloud", "within_group", "within_group_least"}
     assert 0 <= fedamp["within_group_least"] <= fedamp["within_group"] <= 100
     assert set(separate["per_seed"][0]) == {"seed", *scalars}

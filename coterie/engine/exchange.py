@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from coterie.methods.method import Cohort
 from coterie.wire import Predictor
@@ -18,6 +19,10 @@ class Failure:
     reason: str
 
 
+class Rejected(Failure):
+    """It did reply, and why that does not count."""
+
+
 @dataclass(frozen=True)
 class Replies:
     """Those who replied, their uploads stacked in the same order, and why the others did not."""
@@ -27,6 +32,11 @@ class Replies:
     failures: Mapping[str, Failure] = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
+
+    @property
+    def rejected(self) -> dict[str, str]:
+        """Those whose replies came and do not count, and why."""
+        return {name: failure.reason for name, failure in self.failures.items() if isinstance(failure, Rejected)}
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,10 @@ class Engine(Protocol):
     """Where silos are: rows in this process, or real ones behind a network."""
 
     def train(self, cohort: Cohort, down: Any) -> Replies:
-        """One round of local training."""
+        """One round of local training; what silos keep of it stands once it is settled."""
+
+    def settle(self, rejected: Tensor) -> None:
+        """The replies of these silos do not count: they go back to where they were before the round."""
 
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...]) -> Measures:
         """What each silo's model is worth on its own data."""

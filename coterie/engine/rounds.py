@@ -11,7 +11,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from coterie.engine.exchange import Engine, as_table
+from coterie.engine.exchange import Engine, Replies, as_table
+from coterie.engine.judge import judged
 from coterie.engine.rows import Model
 from coterie.engine.training import Training
 from coterie.errors import BadInput
@@ -44,8 +45,14 @@ class Outcome:
     bytes_up: int = 0
     bytes_down: int = 0
     train_seconds: float = 0.0
-    missing: int = 0  # replies that did not come
+    missing: int = 0  # replies that did not come, or do not count
+    rejected: list[dict[str, Any]] = field(default_factory=list)  # round, silo and reason of replies that do not count
+    heard: dict[str, list[float]] = field(default_factory=dict)  # by silo, the lengths of its last upload that counted
     rows: int = 0  # rows per call, as the engine chose
+
+    def reject(self, round: int, replies: Replies) -> None:
+        """Note which replies of a round did not count."""
+        self.rejected += [{"round": round + 1, "silo": s, "reason": why} for s, why in replies.rejected.items()]
 
 
 class Keeper(Protocol):
@@ -88,7 +95,10 @@ def run_rounds(
         answering = Cohort(asked[~torch.isin(asked, lost)], round, roster)
         outcome.missing += len(lost)
         if len(answering.ids):
-            replies = engine.train(answering, method.send(outcome.server, answering))
+            down = method.send(outcome.server, answering)
+            replies = engine.train(answering, down)
+            replies = judged(method, engine, answering.ids, down, replies, training.norm_limit, outcome.heard)
+            outcome.reject(round, replies)
             if len(replies.cohort.ids):
                 outcome.server = method.receive(outcome.server, replies.cohort, replies.up).settled()
             outcome.bytes_up += replies.bytes_up

@@ -48,6 +48,7 @@ class Simulator:
         self.rows = len(self.roster) if rows == "all" else self.measured_rows() if rows == "auto" else int(rows)
         everyone = torch.arange(len(self.roster), device=model.device)
         self._private = method.enroll(self.roster, model, everyone).settled()
+        self._before: Any = None  # what silos kept before a round that is not settled
 
     def task(self, ids: Tensor, round: int) -> Task:
         """The silos at these places of the roster, in one round."""
@@ -77,9 +78,15 @@ class Simulator:
         places, parts = self._over(cohort, trained)
         if not parts:
             return Replies(cohort, None)
+        self._before = self._private
         self._private = self._private.put(cohort.ids, assembled([kept for _, kept in parts], places))
         up, k = assembled([up for up, _ in parts], places), len(cohort.ids)
         return Replies(cohort, up, bytes_up=up.each_nbytes(k), bytes_down=down.each_nbytes(k))
+
+    def settle(self, rejected: Tensor) -> None:
+        if len(rejected):
+            self._private = self._private.put(rejected, self._before.take(rejected))
+        self._before = None
 
     @torch.no_grad()
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...]) -> Measures:

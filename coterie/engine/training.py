@@ -27,6 +27,7 @@ class Training:
     schedule_factor: float = option(0.1, "what `steps` multiplies it with", above=0, high=1)
     participation: float = option(1.0, "share of the silos that a round asks", above=0, high=1)
     drop: float = option(0.0, "share of the replies that are lost", low=0, high=1)
+    norm_limit: float = option(10.0, "how many times the usual length an upload may have; 0: any", low=0)
     unseen: float = option(0.0, "share of the silos that arrive only after training", low=0, below=1)
     buffers: Literal["shared", "local"] = option(
         "shared", "BatchNorm's statistics: averaged like weights, or kept local"

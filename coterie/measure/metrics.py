@@ -89,6 +89,8 @@ def _summarize_method(
     if unseen:
         summary["per_silo_unseen"] = _mean_per_silo(guests)
     summary["per_seed"] = per_seed
+    if any("rejected" in extra for extra in extras):
+        summary["rejected"] = [{"seed": seed, **each} for seed in seeds for each in costs[seed].get("rejected", ())]
     return summary
 
 

@@ -70,7 +70,11 @@ class CoreUp(Up):
 
     core: Tensor = rows("the silo's core model c_i", "d", seen_by="server; the silos that download it")
     asked: Tensor | None = rows(
-        "whose core models it wants next: likelier those it weighs highly", "M", seen_by="server", default=None
+        "whose core models it wants next: likelier those it weighs highly",
+        "M",
+        seen_by="server",
+        places=True,
+        default=None,
     )
 
 
@@ -111,6 +115,10 @@ class APPLE(Method):
     dr_lr: float = option(1e-3, "η_2, the learning rate of p", above=0)
     budget: int | None = option(None, "M, core models a silo downloads in a round; none: all the others'", low=1)
     fidelity: Literal["paper", "official"] = option("paper", "its equations, or what its published code does")
+
+    def axes(self, roster: Roster, model: Model) -> dict[str, int]:
+        asked = {} if self.budget is None else {"M": min(self.budget, len(roster) - 1)}
+        return super().axes(roster, model) | asked
 
     # Server
 

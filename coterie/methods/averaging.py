@@ -41,6 +41,7 @@ class GlobalModel(Method):
 
     down: ClassVar[type[Down]] = GlobalDown
     up: ClassVar[type[Up]] = ModelUp
+    averages: ClassVar[bool] = True
 
     def open(self, roster: Roster, model: Model) -> Global:
         return Global(w=model.start(roster.seed))

@@ -49,6 +49,9 @@ class DFedEM(Gossip):
     components: int = option(3, "M, how many components", low=1)
     adapt_iterations: int = option(1, "E-steps of a silo that arrives after training", low=1)
 
+    def axes(self, roster: Roster, model: Model) -> dict[str, int]:
+        return super().axes(roster, model) | {"c": self.components}
+
     def first(self, seed: int, model: Model) -> Tensor:
         return em.first_components(seed, model, self.components)
 

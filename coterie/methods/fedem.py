@@ -52,9 +52,13 @@ class FedEM(Method):
     down: ClassVar[type[Down]] = ComponentsDown
     up: ClassVar[type[Up]] = ComponentsUp
     private: ClassVar[type[Private]] = MixtureWeights
+    averages: ClassVar[bool] = True
 
     components: int = option(3, "M, how many components", low=1)
     adapt_iterations: int = option(1, "E-steps of a silo that arrives after training", low=1)
+
+    def axes(self, roster: Roster, model: Model) -> dict[str, int]:
+        return super().axes(roster, model) | {"c": self.components}
 
     def open(self, roster: Roster, model: Model) -> Components:
         return Components(theta=em.first_components(roster.seed, model, self.components))

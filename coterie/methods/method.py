@@ -77,6 +77,7 @@ class Method:
     down: ClassVar[type[Down]] = NothingDown
     up: ClassVar[type[Up]] = NothingUp
     private: ClassVar[type[Private]] = Nothing
+    averages: ClassVar[bool] = False  # whether its server takes in nothing but a weighted mean of the uploads
 
     # Server: sees only uploads.
 
@@ -91,6 +92,14 @@ class Method:
     def receive(self, server: Any, cohort: Cohort, up: Any) -> Any:
         """The server's state after the uploads of those who replied (at least one)."""
         return server
+
+    def unpacked(self, down: Any, up: Any) -> Any:
+        """Uploads of silos that were sent `down` as `receive` takes them; a wrapper may pack them for the way."""
+        return up
+
+    def axes(self, roster: Roster, model: Model) -> dict[str, int]:
+        """How long the axes are that its records name; a server refuses uploads of other shapes."""
+        return {"d": model.width, "N": len(roster), "m": len(roster)}
 
     # Silo: k rows.
 

@@ -42,7 +42,7 @@ class Tasks(Server):
 class Coupling(Down):
     """What the other tasks' models mean for this one: 2 λ1 (own w + message) is the pull of tr(W Ω Wᵀ)."""
 
-    message: Tensor = rows("Σ_j Ω_tj w_j − ρ Ω_tt w_t, a weighted sum of silos' models", "d")
+    message: Tensor = rows("Σ_j Ω_tj w_j − ρ Ω_tt w_t, a weighted sum of silos' models", "d", change=True)
     own: Tensor = rows("ρ Ω_tt, the weight of the silo's own model")
 
 

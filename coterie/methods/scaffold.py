@@ -35,7 +35,7 @@ class ControlledDown(Down):
     """The global model and its control variate, the same for all."""
 
     w: Tensor = shared("the global model x", "d")
-    c: Tensor = shared("the server's control variate c", "d")
+    c: Tensor = shared("the server's control variate c", "d", change=True)
 
 
 class ChangeUp(Up):
@@ -88,6 +88,7 @@ class SCAFFOLD(Method):
     down: ClassVar[type[Down]] = ControlledDown
     up: ClassVar[type[Up]] = ChangeUp
     private: ClassVar[type[Private]] = Control
+    averages: ClassVar[bool] = True
 
     eta_g: float = option(1.0, "η_g, the server's step size", above=0)
     control: Literal["auto", "I"] = option("auto", "c_i by option II with plain SGD, else by I; or always by I")

@@ -14,7 +14,7 @@ class Wrapper(Method):
     """Hands everything on to the method it wraps."""
 
     def __post_init__(self) -> None:
-        for name in ("down", "up", "private"):  # what crosses is what crosses inside
+        for name in ("down", "up", "private", "averages"):  # what crosses is what crosses inside
             object.__setattr__(self, name, getattr(self.base, name))
 
     @property
@@ -30,6 +30,12 @@ class Wrapper(Method):
 
     def receive(self, server: Any, cohort: Cohort, up: Any) -> Any:
         return self.base.receive(server, cohort, up)
+
+    def unpacked(self, down: Any, up: Any) -> Any:
+        return self.base.unpacked(down, up)
+
+    def axes(self, roster: Roster, model: Model) -> dict[str, int]:
+        return self.base.axes(roster, model)
 
     def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Any:
         return self.base.enroll(roster, model, rows)

@@ -7,6 +7,7 @@ from typing import Any
 
 from pandas import DataFrame
 
+from coterie.measure.notes import notes
 from coterie.measure.table import scored_by_loss, summary_cells
 from coterie.report import figures
 from coterie.report.figures import Array, Figure
@@ -52,7 +53,8 @@ def scores(report: Report) -> str:
     )
     table = f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     unit = "" if report.regression else "Accuracies in percent. "
-    return section("Scores", f"<p class='note'>{unit}{note[0].upper()}{note[1:]}</p>{table}")
+    beside = "".join(f"<p class='note'>{escape(line)}</p>" for line in notes(report.summary))
+    return section("Scores", f"<p class='note'>{unit}{note[0].upper()}{note[1:]}</p>{table}{beside}")
 
 
 def curves(report: Report) -> str:

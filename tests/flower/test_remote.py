@@ -1,17 +1,20 @@
 """Silos behind a transport do what rows of a simulation do."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import safetensors.torch
+import torch
 from loop import NAMES, TRAINING, Loop, job, settle, silos
 
 from coterie.data.silo import Silo
+from coterie.engine.exchange import Failure
 from coterie.engine.flower.ledger import Ledger
-from coterie.engine.flower.messages import Request
+from coterie.engine.flower.messages import Answer, Request
 from coterie.engine.flower.remote import Remote, declarations
 from coterie.engine.rounds import Outcome, run_rounds
 from coterie.engine.simulate import Simulator
@@ -122,3 +125,60 @@ def test_a_newcomer_is_served_as_in_a_simulation(method: str, tmp_path: Path) ->
     assert found is not None
     np.testing.assert_allclose(found.values["test", "loss"], loss, atol=1e-4)
     assert (tmp_path / "west" / "models" / "run.guest" / "west.safetensors").exists()
+
+
+class Spoiling(Loop):
+    """A transport on which one silo's answers to `train` are something else than it computed."""
+
+    def __init__(self, loop: Loop, spoil: Callable[[Request, Answer], Answer]) -> None:
+        super().__init__(loop.sides)
+        self.spoil = spoil
+
+    def exchange(self, requests: Mapping[str, Request], timeout: float) -> dict[str, Answer | Failure]:
+        found = super().exchange(requests, timeout)
+        asked = requests.get("south")
+        if asked is not None and asked.kind == "train" and isinstance(found["south"], Answer):
+            found["south"] = self.spoil(asked, found["south"])
+        return found
+
+
+def late() -> Callable[[Request, Answer], Answer]:
+    """Always the answer to the first request."""
+    kept = list[Answer]()
+
+    def again(request: Request, answer: Answer) -> Answer:
+        kept.append(answer)
+        return kept[0]
+
+    return again
+
+
+def altered(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Request, Answer], Answer]:
+    def spoil(request: Request, answer: Answer) -> Answer:
+        body = {name: change(t) for name, t in safetensors.torch.load(answer.body).items()}
+        return replace(answer, body=safetensors.torch.save(body))
+
+    return spoil
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedem", "fedamp"])
+@pytest.mark.parametrize(
+    ("spoil", "first", "reason"),
+    [
+        (lambda: altered(lambda t: t * torch.nan), 1, "not finite"),
+        (lambda: altered(lambda t: t * 1e30), 1, "long; usual"),
+        (lambda: altered(lambda t: t.double()), 1, "float64"),
+        (lambda: altered(lambda t: torch.cat([t, t], -1).contiguous()), 1, "its upload"),
+        (lambda: lambda request, answer: replace(answer, body=b"no"), 1, "damaged"),
+        (lambda: late(), 2, "another request"),
+    ],
+    ids=["nan", "huge", "dtype", "shape", "damaged", "stale"],
+)
+def test_an_upload_that_does_not_count_is_named_and_its_silo_rolls_back(method, spoil, first, reason, tmp_path) -> None:
+    spoiling = Spoiling(Loop(settle(tmp_path / "rogue")), spoil())
+    absent = Loop(settle(tmp_path / "absent"))
+    absent.deaf = lambda r: r.kind == "train" and r.silo == "south" and r.round + 1 >= first
+    found, expected = (deployed(tmp_path, method, loop=loop) for loop in (spoiling, absent))
+    pd.testing.assert_series_equal(values(found), values(expected), atol=1e-12, rtol=0)
+    assert [(each["round"], each["silo"]) for each in found.rejected] == [(r, "south") for r in range(first, 4)]
+    assert reason in found.rejected[0]["reason"]

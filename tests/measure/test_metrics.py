@@ -157,3 +157,10 @@ def test_each_seed_is_weighted_by_its_own_sizes():
     runs = pd.concat([table({1: {"a": 1.0, "b": 0.0}}, seed=seed) for seed in (0, 1)])
     scores = summarize(runs, {0: {"a": 30, "b": 10}, 1: {"a": 10, "b": 30}}, {})["amp"]
     assert [seed["weighted"] for seed in scores["per_seed"]] == pytest.approx([75.0, 25.0])
+
+
+def test_rejected_uploads_are_listed_with_their_seed() -> None:
+    both = pd.concat([table({0: {"a": 0.5}, 1: {"a": 0.5}}, seed=seed) for seed in (4, 7)])
+    told = {"round": 1, "silo": "a", "reason": "'w' is not finite"}
+    extras = {"amp": [{"seed": 4, "rejected": []}, {"seed": 7, "rejected": [told]}]}
+    assert summarize(both, {4: {"a": 2}, 7: {"a": 2}}, extras)["amp"]["rejected"] == [{"seed": 7, **told}]

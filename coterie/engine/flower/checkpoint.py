@@ -16,6 +16,7 @@ from coterie.engine.rounds import Outcome
 from coterie.errors import BadInput
 
 COSTS = ("bytes_up", "bytes_down", "train_seconds", "missing")
+JUDGED = ("rejected", "heard")  # what the judge remembers of a run
 
 
 class Checkpoint:
@@ -39,7 +40,7 @@ class Checkpoint:
             "received": self.received,
             "measured": outcome.measured,
             "results": table.to_dict("list"),
-            **{name: getattr(outcome, name) for name in COSTS},
+            **{name: getattr(outcome, name) for name in (*COSTS, *JUDGED)},
         }
         write_whole(self.path, safetensors.torch.save(named, {"about": json.dumps(about)}))
 
@@ -56,7 +57,7 @@ class Checkpoint:
             self.done, self.finished, self.received = about["done"], about["finished"], about["received"]
             outcome.results = [pd.DataFrame(about["results"])] if about["results"] else []
             outcome.measured = about["measured"]
-            for name in COSTS:
+            for name in (*COSTS, *JUDGED):
                 setattr(outcome, name, about[name])
             for name in sorted({key.split(".")[1] for key in named if key.startswith("trace.")}):
                 count = sum(key.startswith(f"trace.{name}.") for key in named)

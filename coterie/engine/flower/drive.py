@@ -16,12 +16,14 @@ from coterie.engine.flower.checkpoint import COSTS, Checkpoint
 from coterie.engine.flower.home import write_whole
 from coterie.engine.flower.messages import Job, Transport
 from coterie.engine.flower.remote import Declaration, Remote, declarations
+from coterie.engine.judge import judged
 from coterie.engine.rounds import Outcome, drawn, measure, traces
 from coterie.engine.rows import Model
 from coterie.errors import BadInput
 from coterie.experiment import Finished, device_name, versions, write
 from coterie.export import file_name
 from coterie.measure.metrics import summarize
+from coterie.methods import written
 from coterie.methods.method import Cohort, Method, Roster
 from coterie.options import option, resolved
 from coterie.study import Study, check
@@ -58,7 +60,9 @@ class Federated:
             for seed in self.study.seeds:
                 outcome = self._one(name, seed, members)
                 results.append(pd.concat(outcome.results, ignore_index=True).assign(method=name, seed=seed))
-                extras.setdefault(name, []).append({"seed": seed, **{key: getattr(outcome, key) for key in COSTS}})
+                extras.setdefault(name, []).append(
+                    {"seed": seed, **{key: getattr(outcome, key) for key in (*COSTS, "rejected")}}
+                )
                 if name not in kept and outcome.traces:
                     about = {"silos": np.array(list(members)), "rounds": np.array(outcome.measured)}
                     kept[name] = {**about, **traces(outcome)}
@@ -134,7 +138,10 @@ class Federated:
                 return
             began = time.perf_counter()
             cohort = Cohort(drawn(roster, everyone, "cohort", done, training.participation, at_least=1), done, roster)
-            replies = self._round(engine, cohort, method.send(outcome.server, cohort))
+            down = method.send(outcome.server, cohort)
+            replies = self._round(engine, cohort, down)
+            replies = judged(method, engine, cohort.ids, down, replies, training.norm_limit, outcome.heard)
+            outcome.reject(done, replies)
             if len(replies.cohort.ids):
                 outcome.server = method.receive(outcome.server, replies.cohort, replies.up)
             outcome.bytes_up += replies.bytes_up
@@ -209,7 +216,7 @@ class Federated:
         classes = max(each.classes for each in members.values())
         return Job(
             method=name,
-            options=resolved(self.study.methods[name]),
+            options=written(name, self.study.methods[name]),
             model=self.study.model,
             train=resolved(self.study.training),
             seed=seed,

@@ -63,7 +63,9 @@ def request_of(message: Message) -> Request:
 
 def reply(message: Message, answer: Answer) -> Message:
     """The silo's answer as a message."""
-    content = RecordDict({"answer": ConfigRecord({"refusal": answer.refusal}), "body": packed(answer.body)})
+    content = RecordDict(
+        {"answer": ConfigRecord({"refusal": answer.refusal, "to": answer.to}), "body": packed(answer.body)}
+    )
     return Message(content=content, reply_to=message)
 
 
@@ -76,8 +78,9 @@ def answer_of(message: Message) -> Answer | Failure:
         kind = Lost if error.code in ASK_AGAIN else Failure
         return kind(f"its process failed (Flower's code {error.code}: {error.reason})")
     try:
-        refusal = str(message.content["answer"]["refusal"])
-        return Answer(unpacked(message.content["body"]) if not refusal else b"", refusal)
+        told = message.content["answer"]
+        refusal = str(told["refusal"])
+        return Answer(unpacked(message.content["body"]) if not refusal else b"", refusal, str(told["to"]))
     except (KeyError, ValueError, TypeError) as error:
         return Failure(f"its answer arrived damaged: {error}")
 

@@ -76,8 +76,12 @@ class Job:
         method = make(self.method, self.options)
         if self.training.buffers == "local":
             method = local_buffers(method, model)
-        sizes, validation = (torch.tensor(counts, device=model.device) for counts in (self.sizes, self.validation))
-        return method, model, Roster(tuple(self.names), sizes, validation, self.seed)
+        return method, model, self.roster(model.device)
+
+    def roster(self, device: torch.device) -> Roster:
+        """The members."""
+        sizes, validation = (torch.tensor(counts, device=device) for counts in (self.sizes, self.validation))
+        return Roster(tuple(self.names), sizes, validation, self.seed)
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,7 @@ class Answer:
 
     body: bytes = field(default=b"", repr=False)
     refusal: str = ""
+    to: str = ""  # the digest of the request: an answer to another one does not count
 
 
 class Lost(Failure):

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from coterie.codec import decode, encode
-from coterie.engine.exchange import Failure, Measures, Replies
+from coterie.engine.exchange import Failure, Measures, Rejected, Replies
 from coterie.engine.flower.messages import Answer, Declared, Done, Job, Lost, Measured, Request, Transport
+from coterie.engine.judge import alike
 from coterie.engine.rows import Model
 from coterie.errors import BadInput
 from coterie.methods.method import Cohort, Method, Roster
@@ -46,7 +47,9 @@ class Remote:
     ) -> None:
         self.run, self.job, self.method, self.model, self.transport = run, job, method, model, transport
         self.timeout, self.retries = timeout, retries
+        self.axes = method.axes(job.roster(model.device), model)
         self.received = dict(received or {})  # by silo, the last round of which its reply is here
+        self._before: dict[str, int] = {}  # what `received` was before the last exchange
         self.last: dict[str, str] = {}  # by silo, why it did not reply when last asked; "" when it did
 
     def train(self, cohort: Cohort, down: Any) -> Replies:
@@ -55,6 +58,7 @@ class Remote:
         bodies = {name: encode(down.one(place)) for place, name in enumerate(names)}
         found, failures = self._ask(blank, bodies, self.method.up)
         came = [place for place, name in enumerate(names) if name in found]
+        self._before = {name: self.received.get(name, -1) for name in names}
         for place in came:
             self.received[names[place]] = cohort.round
         ups = [found[names[place]].map(lambda t: t.to(self.model.device)) for place in came]
@@ -66,6 +70,12 @@ class Remote:
             bytes_up=sum(up.nbytes() for up in ups),
             bytes_down=down.each_nbytes(len(names)),
         )
+
+    def settle(self, rejected: Tensor) -> None:
+        """A silo hears with its next request that its reply did not arrive, and rolls it back."""
+        for silo in rejected.tolist():
+            name = self.job.names[silo]
+            self.received[name], self.last[name] = self._before[name], "its upload was rejected"
 
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...]) -> Measures:
         bodies = {name: encode(down.one(place)) for place, name in enumerate(_names(cohort))}
@@ -95,6 +105,8 @@ class Remote:
             if not safetensors.torch.load(blobs[name]):
                 break
             up = decode(self.method.up, blobs[name]).map(lambda t: t.to(self.model.device))
+            if alike({name: up}, self.axes, self.model):
+                return None
             down, turn = self.method.host(server, roster, up), turn + 1
         self.received[name] = turn
         last = Request("measure", "", self.run, turn, guest=True, splits=splits, job=self.job)
@@ -105,14 +117,17 @@ class Remote:
     def _ask(
         self, blank: Request, bodies: Mapping[str, bytes], kind: type[U]
     ) -> tuple[dict[str, U], dict[str, Failure]]:
-        """Answers as records; one that is not such a record is a failure."""
+        """Answers as records; one that is not such a record is rejected."""
         blobs, failures = self._blobs(blank, bodies)
         found = dict[str, U]()
         for name, blob in blobs.items():
             try:
-                found[name] = _checked(decode(kind, blob), next(iter(found.values()), None))
+                found[name] = decode(kind, blob)
             except BadInput as error:
-                failures[name] = Failure(str(error))
+                failures[name] = Rejected(str(error))
+        for name, why in alike(found, self.axes | {"splits": len(blank.splits)}, self.model).items():
+            failures[name] = Rejected(why)
+            del found[name]
         for name in bodies:
             self.last[name] = failures[name].reason if name in failures else ""
         return found, failures
@@ -148,7 +163,10 @@ def ask(
         open_ = []
         for name in requests:
             answer = answers.get(name, Lost("no answer"))
-            if isinstance(answer, Answer) and not answer.refusal:
+            if isinstance(answer, Answer) and not answer.refusal and answer.to != requests[name].digest():
+                failures[name] = Rejected("its answer is to another request")
+                open_.append(name)
+            elif isinstance(answer, Answer) and not answer.refusal:
                 blobs[name] = answer.body
                 failures.pop(name, None)
             else:
@@ -189,20 +207,3 @@ def _measures(cohort: Cohort, splits: tuple[str, ...], found: Mapping[str, Measu
 
 def _names(cohort: Cohort) -> list[str]:
     return [cohort.roster.names[i] for i in cohort.ids.tolist()]
-
-
-def _checked(up: U, other: U | None) -> U:
-    """Refuse an upload that is not one row, or not like the others."""
-    mine = up.tensors()
-    like = mine if other is None else other.tensors()
-    for name, tensor in mine.items():
-        expected = like.get(name)
-        if expected is None or tensor.ndim == 0 or len(tensor) != 1 or _kind(tensor) != _kind(expected):
-            raise BadInput(f"its upload '{name}' is {tuple(tensor.shape)}, not like the others'")
-    if mine.keys() != like.keys():
-        raise BadInput("its upload lacks fields that the others have")
-    return up
-
-
-def _kind(tensor: Tensor) -> tuple[object, ...]:
-    return tensor.dtype, tensor.shape

@@ -42,7 +42,7 @@ class SiloSide:
                 vault = self._vault(request)
                 body = vault.answered(request.kind, request.digest())
                 if body is not None:
-                    return Answer(body)
+                    return Answer(body, to=request.digest())
                 up, expected = self._computed(request, vault)
                 if type(up) is not expected:
                     raise Refused(f"a {type(up).__name__} may not leave, only a {expected.__name__}")
@@ -54,7 +54,7 @@ class SiloSide:
                 self.note(f"refused {request.kind} of run {request.run}, round {request.round + 1}: {error}")
                 return Answer(refusal=str(error))
             self.note(f"answered {request.kind} of run {request.run}, round {request.round + 1}: {len(body)} bytes")
-            return Answer(body)
+            return Answer(body, to=request.digest())
 
     def note(self, what: str) -> None:
         """Write a line for whoever looks after this silo."""
