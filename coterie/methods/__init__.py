@@ -26,6 +26,7 @@ from coterie.methods.method import Method
 from coterie.methods.mocha import MOCHA
 from coterie.methods.perfedavg import PerFedAvg
 from coterie.methods.pfedme import PFedMe
+from coterie.methods.robust import Robustness, WithRobustness
 from coterie.methods.scaffold import SCAFFOLD
 from coterie.methods.separate import Separate
 from coterie.options import parse, resolved
@@ -63,9 +64,10 @@ def method_class(name: str) -> type[Method]:
 
 
 # What wraps any method it fits, by its key in the method's table.
-WRAPPERS: dict[str, tuple[type[Any], type[WithFineTuning] | type[WithClipping]]] = {
+WRAPPERS: dict[str, tuple[type[Any], Any]] = {
     "finetune": (FineTuning, WithFineTuning),
     "clip_update": (Clipping, WithClipping),
+    "robust": (Robustness, WithRobustness),
 }
 
 
