@@ -29,6 +29,7 @@ from coterie.federation import Federation
 from coterie.measure.beside import set_beside
 from coterie.measure.blocks import block_scores
 from coterie.measure.metrics import summarize
+from coterie.measure.spent import spent
 from coterie.models import build
 from coterie.report.page import render
 from coterie.run_folder import RESULTS, Begun, checkpoint_folder, claim, close, held, leaving, partial_results
@@ -113,6 +114,9 @@ def run(study: Study, federations: Mapping[int, Federation], out: Path, watch: W
     for name, arrays in kept.items():
         if "collaboration" in arrays:
             summary["methods"][name] |= block_scores(arrays["collaboration"][-1], arrays["groups"])
+    members = {seed: [silo.name for silo in f.members] for seed, f in federations.items()}
+    for name, method in study.methods.items():
+        summary["methods"][name] |= spent(method, members, study.training_of(name))
     return Finished(study, whole, summary, kept, label_counts(first.silos))
 
 

@@ -133,7 +133,7 @@ class Oracle:
             up = engine.train(cohort, down).up
             played.downs.append(down)
             played.ups.append(up)
-            played.servers.append(method.receive(played.servers[-1], cohort, up))
+            played.servers.append(method.receive(played.servers[-1], cohort, method.unpacked(down, up)))
             played.privates.append(engine.private())
         return played
 

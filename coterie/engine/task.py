@@ -63,6 +63,7 @@ class Task:
     clip_gradient: float = 0.0  # the longest gradient; 0: any
     whole_batches: bool = False  # an epoch's last, partial batch is left out where a silo has another
     most_steps: int | None = None  # of a loop, in a rehearsal
+    secret: str = ""  # what only the silo knows, for its noise; a simulation has none
 
     @property
     def k(self) -> int:

@@ -19,7 +19,19 @@ def _of(method: str, scores: Mapping[str, Any]) -> list[str]:
         told = [f"{silo} {len(them)}× ({_first(them)})" for silo, them in list(by_silo.items())[:3]]
         more = f" and {len(by_silo) - 3} more silo{'s' * (len(by_silo) > 4)}" if len(by_silo) > 3 else ""
         lines.append(f"{method}: {len(rejected)} upload{'s' * (len(rejected) > 1)} rejected: {', '.join(told)}{more}")
+    if "privacy" in scores:
+        lines.append(f"{method}: {_private(scores['privacy'])}")
     return lines
+
+
+def _private(told: Mapping[str, Any]) -> str:
+    if not told["noise"]:
+        return "changes are clipped but no noise is added, so there is no differential privacy"
+    most = f"{told['uploads']} upload{'s' * (told['uploads'] > 1)}"
+    return (
+        f"ε = {told['epsilon']:.4g} at δ = {told['delta']:g} for all data of a silo, by its {most} "
+        f"(clip {told['clip']:g}, noise {told['noise']:g}); declared sizes and reported measures are not covered"
+    )
 
 
 def _first(them: list[Mapping[str, Any]]) -> str:

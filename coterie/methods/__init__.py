@@ -8,6 +8,7 @@ from coterie.methods.apfl import APFL
 from coterie.methods.apple import APPLE
 from coterie.methods.cfl import ClusteredFL
 from coterie.methods.clip import Clipping, WithClipping
+from coterie.methods.compress import Compression, WithCompression
 from coterie.methods.dfedavg import DFedAvg
 from coterie.methods.dfedem import DFedEM
 from coterie.methods.ditto import Ditto
@@ -26,6 +27,7 @@ from coterie.methods.method import Method
 from coterie.methods.mocha import MOCHA
 from coterie.methods.perfedavg import PerFedAvg
 from coterie.methods.pfedme import PFedMe
+from coterie.methods.privacy import Privacy, WithPrivacy
 from coterie.methods.robust import Robustness, WithRobustness
 from coterie.methods.scaffold import SCAFFOLD
 from coterie.methods.separate import Separate
@@ -63,10 +65,12 @@ def method_class(name: str) -> type[Method]:
     return METHODS[name]
 
 
-# What wraps any method it fits, by its key in the method's table.
+# What wraps any method it fits, by its key in the method's table; those further down wrap those above them.
 WRAPPERS: dict[str, tuple[type[Any], Any]] = {
     "finetune": (FineTuning, WithFineTuning),
     "clip_update": (Clipping, WithClipping),
+    "privacy": (Privacy, WithPrivacy),
+    "compress": (Compression, WithCompression),
     "robust": (Robustness, WithRobustness),
 }
 

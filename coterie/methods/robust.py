@@ -11,7 +11,7 @@ Median and Krum count every silo alike, whatever its samples: a rogue silo may d
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -54,7 +54,7 @@ class WithRobustness(Wrapper):
 
     def refusal(self, roster: Roster, model: Model) -> str | None:
         o = self.options
-        if not self.method.averages or any("d" not in f.metadata["shape"] for f in fields(self.method.up)):
+        if not self.method.averages:
             return "robust: its server does not average uploads, so there is no average to make robust"
         if o.rule == "krum" and len(roster) < 2 * o.rogue + 3:
             return f"robust: krum needs 2 f + 3 silos, {2 * o.rogue + 3} for f = {o.rogue}, and there are {len(roster)}"

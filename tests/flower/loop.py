@@ -12,7 +12,7 @@ from coterie.engine.flower.own import save_silo
 from coterie.engine.flower.policy import FILE, policy_text
 from coterie.engine.flower.silo import SiloSide
 from coterie.engine.training import Training
-from coterie.methods import make
+from coterie.methods import make, written
 from coterie.options import resolved
 
 NAMES = ("north", "south", "east")
@@ -29,7 +29,7 @@ def job(method: str, training: Training = TRAINING, **options: object) -> Job:
     found = silos()
     return Job(
         method=method,
-        options=resolved(make(method, options)),
+        options=written(method, make(method, options)),
         model={"name": "mlp", "hidden": [4]},
         train=resolved(training),
         seed=1,

@@ -182,3 +182,29 @@ def test_an_upload_that_does_not_count_is_named_and_its_silo_rolls_back(method, 
     pd.testing.assert_series_equal(values(found), values(expected), atol=1e-12, rtol=0)
     assert [(each["round"], each["silo"]) for each in found.rejected] == [(r, "south") for r in range(first, 4)]
     assert reason in found.rejected[0]["reason"]
+
+
+@pytest.mark.parametrize("compress", [{"top_k": 0.1}, {"bits": 8}], ids=str)
+@pytest.mark.parametrize("method", ["scaffold", "fedem"])
+def test_compressed_uploads_cross_as_in_a_simulation(method: str, compress: dict[str, object], tmp_path: Path) -> None:
+    whole, packed = simulated(method), simulated(method, compress=compress)
+    found = deployed(tmp_path, method, compress=compress)
+    pd.testing.assert_series_equal(values(found), values(packed), atol=1e-4, rtol=0)
+    assert found.bytes_up == packed.bytes_up < whole.bytes_up / 3
+
+
+def test_a_silos_noise_is_its_own_secret_and_the_same_when_it_is_asked_again(tmp_path: Path) -> None:
+    privacy = {"clip": 0.1, "noise": 1.0}
+    loops = [Loop(settle(tmp_path / name)) for name in ("first", "second", "lossy")]
+    lossy = loops[2]
+    lossy.mute = lambda r: r.kind == "train" and r.attempt == 0
+    for name in ("north", "south", "east"):  # the third federation has the secrets of the first
+        for here in ("first", "lossy"):
+            (tmp_path / here / name / "state").mkdir()
+            (tmp_path / here / name / "state" / "secret").write_text(f"of {name}")
+    first, second, third = (deployed(tmp_path, "fedavg", loop=loop, privacy=privacy).server.w for loop in loops)
+    assert torch.equal(first, third)
+    assert not torch.allclose(first, second, atol=1e-3)
+    assert not torch.allclose(first, simulated("fedavg", privacy=privacy).server.w, atol=1e-3)
+    secret = tmp_path / "second" / "north" / "state" / "secret"
+    assert len(secret.read_text()) == 64 and secret.stat().st_mode & 0o777 == 0o600

@@ -19,3 +19,11 @@ def test_of_many_silos_three_are_named() -> None:
 
 def test_of_one_upload_it_says_so() -> None:
     assert notes({"fedavg": {"rejected": [rejected("a", 1)]}})[0].startswith("fedavg: 1 upload rejected: a 1×")
+
+
+def test_privacy_says_its_epsilon_and_what_it_does_not_cover() -> None:
+    told = {"epsilon": 12.3456, "delta": 1e-5, "clip": 0.5, "noise": 2.0, "uploads": 30}
+    line = notes({"fedavg": {"privacy": told}})[0]
+    assert line.startswith("fedavg: ε = 12.35 at δ = 1e-05 for all data of a silo, by its 30 uploads")
+    assert "measures are not covered" in line
+    assert "no differential privacy" in notes({"fedavg": {"privacy": told | {"noise": 0.0, "epsilon": None}}})[0]

@@ -52,7 +52,7 @@ def test_what_leaves_is_no_longer_than_the_clip_and_points_the_same_way() -> Non
     close(clipped, change * (0.05 / lengths)[:, None])
 
 
-@pytest.mark.parametrize("name", ["fedem", "apple", "separate", "dfedavg"])
+@pytest.mark.parametrize("name", ["mocha", "apple", "fedfomo", "separate", "dfedavg"])
 def test_clipping_refuses_methods_that_do_not_exchange_one_model(name: str) -> None:
     method = make(name, {"clip_update": {}})
     engine = Ground(method).engine()

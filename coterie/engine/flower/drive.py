@@ -23,6 +23,7 @@ from coterie.errors import BadInput
 from coterie.experiment import Finished, device_name, versions, write
 from coterie.export import file_name
 from coterie.measure.metrics import summarize
+from coterie.measure.spent import spent
 from coterie.methods import written
 from coterie.methods.method import Cohort, Method, Roster
 from coterie.options import option, resolved
@@ -70,12 +71,15 @@ class Federated:
         whole = pd.concat(results, ignore_index=True)[columns]
         known = members | self._declared("guests.json")
         sizes = {seed: {name: each.sizes[2] for name, each in known.items()} for seed in self.study.seeds}
-        summary = {
+        summary: dict[str, Any] = {
             "study": self.study.name,
             "device": device_name(torch.device("cpu")),
             "versions": versions(),
             "methods": summarize(whole, sizes, extras),
         }
+        for name, method in self.study.methods.items():
+            asked = {seed: list(members) for seed in self.study.seeds}
+            summary["methods"][name] |= spent(method, asked, self.study.training)
         labels = pd.DataFrame(columns=["silo", "label", "count"])  # no silo declares how its labels are spread
         finished = Finished(self.study, whole, summary, kept, labels)
         write(finished, self.folder, command)

@@ -2,8 +2,10 @@
 
 import fcntl
 import math
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,7 @@ class SiloSide:
         store = Store([silo], model.device, model.dtype)
         model.probe(store["train"].x[:2])
         task = _task(job, model, store, job.training.rounds - 1 if request.guest else request.round)
+        task = replace(task, secret=f"{self._secret()},{request.run},{request.kind}")
         template = self._template(method, model, roster, store, request.guest)
         if request.kind == "adapt" and request.round == 0:
             vault.clear()
@@ -117,6 +120,17 @@ class SiloSide:
         folder = self.folder / "models" / vault.folder.name
         save_models(folder, model.layout, method.personal(task, down, private), [self.name], about)
         return Done(), Done
+
+    def _secret(self) -> str:
+        """What the noise that hides this silo's data is drawn from; made once, and never told anybody."""
+        path = self.folder / "state" / "secret"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            beside = path.with_name("secret.part")
+            beside.touch(mode=0o600)  # nobody else may read it, not even for a moment
+            beside.write_text(secrets.token_hex(32), "ascii")
+            beside.replace(path)
+        return path.read_text("ascii")
 
     def _template(self, method: Method, model: Model, roster: Roster, store: Store, guest: bool) -> Any:
         """What this silo keeps before its first round; of a guest only its type matters."""

@@ -1,0 +1,53 @@
+"""What silos changed of the models they were sent: what clipping, noise and compression work on."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from torch import Tensor
+
+from coterie.methods.method import Method
+
+Bases = Mapping[str, str | None]
+
+
+def bases(method: Method) -> Bases | None:
+    """For each field that leaves, the field of `Down` that it is a changed copy of (None: it is the change itself).
+
+    None where something else leaves too, or a model that is no changed copy of just one that was sent.
+    """
+    made: dict[str, str | None] = {}
+    sent = [f for f in fields(method.down) if f.metadata["kind"] != "bank" and not f.metadata.get("change")]
+    for f in fields(method.up):
+        shape = f.metadata["shape"]
+        like = [each.name for each in sent if each.metadata["shape"] == shape]
+        if "d" not in shape or (not f.metadata["change"] and len(like) != 1):
+            return None
+        made[f.name] = None if f.metadata["change"] else like[0]
+    return made or None
+
+
+def changes(up: Any, down: Any, base: Bases) -> dict[str, Tensor]:
+    """What the silos changed, by the field that says so; tensors of their own."""
+    return {
+        name: getattr(up, name).clone() if sent is None else getattr(up, name) - getattr(down, sent)
+        for name, sent in base.items()
+    }
+
+
+def with_changes(changed: Mapping[str, Tensor], down: Any, base: Bases) -> dict[str, Tensor]:
+    """The fields of an upload that says so."""
+    return {name: t if base[name] is None else getattr(down, str(base[name])) + t for name, t in changed.items()}
+
+
+def shapes_of(method: Method, down: Any, base: Bases) -> dict[str, tuple[int, ...]]:
+    """The shape of one silo's change in each field, known by what it was sent."""
+    made = {}
+    for f in fields(method.up):
+        # A change that is none of a particular field is one of the first: all models of a method are alike.
+        like: Tensor = getattr(down, base[f.name] or fields(method.down)[0].name)
+        made[f.name] = tuple(like.shape[-len(f.metadata["shape"]) :])
+    return made
+
+
+REFUSAL = "what leaves a silo is not just a changed copy of one model that it was sent"

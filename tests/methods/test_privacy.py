@@ -1,0 +1,149 @@
+"""Differential privacy: what leaves is clipped and noised, the noise is the silo's own, and ε is dp-accounting's."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from oracle import Oracle, close
+
+from coterie.conformance import CHECKS, Ground, ground_of, rounds, trained
+from coterie.engine.rounds import drawn
+from coterie.engine.training import Training
+from coterie.errors import BadInput
+from coterie.measure.spent import epsilon, most_asked, spent
+from coterie.methods import METHODS, make
+from coterie.methods.changes import bases, changes
+from coterie.methods.privacy import gaussian
+
+COVERED = {
+    "fedavg", "fedprox", "fedavg-local", "fedavg-ft", "fedprox-ft", "scaffold", "apfl", "ditto", "perfedavg", "pfedme",
+    "cfl", "fedamp", "heurfedamp", "fedacs", "fedem",
+}  # fmt: skip
+OFF = {"clip": math.inf, "noise": 0.0}
+
+
+@pytest.mark.parametrize("name", sorted(COVERED))
+def test_without_clipping_and_noise_nothing_changes_to_the_last_bit(name: str) -> None:
+    results = []
+    for options in ({}, {"privacy": OFF}):
+        ground = Ground(make(name, options))
+        engine = ground.engine()
+        server, predicted = trained(ground, engine)
+        results.append([*server.tensors().values(), *engine.private().tensors().values(), predicted])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_of_which_more_leaves_than_noise_covers_refuse(name: str) -> None:
+    engine = ground_of(make(name, {})).engine()
+    reason = make(name, {"privacy": {}}).refusal(engine.roster, engine.model)
+    assert (reason is None) == (name in COVERED), reason
+
+
+def test_statistics_of_the_data_are_refused() -> None:
+    method = make("fedavg", {"privacy": {}})
+    build = lambda: torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))  # noqa: E731
+    engine = Ground(method, build).engine()
+    assert "BatchNorm" in (method.refusal(engine.roster, engine.model) or "")
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedem"])
+def test_all_fields_together_are_clipped_and_the_noise_has_its_deviation(name: str) -> None:
+    """Against NumPy: the plain upload's change, scaled back as one vector, and the noise by its key."""
+    clip, z = 0.05, 3.0
+    oracle = Oracle()
+    plain = make(name, {})
+    base = bases(plain)
+    free = oracle.play(plain, rounds=1)
+    down = plain.send(free.servers[0], None)
+    told = [oracle.play(make(name, {"privacy": {"clip": clip, "noise": n}}), rounds=1).ups[0] for n in (0.0, z)]
+    moved, clipped, noised = (
+        np.concatenate([t.flatten(1).numpy() for t in changes(up, down, base).values()], 1)
+        for up in (free.ups[0], *told)
+    )
+    lengths = np.linalg.norm(moved, axis=1, keepdims=True)
+    assert (lengths > clip).all()
+    close(clipped, moved * clip / lengths)
+    engine = oracle.engine(plain)
+    keys = [f"privacy,{engine.seed},0,{name!r},".encode() for name in engine.roster.names]
+    close(noised - clipped, z * clip * np.stack([gaussian(key, moved.shape[1]) for key in keys]))
+
+
+def test_the_noise_is_gaussian_and_goes_by_its_key() -> None:
+    from scipy.stats import kstest
+
+    a, b = gaussian(b"a", 20_000), gaussian(b"b", 20_000)
+    assert kstest(a, "norm").pvalue > 0.01 and abs(np.corrcoef(a, b)[0, 1]) < 0.03
+    np.testing.assert_array_equal(a, gaussian(b"a", 20_000))
+
+
+def test_a_silos_noise_goes_by_its_secret_and_by_what_it_hides() -> None:
+    """Same secret and change, same bits; another change has noise of its own, or the difference would bare it."""
+    method = make("fedavg", {"privacy": {"clip": 1e6, "noise": 1e-6}})
+    ground = Ground(method)
+    engine = ground.engine()
+    server = method.open(engine.roster, engine.model)
+
+    def noise(secret: str, shift: float = 0.0) -> torch.Tensor:
+        task = replace(engine.task(torch.tensor([0]), 0), secret=secret)
+        down = method.send(server, None)
+        up = method.method.up(w=server.w[None] + 1 + shift)
+        return method._noised(task, down, up).w - up.w
+
+    assert torch.equal(noise("mine"), noise("mine"))
+    assert not torch.allclose(noise("mine"), noise("other"), atol=1e-3)
+    assert not torch.allclose(noise("mine"), noise("mine", shift=0.5), atol=1e-3)
+    assert torch.allclose(noise(""), noise("", shift=0.5), atol=1e-6)  # a simulation's goes by the seed alone
+
+
+@pytest.mark.parametrize(("noise", "uploads"), [(1.1, 30), (4.0, 30), (8.0, 200), (2.0, 1)])
+def test_epsilon_is_dp_accountings(noise: float, uploads: int) -> None:
+    """So many uploads with noise z C and sensitivity 2 C are one with noise z / (2 √uploads)."""
+    import dp_accounting
+
+    exact = dp_accounting.get_epsilon_gaussian(noise / (2 * math.sqrt(uploads)), 1e-5)
+    assert epsilon(noise, uploads, 1e-5) == pytest.approx(exact, rel=1e-4)
+    rdp = dp_accounting.rdp.RdpAccountant()
+    rdp.compose(dp_accounting.GaussianDpEvent(noise / 2), uploads)
+    assert exact < rdp.get_epsilon(1e-5) < 1.2 * exact  # a looser account of the same
+
+
+def test_no_noise_is_no_privacy() -> None:
+    assert epsilon(0.0, 1, 1e-5) == math.inf
+
+
+def test_a_run_spends_what_the_silo_spends_that_is_asked_most_often() -> None:
+    training = Training(rounds=6, participation=0.5)
+    engine = Ground(make("fedavg", {}), training=training).engine()
+    names, asked = engine.roster.names, np.zeros(4, int)
+    for r in range(6):
+        asked[drawn(engine.roster, torch.arange(4), "cohort", r, 0.5, at_least=1)] += 1
+    assert most_asked(names, engine.seed, training) == asked.max() > 3
+    wrapped = make("fedavg", {"privacy": {"noise": 2.0}, "compress": {"bits": 8}, "robust": {}})
+    told = spent(wrapped, {engine.seed: names}, training)["privacy"]
+    assert told["uploads"] == asked.max() and told["epsilon"] == epsilon(2.0, int(asked.max()), 1e-5)
+    assert spent(make("fedavg", {}), {1: names}, training) == {}
+
+
+def test_noise_without_a_clip_is_refused() -> None:
+    with pytest.raises(BadInput, match="finite clip"):
+        make("fedavg", {"privacy": {"clip": math.inf, "noise": 1.0}})
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize("name", ["fedamp", "scaffold"])
+def test_conformance(name: str, check: Callable[[Ground], None]) -> None:
+    check(Ground(make(name, {"privacy": {"clip": 0.5, "noise": 0.01}})))
+
+
+def test_what_a_silo_keeps_is_not_noised() -> None:
+    kept = []
+    for options in ({}, {"privacy": {"clip": 0.01, "noise": 5.0}}):
+        ground = Ground(make("fedamp", options))
+        engine = ground.engine()
+        rounds(ground, engine, ground.method.open(engine.roster, engine.model), 0, 1)
+        kept.append(engine.private().w)
+    assert torch.equal(*kept)
