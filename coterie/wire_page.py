@@ -10,13 +10,15 @@ from dataclasses import fields
 
 import torch
 
+from coterie import toml
 from coterie.engine.rows import Model
 from coterie.experiment import prepare
-from coterie.methods import METHODS
+from coterie.methods import METHODS, make
 from coterie.methods.method import Cohort, Method
 from coterie.study import check, read
 from coterie.wire import Record
 
+COMPRESSED = ({"top_k": 0.05}, {"bits": 8})
 HEAD = """# What crosses the wire
 
 Made by `python -m coterie.wire_page > docs/wire.md`; a test fails when it is stale. `Up` is all that leaves a silo (its
@@ -34,8 +36,11 @@ def page() -> str:
     study, federation = prepare(check(read("digits"), ["fedavg"]), seed=0)
     parts = [HEAD.format(model=study.model["name"], d=federation.model.width, m=len(federation.members))]
     linear = check(read("digits") | {"model": {"name": "linear"}}, ["fedavg"])
-    for name, kind in METHODS.items():
-        method, ground = kind(), federation
+    methods: dict[str, Method] = {name: kind() for name, kind in METHODS.items()}
+    for how in COMPRESSED:
+        methods[f"fedavg, compress = {toml.value(how)}"] = make("fedavg", {"compress": how})
+    for name, method in methods.items():
+        ground = federation
         note = ""
         if method.refusal(federation.engine(method).roster, federation.model) is not None:
             _, ground = prepare(linear, seed=0)
@@ -69,7 +74,7 @@ def _section(name: str, method: Method, note: str, model: Model, down: Record, u
             about, tensors = f.metadata, record.tensors()
             size = sum(t.nbytes for key, t in tensors.items() if key == f.name or key.startswith(f"{f.name}."))
             shape = " × ".join(about.get("shape", ())) or "1"
-            doc = about.get("doc", "the optimiser's state")
+            doc = about.get("doc", "what the method itself keeps")
             by = about.get("seen_by") or seen
             lines.append(f"| {kind} | `{f.name}` | {shape} | {size:,} | {doc} | {by} |")
     return "\n".join([*lines, ""])

@@ -8,7 +8,7 @@ are cut apart, so that a field of large numbers does not crowd another out. Batc
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -60,6 +60,8 @@ class Compression:
 @dataclass(frozen=True)
 class WithCompression(Wrapper):
     """Any method whose silos send back what they were sent, changed, and nothing else."""
+
+    summary: ClassVar[str] = "of what a silo changed only the largest numbers leave, or each as a byte"
 
     method: Method
     options: Compression

@@ -23,7 +23,7 @@ KRUM = {"robust": {"rule": "krum", "rogue": 1}}
 SETTINGS: dict[str, dict[str, Any]] = {
     "fedavg": KRUM, "scaffold": KRUM, "fedem": KRUM, "fedamp": {}, "heurfedamp": {}, "fedacs": {"quantile": 0.7}, "apple": {},
 }  # fmt: skip
-RATES = {"apple": 2.0, "fedem": 0.3}  # as in the digits study: what is trained carries only its share of the gradient
+RATES = {"apple": 2.0, "fedem": 0.3}  # as in the digits study: a part of a mixture gets its share of the gradient
 ROUNDS = {"apple": 30}  # whose mixtures take longer to find; 15 for the others
 KINDS = {"nan": lambda: not_a_number, "1e30": lambda: huge, "shuffled": lambda: shuffled, "stale": stale}
 ROGUE = "silo-03"
