@@ -25,8 +25,9 @@ def peak_memory(engine: Simulator) -> int:
     everyone = Cohort(torch.arange(len(roster), device=device), 0, roster)
     server = method.open(roster, trial.model)
     for _ in range(2):  # the second meets what the first left
-        replies = trial.train(everyone, method.send(server, everyone))
-        server = method.receive(server, replies.cohort, replies.up)
+        down = method.send(server, everyone)
+        replies = trial.train(everyone, down)
+        server = method.receive(server, replies.cohort, method.unpacked(down, replies.up))
     trial.measure(everyone, method.send(server, everyone), trial.training.measure)
     trial.personal(everyone, method.send(server, everyone))
     engine.rows = trial.rows  # fewer, where memory did not hold so many

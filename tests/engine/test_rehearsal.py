@@ -21,7 +21,8 @@ def small() -> nn.Module:
 
 
 def test_a_rehearsal_changes_nothing() -> None:
-    for method in (make("scaffold", {}), make("fedem", {}), make("apple", {})):
+    compressed = make("fedavg", {"compress": {"bits": 8}})
+    for method in (make("scaffold", {}), make("fedem", {}), make("apple", {}), compressed):
         plain, rehearsed = (make_engine(small, make_silos((7, 14, 3)), method, "all", rounds=2) for _ in range(2))
         peak_memory(rehearsed)
         for name, tensor in plain.private().tensors().items():

@@ -21,7 +21,8 @@ from coterie.models import build
 TRAINING = Training(local_epochs=5, batch_size=32, lr=0.1, measure=("test",))
 KRUM = {"robust": {"rule": "krum", "rogue": 1}}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "fedavg": KRUM, "scaffold": KRUM, "fedem": KRUM, "fedamp": {}, "heurfedamp": {}, "fedacs": {"quantile": 0.7}, "apple": {},
+    "fedavg": KRUM, "scaffold": KRUM, "fedem": KRUM, "fedamp": {}, "heurfedamp": {},
+    "fedacs": {"quantile": 0.7}, "apple": {},
 }  # fmt: skip
 RATES = {"apple": 2.0, "fedem": 0.3}  # as in the digits study: a part of a mixture gets its share of the gradient
 ROUNDS = {"apple": 30}  # whose mixtures take longer to find; 15 for the others
