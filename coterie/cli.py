@@ -4,6 +4,7 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -37,6 +38,18 @@ def run(
         str | None, typer.Option("--data", help="which cell of a study that has several, e.g. fmnist")
     ] = None,
     scale: Annotated[str, typer.Option(help="full, or small: what a laptop does in minutes")] = "full",
+    silos: Annotated[
+        Path | None, typer.Option(help="your own data: a folder with one file (CSV, Parquet, npz) or folder per silo")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="with --silos: the column to predict")] = None,
+    task: Annotated[str | None, typer.Option(help="with --silos: auto, classification or regression")] = None,
+    drop: Annotated[str | None, typer.Option(help="with --silos: columns to leave out, e.g. id,name")] = None,
+    standardize: Annotated[
+        str | None, typer.Option(help="with --silos: numbers by the federation's statistics, or each silo by its own")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="auto, a model by name, or your own nn.Module as package.module:Class")
+    ] = None,
     unseen: Annotated[float | None, typer.Option(help="share of the silos that arrive only after training")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda")] = None,
     rows: Annotated[str | None, typer.Option(help="silos trained in one call: auto, all or a number")] = None,
@@ -48,35 +61,48 @@ def run(
 ) -> None:
     """Train and compare methods on a simulated federation.
 
-    STUDY is a built-in study or a .toml file; without one it is digits.
+    STUDY is a built-in study or a .toml file; without one it is digits, or with --silos FOLDER --label COLUMN your own
+    data: one file or folder for each silo.
     """
     from coterie import experiment
     from coterie import study as studies
-    from coterie.measure.table import summary_table
+    from coterie.measure.table import differences_table, summary_table
+    from coterie.models.code import is_code
+    from coterie.own_study import on_folder
     from coterie.progress import shown
     from coterie.run_folder import default_folder, stopped
 
-    console = Console()
+    console, code = Console(), model if is_code(model) else None
     if unfinished is not None:
-        if any(
-            each is not None for each in (study, methods, assignments, rounds, seeds, cell, unseen, device, rows, out)
-        ):
+        said = (study, methods, assignments, rounds, seeds, cell, unseen, device, rows, out)
+        own_data = (silos, label, task, drop, standardize, None if code else model)
+        if any(each is not None for each in said + own_data):
             raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --quiet")
         folder = unfinished
-        with promptly(stopped(folder)), shown(experiment.unfinished(folder), console, quiet) as watch:
-            finished = experiment.resume(folder, watch)
+        with promptly(stopped(folder)), shown(experiment.unfinished(folder, code), console, quiet) as watch:
+            finished = experiment.resume(folder, watch, code)
     else:
-        table = studies.override(studies.select(studies.read(study), cell, scale), assignments or [])
+        own = {"label": label, "task": task, "drop": _split(drop), "standardize": standardize}
+        read = None if silos is not None and study is None else studies.select(studies.read(study), cell, scale)
+        if silos is not None:
+            read = on_folder(read, silos, own)
+        elif any(value is not None for value in own.values()):
+            raise BadInput("--label, --task, --drop and --standardize go with --silos FOLDER, your own data")
+        table = studies.override(read or {}, assignments or [])
+        if model is not None:
+            table["model"] = {"name": model}
         given: dict[str, Any] = {"rounds": rounds, "unseen": unseen}
         table = _into(table, "train", given)
         table = _into(table, "engine", {"device": device, "rows": _rows(rows)})
         if seeds is not None:
             table["seeds"] = _numbers(seeds)
-        checked = studies.check(table, None if methods is None else _names(methods))
+        checked = studies.check(table, None if methods is None else _names(methods), code)
         folder = out if out is not None else default_folder(checked)
         with promptly(stopped(folder)), shown(checked, console, quiet) as watch:
             finished = experiment.run_into(checked, folder, shlex.join(["coterie", *sys.argv[1:]]), watch)
     if not quiet:
+        if finished.differences:
+            console.print(differences_table(finished.differences))
         console.print(summary_table(finished.summary["methods"], console.width))
         report = folder / "report.html"
         console.print(f"Results in [bold]{escape(str(folder))}[/]", highlight=False)
@@ -146,6 +172,10 @@ def _names(text: str) -> list[str]:
     return names
 
 
+def _split(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
 def _rows(text: str | None) -> int | str | None:
     try:
         return None if text is None else int(text)
@@ -172,6 +202,7 @@ def main() -> None:
                 raise BadInput(f"{word.encode(errors='replace').decode()}: not text in UTF-8; name it otherwise")
         stopped = app(sys.argv[1:] or ["--help"], standalone_mode=False) == STOPPED  # what Typer makes of Ctrl-C
     except BadInput as error:
+        _show_differences(getattr(error, "differences", ()))
         _fail(str(error))
     except Stopped as stop:
         _fail(str(stop), STOPPED)
@@ -197,6 +228,14 @@ def command() -> None:
             sys.stderr.flush()
             os._exit(STOPPED)
         raise
+
+
+def _show_differences(differences: Sequence[Any]) -> None:
+    """Where silos differ, as a table above the one line that says so."""
+    if differences:
+        from coterie.measure.table import differences_table
+
+        Console(stderr=True).print(differences_table(differences))
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:

@@ -5,8 +5,8 @@ import math
 import platform
 import time
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
@@ -19,7 +19,9 @@ import torch
 
 import coterie
 from coterie.data import catalog
-from coterie.data.silo import Silo
+from coterie.data.own.agree import Difference
+from coterie.data.own.ready import Own, ready
+from coterie.data.silo import Federated, Silo
 from coterie.durable import sync_all
 from coterie.engine.checkpoint import Checkpoint, traces_in
 from coterie.engine.rounds import Outcome, Progress
@@ -29,7 +31,8 @@ from coterie.federation import Federation
 from coterie.measure.beside import set_beside
 from coterie.measure.blocks import block_scores
 from coterie.measure.metrics import summarize
-from coterie.models import build
+from coterie.models import build, code
+from coterie.options import parse
 from coterie.report.page import render
 from coterie.run_folder import RESULTS, Begun, checkpoint_folder, claim, close, held, leaving, partial_results
 from coterie.study import Study, check
@@ -46,6 +49,7 @@ class Finished:
     summary: dict[str, Any]
     traces: dict[str, dict[str, np.ndarray]]  # of the first seed
     labels: pd.DataFrame
+    differences: Sequence[Difference] = ()  # between the tables of own silos
 
 
 def prepare(study: Study, seed: int, like: Federation | None = None) -> tuple[Study, Federation]:
@@ -53,21 +57,38 @@ def prepare(study: Study, seed: int, like: Federation | None = None) -> tuple[St
 
     `like` is that of another seed, whose model (and what was compiled for it) serves again.
     """
-    data = catalog.load(study.data["name"], study.data, seed)
+    data = read(study, seed)
     sample = data.silos[0].train
-    factory, model = build(study.model, sample.x.shape[1:], data.classes or math.prod(sample.y.shape[1:]))
+    shape, outputs = sample.x.shape[1:], data.classes or math.prod(sample.y.shape[1:])
+    samples = float(np.median([len(silo.train) for silo in data.silos]))
+    factory, model = (
+        build(study.model, shape, outputs, samples)
+        if study.code is None
+        else (code.factory(study.code, shape, outputs), study.model)
+    )
     machine = study.machine
+    # Errors are told in the unit of the label, which another seed's training rows may put otherwise.
+    again = like is not None and not any(schema.unit != like.model.unit for schema in data.schemas.values())
     federation = Federation(
         data.silos,
-        like.model if like is not None else factory,
+        like.model if like is not None and again else factory,
         data.classes,
         study.training,
         seed,
         machine.device,
         machine.rows,
         machine.precision,
+        data,
     )
     return replace(study, model=model), federation
+
+
+def read(study: Study, seed: int) -> Federated:
+    """The data of a study: as its `[data]` says, or as they were given in Python."""
+    if study.holdings is None:
+        return catalog.load(study.data["name"], study.data, seed)
+    options = {key: value for key, value in study.data.items() if key != "name"}
+    return ready(study.holdings, parse(Own, options, "[data]"), seed)
 
 
 def prepare_all(study: Study) -> tuple[Study, dict[int, Federation]]:
@@ -113,7 +134,10 @@ def run(study: Study, federations: Mapping[int, Federation], out: Path, watch: W
     for name, arrays in kept.items():
         if "collaboration" in arrays:
             summary["methods"][name] |= block_scores(arrays["collaboration"][-1], arrays["groups"])
-    return Finished(study, whole, summary, kept, label_counts(first.silos))
+    names = next(iter(first.schemas.values())).classes if first.schemas else ()
+    if first.schemas:
+        summary["data"] = {"note": first.note, "differences": [asdict(each) for each in first.differences]}
+    return Finished(study, whole, summary, kept, label_counts(first.silos, names), first.differences)
 
 
 def _one(
@@ -146,15 +170,15 @@ def run_into(study: Study, out: Path, command: str, watch: Watch) -> Finished:
         return _go_on(study, out, watch)
 
 
-def resume(out: Path, watch: Watch) -> Finished:
+def resume(out: Path, watch: Watch, code: str | None = None) -> Finished:
     """Go on with a run that was stopped or killed; it ends as if it had not been."""
     with held(out), leaving(out):
-        return _go_on(unfinished(out), out, watch)
+        return _go_on(unfinished(out, code), out, watch)
 
 
-def unfinished(out: Path) -> Study:
-    """The study whose run was stopped or killed."""
-    return check(tomllib.loads(Begun.read(out).study))
+def unfinished(out: Path, code: str | None = None) -> Study:
+    """The study whose run was stopped or killed; `code` is its model, where that was one's own."""
+    return check(tomllib.loads(Begun.read(out).study), code=code)
 
 
 def _go_on(study: Study, out: Path, watch: Watch) -> Finished:
@@ -197,13 +221,14 @@ def write(finished: Finished, out: Path, command: str) -> None:
         render(methods, finished.results, finished.traces, finished.labels, about, out / "report.html")
 
 
-def label_counts(silos: list[Silo]) -> pd.DataFrame:
-    """How many training samples of each label every silo has."""
+def label_counts(silos: list[Silo], names: Sequence[str] = ()) -> pd.DataFrame:
+    """How many training samples of each label every silo has, by the names of the labels where they have some."""
     parts = []
     for silo in silos:
         if silo.train.y.ndim == 1 and silo.train.y.dtype.kind in "iu":
             labels, counts = np.unique(silo.train.y, return_counts=True)
-            parts.append(pd.DataFrame({"silo": silo.name, "label": labels, "count": counts}))
+            shown = [names[label] for label in labels] if names else labels
+            parts.append(pd.DataFrame({"silo": silo.name, "label": shown, "count": counts}))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["silo", "label", "count"])
 
 

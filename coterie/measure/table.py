@@ -1,12 +1,14 @@
 """The summary of a study as a table: methods × measures, the best of each score marked."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
+
+from coterie.data.own.agree import Difference
 
 MARK = "*"  # so that the best shows without colour
 
@@ -113,6 +115,17 @@ def summary_table(summary: Mapping[str, Mapping[str, Any]], width: int = 100) ->
         table.add_row(
             Text(method), *(Text(c.text + MARK, "bold green") if c.best else Text(c.text + " ") for c in shown)
         )
+    return table
+
+
+def differences_table(differences: Sequence[Difference]) -> Table:
+    """How the tables of own silos differ, column by column."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
+    for heading in ("column", "silo", "what differs"):
+        table.add_column(heading, overflow="fold")
+    for each in sorted(differences, key=lambda each: not each.stops):
+        style = "bold red" if each.stops else ""
+        table.add_row(*(Text(text, style) for text in (each.column, each.silo, each.what)))
     return table
 
 
