@@ -231,7 +231,7 @@ def test_a_regression_that_diverges_leaves_a_summary_that_is_json(tmp_path):
         raise AssertionError(f"{word} is not JSON")
 
     summary = json.loads((tmp_path / "out" / "summary.json").read_text("utf-8"), parse_constant=refuse)
-    assert summary["methods"]["separate"]["last_loss"] is None
+    assert summary["methods"]["separate"]["last_rmse"] is None
     assert summary["methods"]["separate"]["best_round"] == 1
 
 
