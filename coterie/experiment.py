@@ -18,6 +18,7 @@ import pandas as pd
 import torch
 
 import coterie
+from coterie.assembly import Assembly
 from coterie.data import catalog
 from coterie.data.own.agree import Difference
 from coterie.data.own.ready import Own, ready
@@ -27,7 +28,6 @@ from coterie.engine.checkpoint import Checkpoint, traces_in
 from coterie.engine.rounds import Outcome, Progress
 from coterie.errors import BadInput, warn
 from coterie.export import save_models
-from coterie.federation import Federation
 from coterie.measure.beside import set_beside
 from coterie.measure.blocks import block_scores
 from coterie.measure.metrics import summarize
@@ -52,7 +52,7 @@ class Finished:
     differences: Sequence[Difference] = ()  # between the tables of own silos
 
 
-def prepare(study: Study, seed: int, like: Federation | None = None) -> tuple[Study, Federation]:
+def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Study, Assembly]:
     """The federation of one seed; everything a study can get wrong is found here, before any training.
 
     `like` is that of another seed, whose model (and what was compiled for it) serves again.
@@ -69,7 +69,7 @@ def prepare(study: Study, seed: int, like: Federation | None = None) -> tuple[St
     machine = study.machine
     # Errors are told in the unit of the label, which another seed's training rows may put otherwise.
     again = like is not None and not any(schema.unit != like.model.unit for schema in data.schemas.values())
-    federation = Federation(
+    federation = Assembly(
         data.silos,
         like.model if like is not None and again else factory,
         data.classes,
@@ -80,6 +80,7 @@ def prepare(study: Study, seed: int, like: Federation | None = None) -> tuple[St
         machine.precision,
         data,
     )
+    federation.table = model
     return replace(study, model=model), federation
 
 
@@ -91,9 +92,9 @@ def read(study: Study, seed: int) -> Federated:
     return ready(study.holdings, parse(Own, options, "[data]"), seed)
 
 
-def prepare_all(study: Study) -> tuple[Study, dict[int, Federation]]:
+def prepare_all(study: Study) -> tuple[Study, dict[int, Assembly]]:
     """The federations of all seeds, every method tried on them, and the study with what that chose written back."""
-    federations: dict[int, Federation] = {}
+    federations: dict[int, Assembly] = {}
     for seed in study.seeds:
         study, federations[seed] = prepare(study, seed, federations.get(study.seeds[0]))
     first = federations[study.seeds[0]]
@@ -109,7 +110,7 @@ def prepare_all(study: Study) -> tuple[Study, dict[int, Federation]]:
     return replace(study, machine=machine), federations
 
 
-def run(study: Study, federations: Mapping[int, Federation], out: Path, watch: Watch) -> Finished:
+def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Watch) -> Finished:
     """Every method on every seed, each from where the folder says that it was."""
     began = time.perf_counter()
     extras, kept = dict[str, list[dict[str, Any]]](), dict[str, dict[str, Any]]()
@@ -141,7 +142,7 @@ def run(study: Study, federations: Mapping[int, Federation], out: Path, watch: W
 
 
 def _one(
-    study: Study, name: str, federation: Federation, folder: Path, out: Path, told: Callable[[Progress], None]
+    study: Study, name: str, federation: Assembly, folder: Path, out: Path, told: Callable[[Progress], None]
 ) -> Outcome:
     """One method on one seed: its models in the folder of the run, what was measured in the checkpoint's journal."""
     checkpoint = Checkpoint(folder, name, federation.seed, study.machine.checkpoint_every)
@@ -154,10 +155,9 @@ def _one(
     except BadInput as error:
         raise BadInput(f"[methods.{name}] {error}") from None
     if federation.seed == study.seeds[0] and outcome.models is not None:
-        about = {"method": name, "study": study.name, "round": study.training.rounds, "seed": federation.seed}
-        silos = [silo.name for silo in federation.members]
-        save_models(out / "models" / name, federation.model.layout, outcome.models, silos, about)
-        sync_all(out / "models" / name)
+        models, silos = out / "models" / name, [silo.name for silo in federation.members]
+        save_models(models, federation.model, outcome.models, silos, about(study, name, federation), federation.schemas)
+        sync_all(models)
     checkpoint.end(outcome)
     return outcome
 
@@ -205,10 +205,24 @@ def _go_on(study: Study, out: Path, watch: Watch) -> Finished:
     return finished
 
 
+def about(study: Study, name: str, assembly: Assembly) -> dict[str, Any]:
+    """What a model's file says of it, beside its silo."""
+    sample = assembly.silos[0].train
+    return {
+        "method": name,
+        "study": study.name,
+        "round": study.training.rounds,
+        "seed": assembly.seed,
+        "model": assembly.table,
+        "shape": list(sample.x.shape[1:]),
+        "outputs": assembly.model.classes or math.prod(sample.y.shape[1:]),
+        "input": str(sample.x.dtype),
+    }
+
+
 def write(finished: Finished, out: Path, command: str) -> None:
     """The files of a finished study."""
-    text = finished.study.as_toml()
-    (out / "study.toml").write_text(text, "utf-8")
+    (out / "study.toml").write_text(finished.study.as_toml(), "utf-8")
     finished.results.to_parquet(out / RESULTS, index=False)
     summary = {"command": command, **finished.summary}
     (out / "summary.json").write_text(json.dumps(_finite(summary), indent=1, ensure_ascii=False) + "\n", "utf-8")
@@ -216,9 +230,13 @@ def write(finished: Finished, out: Path, command: str) -> None:
     for name, arrays in finished.traces.items():
         np.savez_compressed(out / "collaboration" / f"{name}.npz", **arrays)  # type: ignore[arg-type]
     if find_spec("plotly"):  # a training machine may lack it; the report can be made elsewhere from these files
-        about = {"name": finished.study.name, "command": command, "toml": text}
-        methods = finished.summary["methods"]
-        render(methods, finished.results, finished.traces, finished.labels, about, out / "report.html")
+        write_report(finished, out / "report.html", command)
+
+
+def write_report(finished: Finished, path: Path, command: str) -> None:
+    """The report of a finished study."""
+    told = {"name": finished.study.name, "command": command, "toml": finished.study.as_toml()}
+    render(finished.summary["methods"], finished.results, finished.traces, finished.labels, told, path)
 
 
 def label_counts(silos: list[Silo], names: Sequence[str] = ()) -> pd.DataFrame:

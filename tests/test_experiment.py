@@ -205,6 +205,11 @@ def test_each_seed_has_its_own_silos_and_models_are_of_the_first(tmp_path):
             "study": "small",
             "round": "2",
             "seed": "3",
+            "classes": "10",
+            "outputs": "10",
+            "shape": "[1, 8, 8]",
+            "input": "float32",
+            "model": '{"name": "mlp", "hidden": [16]}',
         }
 
 

@@ -49,6 +49,14 @@ def read_pictures(found: Sequence[Member], channels: int | None, path: Path) -> 
     return x[np.argsort(order)], rows
 
 
+def read_unlabelled(found: Sequence[Member], path: Path) -> tuple[list[str], Array]:
+    """The names of pictures and the pictures (n, H, W, C) of bytes, whatever they show."""
+    pictures = [member for member in found if member.name.suffix.lower() in SUFFIXES]
+    if not pictures:
+        raise BadInput(f"{path}: holds no pictures; check the path")
+    return [str(picture.name) for picture in pictures], _pixels(pictures, None, path)
+
+
 def _from_folders(pictures: dict[str, Member], path: Path) -> list[dict[str, str]]:
     """`…/train/CLASS/picture`: training pictures first, then by name."""
     order = sorted(pictures, key=lambda name: ("train" not in pictures[name].name.parts, name))

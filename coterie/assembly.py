@@ -1,8 +1,9 @@
-"""A federation: silos and a model, on which methods train."""
+"""Silos assembled in one process, and the model they train: what a study runs its methods on."""
 
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-class Federation:
+class Assembly:
     """Silos held in this process, and the model they train."""
 
     def __init__(
@@ -59,6 +60,7 @@ class Federation:
         self.schemas = {} if data is None else data.schemas
         self.differences = () if data is None else data.differences
         self.note = "" if data is None else data.note
+        self.table: dict[str, Any] = {}  # the `[model]` table of its model, where a study has one
         if isinstance(model, Model):
             self.model = model
         else:
