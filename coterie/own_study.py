@@ -9,7 +9,14 @@ OWN: dict[str, Any] = {
     "seeds": [0],
     "data": {"name": "own"},
     "model": {"name": "auto"},
-    "train": {"rounds": 30, "local_epochs": 2, "batch_size": 16, "lr": 0.05, "clip_gradient": 5.0},
+    "train": {
+        "rounds": 30,
+        "local_epochs": 2,
+        "batch_size": 16,
+        "lr": 0.05,
+        "clip_gradient": 5.0,
+        "whole_batches": True,
+    },
     "methods": {
         "separate": {},
         "fedavg": {},

@@ -43,7 +43,7 @@ def federation():
 
 @pytest.fixture(scope="module")
 def comparison(federation):
-    return federation.compare([co.Separate(), co.FedAMP(tau=0.75), co.FedEM(components=2)], rounds=3, batch_size=9)
+    return federation.compare([co.Separate(), co.FedAMP(tau=0.75), co.FedEM(components=2)], rounds=3)
 
 
 def test_a_method_trains_and_every_answer_is_pandas(comparison):
@@ -124,7 +124,7 @@ def test_a_folder_in_python_gives_what_the_command_gives(tmp_path, monkeypatch):
     "model", [None, "linear", {"name": "mlp", "hidden": [4]}, MyNet, MyNet(), lambda i, o: MyNet(i, o)]
 )
 def test_a_model_may_be_chosen_named_or_given(model):
-    result = co.Federation(silos(), model=model, rows="all").train("fedavg", rounds=1, batch_size=9, quiet=True)
+    result = co.Federation(silos(), model=model, rows="all").train("fedavg", rounds=1, quiet=True)
     assert result["north"].predict(hospital(1)).shape == (60, 4)
 
 
@@ -166,9 +166,9 @@ def test_mistakes_are_told_before_any_training(federation, comparison):
 
 
 def test_two_of_one_method_and_labels_of_ones_own(federation):
-    made = federation.compare([co.FedAvg(), co.FedAvg()], rounds=1, batch_size=9, quiet=True)
+    made = federation.compare([co.FedAvg(), co.FedAvg()], rounds=1, quiet=True)
     assert made.methods == ["fedavg", "fedavg-2"]
-    made = federation.compare({"mine": co.FedAvg()}, rounds=1, batch_size=9, quiet=True)
+    made = federation.compare({"mine": co.FedAvg()}, rounds=1, quiet=True)
     assert list(made.table().index) == ["mine"]
 
 

@@ -67,7 +67,6 @@ def test_a_model_of_ones_own_is_named_on_the_command_line(tmp_path, capfd):
         "    return nn.Sequential(*hidden, nn.Linear(8, outputs))\n"
     )
     words = ["run", "--silos", "hospitals", "--label", "outcome", "--drop", "patient,cost", *QUICK, "--quiet"]
-    words += ["--set", "train.batch_size=12"]
     assert call(*words, "--model", "mynet_by_path:net", "--out", "a") == 0
     assert study("a")["model"] == {"name": "mynet_by_path:net"}
     assert call("run", "a/study.toml", "--out", "b") == 2
