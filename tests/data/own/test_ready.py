@@ -72,6 +72,8 @@ def test_splits_are_keyed_by_seed_and_name_and_keep_the_classes():
         assert np.array_equal(a.train.x, b.train.x) and not np.array_equal(a.train.y, c.train.y)
     alone = ready(silos()[:2], Own(label="outcome", drop=DROP), 0)
     assert np.array_equal(alone.silos[0].test.y, first.silos[0].test.y)  # whoever else is there
+    twins = ready([from_frame(name, hospital(0), "outcome", DROP, name) for name in "ab"], Own(label="outcome"), 0)
+    assert not np.array_equal(twins.silos[0].train.x, twins.silos[1].train.x)
     for silo in first.silos:
         whole = np.bincount(np.concatenate([silo.train.y, silo.validation.y, silo.test.y]), minlength=3)
         assert np.abs(np.bincount(silo.test.y, minlength=3) - 0.2 * whole).max() <= 1
