@@ -11,6 +11,7 @@ from command import call
 from own_silos import NAMES, hospital, hospitals
 
 from coterie.data import catalog
+from coterie.run_folder import Begun
 
 QUICK = ("--methods", "separate,fedamp", "--rounds", 2)
 
@@ -78,6 +79,12 @@ def test_a_model_of_ones_own_is_named_on_the_command_line(tmp_path, capfd):
     assert call("run", "a/study.toml", "--model", "mynet_by_path:net", "--out", "b", "--quiet") == 0
     a, b = (pd.read_parquet(f"{x}/results.parquet") for x in "ab")
     pd.testing.assert_frame_equal(a, b)
+    (tmp_path / "stopped").mkdir()
+    Begun(Path("a/study.toml").read_text("utf-8"), "").write(tmp_path / "stopped")
+    assert call("run", "--resume", "stopped") == 2
+    assert "a study runs no code; give --model mynet_by_path:net" in capfd.readouterr().err
+    assert call("run", "--resume", "stopped", "--model", "mynet_by_path:net", "--quiet") == 0
+    pd.testing.assert_frame_equal(a, pd.read_parquet("stopped/results.parquet"))
 
 
 def test_silos_that_differ_are_told_in_a_table_above_one_line(tmp_path, capfd):
