@@ -9,7 +9,7 @@ setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[flower,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[flower,images,onnx,dev]'
 	touch $@
 
 demo: setup

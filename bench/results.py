@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from runs import Cell, differences, read
+from finished_runs import Cell, differences, read
 
 from coterie import study as studies
 from coterie.measure.significance import compare

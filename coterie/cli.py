@@ -4,6 +4,7 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie import data_commands
+from coterie import data_commands, model_commands
 from coterie.deploy_cli import add_to
 from coterie.errors import BadInput, Stopped
 from coterie.stopping import STOPPED, promptly
@@ -38,6 +39,18 @@ def run(
         str | None, typer.Option("--data", help="which cell of a study that has several, e.g. fmnist; or all")
     ] = None,
     scale: Annotated[str, typer.Option(help="full, or small: what a laptop does in minutes")] = "full",
+    silos: Annotated[
+        Path | None, typer.Option(help="your own data: a folder with one file (CSV, Parquet, npz) or folder per silo")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="with --silos: the column to predict")] = None,
+    task: Annotated[str | None, typer.Option(help="with --silos: auto, classification or regression")] = None,
+    drop: Annotated[str | None, typer.Option(help="with --silos: columns to leave out, e.g. id,name")] = None,
+    standardize: Annotated[
+        str | None, typer.Option(help="with --silos: numbers by the federation's statistics, or each silo by its own")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="auto, a model by name, or your own nn.Module as package.module:Class")
+    ] = None,
     unseen: Annotated[float | None, typer.Option(help="share of the silos that arrive only after training")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda")] = None,
     rows: Annotated[str | None, typer.Option(help="silos trained in one call: auto, all or a number")] = None,
@@ -49,12 +62,15 @@ def run(
 ) -> None:
     """Train and compare methods on a simulated federation.
 
-    STUDY is a built-in study or a .toml file; without one it is digits.
+    STUDY is a built-in study or a .toml file; without one it is digits, or with --silos FOLDER --label COLUMN your own
+    data: one file or folder for each silo.
     """
     from coterie import experiment
     from coterie import study as studies
     from coterie.measure.notes import notes
-    from coterie.measure.table import summary_table
+    from coterie.measure.table import differences_table, summary_table
+    from coterie.models.code import is_code
+    from coterie.own_study import on_folder
     from coterie.progress import shown
     from coterie.run_folder import default_folder, stopped
 
@@ -63,33 +79,46 @@ def run(
         for each in studies.cells(studies.read(study)):
             into = None if out is None else out / each
             try:
-                run(study, methods, assignments, rounds, seeds, each, scale, unseen, device, rows, into, quiet=quiet)
+                run(
+                    study, methods, assignments, rounds, seeds, each, scale, model=model, unseen=unseen,
+                    device=device, rows=rows, out=into, quiet=quiet,
+                )  # fmt: skip
             except BadInput as error:  # as when one of the data sets is not at hand
                 left_out[each] = error
         if left_out:
             raise BadInput("left out " + "; ".join(f"{each} ({error})" for each, error in left_out.items()))
         return
-    console = Console()
+    console, code = Console(), model if is_code(model) else None
     if unfinished is not None:
-        if any(
-            each is not None for each in (study, methods, assignments, rounds, seeds, cell, unseen, device, rows, out)
-        ):
+        said = (study, methods, assignments, rounds, seeds, cell, unseen, device, rows, out)
+        own_data = (silos, label, task, drop, standardize, None if code else model)
+        if any(each is not None for each in said + own_data):
             raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --quiet")
         folder = unfinished
-        with promptly(stopped(folder)), shown(experiment.unfinished(folder), console, quiet) as watch:
-            finished = experiment.resume(folder, watch)
+        with promptly(stopped(folder)), shown(experiment.unfinished(folder, code), console, quiet) as watch:
+            finished = experiment.resume(folder, watch, code)
     else:
-        table = studies.override(studies.select(studies.read(study), cell, scale), assignments or [])
+        own = {"label": label, "task": task, "drop": _split(drop), "standardize": standardize}
+        read = None if silos is not None and study is None else studies.select(studies.read(study), cell, scale)
+        if silos is not None:
+            read = on_folder(read, silos, own)
+        elif any(value is not None for value in own.values()):
+            raise BadInput("--label, --task, --drop and --standardize go with --silos FOLDER, your own data")
+        table = studies.override(read or {}, assignments or [])
+        if model is not None:
+            table["model"] = {"name": model}
         given: dict[str, Any] = {"rounds": rounds, "unseen": unseen}
         table = _into(table, "train", given)
         table = _into(table, "engine", {"device": device, "rows": _rows(rows)})
         if seeds is not None:
             table["seeds"] = _numbers(seeds)
-        checked = studies.check(table, None if methods is None else _names(methods))
+        checked = studies.check(table, None if methods is None else _names(methods), code)
         folder = out if out is not None else default_folder(checked)
         with promptly(stopped(folder)), shown(checked, console, quiet) as watch:
             finished = experiment.run_into(checked, folder, shlex.join(["coterie", *sys.argv[1:]]), watch)
     if not quiet:
+        if finished.differences:
+            console.print(differences_table(finished.differences))
         console.print(summary_table(finished.summary["methods"], console.width))
         for line in notes(finished.summary["methods"]):
             console.print(escape(line), highlight=False)
@@ -140,6 +169,7 @@ def list_studies(
 
 
 app.add_typer(data_commands.app, name="data")
+model_commands.add_to(app)
 
 
 def _into(table: dict[str, Any], key: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -158,6 +188,10 @@ def _names(text: str) -> list[str]:
     if not all(names):
         raise BadInput(f"--methods {text}: expected names, e.g. fedamp,separate")
     return names
+
+
+def _split(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _rows(text: str | None) -> int | str | None:
@@ -186,6 +220,7 @@ def main() -> None:
                 raise BadInput(f"{word.encode(errors='replace').decode()}: not text in UTF-8; name it otherwise")
         stopped = app(sys.argv[1:] or ["--help"], standalone_mode=False) == STOPPED  # what Typer makes of Ctrl-C
     except BadInput as error:
+        _show_differences(getattr(error, "differences", ()))
         _fail(str(error))
     except Stopped as stop:
         _fail(str(stop), STOPPED)
@@ -211,6 +246,14 @@ def command() -> None:
             sys.stderr.flush()
             os._exit(STOPPED)
         raise
+
+
+def _show_differences(differences: Sequence[Any]) -> None:
+    """Where silos differ, as a table above the one line that says so."""
+    if differences:
+        from coterie.measure.table import differences_table
+
+        Console(stderr=True).print(differences_table(differences))
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:

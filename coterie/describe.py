@@ -96,7 +96,7 @@ def data_table(console: Console) -> None:
     for name, entry in CATALOG.items():
         size = f"{entry.size:,}" if entry.size else "-"
         classes = str(entry.classes) if entry.classes is not None else "-"
-        here = "-" if name == "npz" else "yes" if name not in FORMS or places[name] else "no"
+        here = "-" if name in ("npz", "own") else "yes" if name not in FORMS or places[name] else "no"
         table.add_row(f"[bold]{name}[/]", entry.title, size, classes, entry.licence, here)
     console.print(table)
     console.print(f"\nFiles are kept in {escape(str(cache.root()))}", highlight=False, soft_wrap=True)

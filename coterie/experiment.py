@@ -5,8 +5,8 @@ import math
 import platform
 import time
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
@@ -18,19 +18,22 @@ import pandas as pd
 import torch
 
 import coterie
+from coterie.assembly import Assembly
 from coterie.data import catalog
-from coterie.data.silo import Silo
+from coterie.data.own.agree import Difference
+from coterie.data.own.ready import Own, ready
+from coterie.data.silo import Federated, Silo
 from coterie.durable import sync_all
 from coterie.engine.checkpoint import Checkpoint, traces_in
 from coterie.engine.rounds import Outcome, Progress
 from coterie.errors import BadInput, warn
 from coterie.export import save_models
-from coterie.federation import Federation
 from coterie.measure.beside import set_beside
 from coterie.measure.blocks import block_scores
 from coterie.measure.metrics import summarize
 from coterie.measure.spent import spent
-from coterie.models import build
+from coterie.models import build, code
+from coterie.options import parse
 from coterie.report.page import render
 from coterie.run_folder import RESULTS, Begun, checkpoint_folder, claim, close, held, leaving, partial_results
 from coterie.study import Study, check
@@ -47,33 +50,52 @@ class Finished:
     summary: dict[str, Any]
     traces: dict[str, dict[str, np.ndarray]]  # of the first seed
     labels: pd.DataFrame
+    differences: Sequence[Difference] = ()  # between the tables of own silos
 
 
-def prepare(study: Study, seed: int, like: Federation | None = None) -> tuple[Study, Federation]:
+def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Study, Assembly]:
     """The federation of one seed; everything a study can get wrong is found here, before any training.
 
     `like` is that of another seed, whose model (and what was compiled for it) serves again.
     """
-    data = catalog.load(study.data["name"], study.data, seed)
+    data = read(study, seed)
     sample = data.silos[0].train
-    factory, model = build(study.model, sample.x.shape[1:], data.classes or math.prod(sample.y.shape[1:]))
+    shape, outputs = sample.x.shape[1:], data.classes or math.prod(sample.y.shape[1:])
+    samples = float(np.median([len(silo.train) for silo in data.silos]))
+    factory, model = (
+        build(study.model, shape, outputs, samples)
+        if study.code is None
+        else (code.factory(study.code, shape, outputs), study.model)
+    )
     machine = study.machine
-    federation = Federation(
+    # Errors are told in the unit of the label, which another seed's training rows may put otherwise.
+    again = like is not None and not any(schema.unit != like.model.unit for schema in data.schemas.values())
+    federation = Assembly(
         data.silos,
-        like.model if like is not None else factory,
+        like.model if like is not None and again else factory,
         data.classes,
         study.training,
         seed,
         machine.device,
         machine.rows,
         machine.precision,
+        data,
     )
+    federation.table = model
     return replace(study, model=model), federation
 
 
-def prepare_all(study: Study) -> tuple[Study, dict[int, Federation]]:
+def read(study: Study, seed: int) -> Federated:
+    """The data of a study: as its `[data]` says, or as they were given in Python."""
+    if study.holdings is None:
+        return catalog.load(study.data["name"], study.data, seed)
+    options = {key: value for key, value in study.data.items() if key != "name"}
+    return ready(study.holdings, parse(Own, options, "[data]"), seed)
+
+
+def prepare_all(study: Study) -> tuple[Study, dict[int, Assembly]]:
     """The federations of all seeds, every method tried on them, and the study with what that chose written back."""
-    federations: dict[int, Federation] = {}
+    federations: dict[int, Assembly] = {}
     for seed in study.seeds:
         study, federations[seed] = prepare(study, seed, federations.get(study.seeds[0]))
     first = federations[study.seeds[0]]
@@ -89,7 +111,7 @@ def prepare_all(study: Study) -> tuple[Study, dict[int, Federation]]:
     return replace(study, machine=machine), federations
 
 
-def run(study: Study, federations: Mapping[int, Federation], out: Path, watch: Watch) -> Finished:
+def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Watch) -> Finished:
     """Every method on every seed, each from where the folder says that it was."""
     began = time.perf_counter()
     extras, kept = dict[str, list[dict[str, Any]]](), dict[str, dict[str, Any]]()
@@ -117,11 +139,14 @@ def run(study: Study, federations: Mapping[int, Federation], out: Path, watch: W
     members = {seed: [silo.name for silo in f.members] for seed, f in federations.items()}
     for name, method in study.methods.items():
         summary["methods"][name] |= spent(method, members, study.training_of(name))
-    return Finished(study, whole, summary, kept, label_counts(first.silos))
+    names = next(iter(first.schemas.values())).classes if first.schemas else ()
+    if first.schemas:
+        summary["data"] = {"note": first.note, "differences": [asdict(each) for each in first.differences]}
+    return Finished(study, whole, summary, kept, label_counts(first.silos, names), first.differences)
 
 
 def _one(
-    study: Study, name: str, federation: Federation, folder: Path, out: Path, told: Callable[[Progress], None]
+    study: Study, name: str, federation: Assembly, folder: Path, out: Path, told: Callable[[Progress], None]
 ) -> Outcome:
     """One method on one seed: its models in the folder of the run, what was measured in the checkpoint's journal."""
     checkpoint = Checkpoint(folder, name, federation.seed, study.machine.checkpoint_every)
@@ -134,10 +159,9 @@ def _one(
     except BadInput as error:
         raise BadInput(f"[methods.{name}] {error}") from None
     if federation.seed == study.seeds[0] and outcome.models is not None:
-        about = {"method": name, "study": study.name, "round": study.training.rounds, "seed": federation.seed}
-        silos = [silo.name for silo in federation.members]
-        save_models(out / "models" / name, federation.model.layout, outcome.models, silos, about)
-        sync_all(out / "models" / name)
+        models, silos = out / "models" / name, [silo.name for silo in federation.members]
+        save_models(models, federation.model, outcome.models, silos, about(study, name, federation), federation.schemas)
+        sync_all(models)
     checkpoint.end(outcome)
     return outcome
 
@@ -150,15 +174,15 @@ def run_into(study: Study, out: Path, command: str, watch: Watch) -> Finished:
         return _go_on(study, out, watch)
 
 
-def resume(out: Path, watch: Watch) -> Finished:
+def resume(out: Path, watch: Watch, code: str | None = None) -> Finished:
     """Go on with a run that was stopped or killed; it ends as if it had not been."""
     with held(out), leaving(out):
-        return _go_on(unfinished(out), out, watch)
+        return _go_on(unfinished(out, code), out, watch)
 
 
-def unfinished(out: Path) -> Study:
-    """The study whose run was stopped or killed."""
-    return check(tomllib.loads(Begun.read(out).study))
+def unfinished(out: Path, code: str | None = None) -> Study:
+    """The study whose run was stopped or killed; `code` is its model, where that was one's own."""
+    return check(tomllib.loads(Begun.read(out).study), code=code)
 
 
 def _go_on(study: Study, out: Path, watch: Watch) -> Finished:
@@ -185,10 +209,24 @@ def _go_on(study: Study, out: Path, watch: Watch) -> Finished:
     return finished
 
 
+def about(study: Study, name: str, assembly: Assembly) -> dict[str, Any]:
+    """What a model's file says of it, beside its silo."""
+    sample = assembly.silos[0].train
+    return {
+        "method": name,
+        "study": study.name,
+        "round": study.training.rounds,
+        "seed": assembly.seed,
+        "model": assembly.table,
+        "shape": list(sample.x.shape[1:]),
+        "outputs": assembly.model.classes or math.prod(sample.y.shape[1:]),
+        "input": str(sample.x.dtype),
+    }
+
+
 def write(finished: Finished, out: Path, command: str) -> None:
     """The files of a finished study."""
-    text = finished.study.as_toml()
-    (out / "study.toml").write_text(text, "utf-8")
+    (out / "study.toml").write_text(finished.study.as_toml(), "utf-8")
     finished.results.to_parquet(out / RESULTS, index=False)
     summary = {"command": command, **finished.summary}
     (out / "summary.json").write_text(json.dumps(_finite(summary), indent=1, ensure_ascii=False) + "\n", "utf-8")
@@ -196,18 +234,23 @@ def write(finished: Finished, out: Path, command: str) -> None:
     for name, arrays in finished.traces.items():
         np.savez_compressed(out / "collaboration" / f"{name}.npz", **arrays)  # type: ignore[arg-type]
     if find_spec("plotly"):  # a training machine may lack it; the report can be made elsewhere from these files
-        about = {"name": finished.study.name, "command": command, "toml": text}
-        methods = finished.summary["methods"]
-        render(methods, finished.results, finished.traces, finished.labels, about, out / "report.html")
+        write_report(finished, out / "report.html", command)
 
 
-def label_counts(silos: list[Silo]) -> pd.DataFrame:
-    """How many training samples of each label every silo has."""
+def write_report(finished: Finished, path: Path, command: str) -> None:
+    """The report of a finished study."""
+    told = {"name": finished.study.name, "command": command, "toml": finished.study.as_toml()}
+    render(finished.summary["methods"], finished.results, finished.traces, finished.labels, told, path)
+
+
+def label_counts(silos: list[Silo], names: Sequence[str] = ()) -> pd.DataFrame:
+    """How many training samples of each label every silo has, by the names of the labels where they have some."""
     parts = []
     for silo in silos:
         if silo.train.y.ndim == 1 and silo.train.y.dtype.kind in "iu":
             labels, counts = np.unique(silo.train.y, return_counts=True)
-            parts.append(pd.DataFrame({"silo": silo.name, "label": labels, "count": counts}))
+            shown = [names[label] for label in labels] if names else labels
+            parts.append(pd.DataFrame({"silo": silo.name, "label": shown, "count": counts}))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["silo", "label", "count"])
 
 

@@ -5,39 +5,58 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.codec import save_tensors
-from coterie.engine.rows import Layout
+from coterie.data.own.schema import Schema
+from coterie.engine.rows import Model
 from coterie.wire import Predictor
 
+MIXTURE = "mixture"  # the weights of a mixture, beside its components
 
-def model_tensors(layout: Layout, predictor: Predictor, row: int) -> dict[str, Tensor]:
-    """One silo's model by the names of its module; a mixture's components are numbered, beside their `mixture`."""
-    models = predictor.models[row].cpu()
+
+def modules(model: Model, predictor: Predictor, row: int) -> tuple[list[nn.Module], Tensor | None]:
+    """One silo's model as modules of their own: one, or the components of a mixture and their weights."""
+    models = predictor.models[row]
     if predictor.weights is None:
-        return {name: t.contiguous() for name, t in layout.named(models).items()}
+        return [model.module_of(models).cpu()], None
+    return [model.module_of(each).cpu() for each in models], predictor.weights[row].cpu()
+
+
+def model_tensors(model: Model, predictor: Predictor, row: int) -> dict[str, Tensor]:
+    """One silo's model by the names of its module; a mixture's components are numbered, beside their `mixture`."""
+    components, weights = modules(model, predictor, row)
+    # Cloned, because a file holds no memory twice: tied weights are in it under both names.
+    if weights is None:
+        return {name: t.contiguous().clone() for name, t in components[0].state_dict().items()}
     named = {
-        f"component{c}.{name}": t.contiguous()
-        for c, component in enumerate(models)
-        for name, t in layout.named(component).items()
+        f"component{c}.{name}": t.contiguous().clone()
+        for c, component in enumerate(components)
+        for name, t in component.state_dict().items()
     }
-    return named | {"mixture": predictor.weights[row].cpu().contiguous()}
+    return named | {MIXTURE: weights.contiguous().clone()}
 
 
 def save_models(
-    folder: Path, layout: Layout, predictor: Predictor, silos: Sequence[str], about: Mapping[str, Any]
+    folder: Path,
+    model: Model,
+    predictor: Predictor,
+    silos: Sequence[str],
+    about: Mapping[str, Any],
+    schemas: Mapping[str, Schema] | None = None,
 ) -> None:
-    """Every silo's model into a folder."""
+    """Every silo's model into a folder, with what it takes to use it: `about` all of them, and how rows are encoded."""
     folder.mkdir(parents=True, exist_ok=True)
     taken = set[str]()
     for row, silo in enumerate(silos):
         name = file_name(silo)
         name = name if name not in taken else f"{name}-{row}"  # "a b" and "a_b" are one name for a file
         taken.add(name)
-        metadata = {"silo": silo, **{key: v if isinstance(v, str) else json.dumps(v) for key, v in about.items()}}
-        tensors = model_tensors(layout, predictor, row)
-        save_tensors(tensors, folder / f"{name}.safetensors", metadata)
+        known = {"silo": silo, **about, "classes": model.classes}
+        if schemas:
+            known["schema"] = schemas[silo].as_table()
+        metadata = {key: value if isinstance(value, str) else json.dumps(value) for key, value in known.items()}
+        save_tensors(model_tensors(model, predictor, row), folder / f"{name}.safetensors", metadata)
 
 
 def file_name(silo: str) -> str:

@@ -26,7 +26,7 @@ def shown(study: Study, console: Console, quiet: bool) -> Iterator[Watch]:
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
+        disable=not (console.is_terminal or console.is_jupyter),
     )
     several = len(study.seeds) > 1
     total = study.training.rounds * len(study.methods) * len(study.seeds)

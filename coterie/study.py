@@ -9,11 +9,13 @@ from typing import Any, Literal
 
 from coterie import toml
 from coterie.data import catalog
+from coterie.data.own.gather import Holding
 from coterie.engine.training import Training
 from coterie.errors import BadInput, nearest
 from coterie.methods import make, written
 from coterie.methods.method import Method
-from coterie.models import build
+from coterie.models import AUTO, build
+from coterie.models.code import is_code, load_code
 from coterie.options import option, parse, resolved
 
 DEFAULT = "digits"
@@ -59,6 +61,9 @@ class Study:
     published_decile: dict[str, float] = field(default_factory=dict)  # and of the bottom decile of the silos
     published_cloud: dict[str, float] = field(default_factory=dict)  # and of the model the server keeps
     compared: str = COMPARED[0]  # the score of ours that `published` is set beside
+    # What no file can hold: silos given in Python, and a model given there or named on the command line.
+    holdings: Sequence[Holding] | None = None
+    code: Any = None
 
     def training_of(self, label: str) -> Training:
         """How a method trains: as all do, but for what its own `train` table says."""
@@ -161,8 +166,11 @@ def _another(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     return "name" in old and "name" in new and old["name"] != new["name"]
 
 
-def check(table: Mapping[str, Any], methods: Sequence[str] | None = None) -> Study:
-    """A table as a study; `methods` picks from its methods and may add registered ones with their defaults."""
+def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: str | None = None) -> Study:
+    """A table as a study; `methods` picks from its methods and may add registered ones with their defaults.
+
+    `code` is the model that the command line named by its import: a study file itself never runs code.
+    """
     for key in table:
         if key not in KEYS:
             raise BadInput(f"study: unknown key '{key}'; {nearest(str(key), KEYS)}")
@@ -194,7 +202,7 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None) -> Stu
         texts["about"],
         tuple(seeds),
         catalog.resolved(data.get("name", "digits"), data),
-        build(model, shape=(), outputs=0)[1],  # the table alone: nothing is built before the data are there
+        _model(model, code, AUTO if data.get("name") == "own" else "mlp"),
         training,
         parse(Machine, table.get("engine", {}), "[engine]"),
         {label: make(label, _without_train(options)) for label, options in chosen.items()},
@@ -211,7 +219,18 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None) -> Stu
         _published(table, "published_decile"),
         _published(table, "published_cloud"),
         _compared(table.get("compared", COMPARED[0])),
+        code=None if code is None else load_code(code),
     )
+
+
+def _model(table: Mapping[str, Any], code: str | None, default: str) -> dict[str, Any]:
+    """The `[model]` table with its defaults: nothing is built before the data are there."""
+    name = table.get("name", default)
+    if is_code(name):
+        if name != code:
+            raise BadInput(f"[model] name: a study runs no code; give --model {name} on the command line")
+        return {"name": name}
+    return build({"name": name, **table}, shape=(), outputs=0)[1]
 
 
 def _published(study: Mapping[str, Any], key: str) -> dict[str, float]:

@@ -8,9 +8,13 @@ Fields come from the types that the encoder accepts; bytes from one round of the
 import sys
 from dataclasses import fields
 
+import numpy as np
+import pandas as pd
 import torch
 
 from coterie import toml
+from coterie.data.own.label import Label
+from coterie.data.own.statistics import declare
 from coterie.engine.rows import Model
 from coterie.experiment import prepare
 from coterie.methods import METHODS, make
@@ -29,6 +33,15 @@ Where results are measured, it reports the loss and accuracy of its own model on
 Bytes are those of one silo in the second round of the embedded default (`{model}`, d = {d:,} columns, {m} silos,
 float32). A field without bytes is empty with the method's default options.
 """
+
+OWN_DATA = """## own tables (`coterie run --silos`)
+
+So that all silos encode their rows alike, each declares this of its training rows, once, before the first round. With
+`standardize = "silo"` the first three stay empty: each silo standardises by its own. Bytes are those of a table with
+one column of numbers, one of text with two levels, and two classes; they grow with columns and levels, not with rows.
+
+| type | field | shape | bytes | what it is | seen by |
+|---|---|---|---:|---|---|"""
 
 
 def page() -> str:
@@ -54,7 +67,16 @@ def page() -> str:
             up = engine.train(cohort, down).up
             server = method.receive(server, cohort, method.unpacked(down, up))
         parts.append(_section(name, method, note, ground.model, down.one(0), up.one(0), engine.private().one(0)))
+    parts.append(_own_data())
     return "\n".join(parts)
+
+
+def _own_data() -> str:
+    """What a silo declares of its own tables, with the bytes of a small one."""
+    table = pd.DataFrame({"age": [61.0, None, 48.5], "ward": ["er", "icu", None]})
+    label = Label("category", np.array(["ill", "well", "ill"], dtype=object))
+    told = declare(table, label, np.arange(3), "auto", shared=True, where="")
+    return "\n".join([OWN_DATA, *_rows("Up", told, "server"), ""])
 
 
 def _section(name: str, method: Method, note: str, model: Model, down: Record, up: Record, private: Record) -> str:
@@ -67,17 +89,23 @@ def _section(name: str, method: Method, note: str, model: Model, down: Record, u
     ]
     lines.append("|---|---|---|---:|---|---|")
     for kind, record, seen in (("Up", up, "server"), ("Down", down, "the silo"), ("Private", private, "nobody")):
-        listed = fields(record)  # type: ignore[arg-type]
-        if not listed:
-            lines.append(f"| {kind} | nothing | | 0 | | |")
-        for f in listed:
-            about, tensors = f.metadata, record.tensors()
-            size = sum(t.nbytes for key, t in tensors.items() if key == f.name or key.startswith(f"{f.name}."))
-            shape = " × ".join(about.get("shape", ())) or "1"
-            doc = about.get("doc", "what the method itself keeps")
-            by = about.get("seen_by") or seen
-            lines.append(f"| {kind} | `{f.name}` | {shape} | {size:,} | {doc} | {by} |")
+        lines += _rows(kind, record, seen)
     return "\n".join([*lines, ""])
+
+
+def _rows(kind: str, record: Record, seen: str) -> list[str]:
+    """A line for each field of a record."""
+    lines, listed = list[str](), fields(record)  # type: ignore[arg-type]
+    if not listed:
+        lines.append(f"| {kind} | nothing | | 0 | | |")
+    for f in listed:
+        about, tensors = f.metadata, record.tensors()
+        size = sum(t.nbytes for key, t in tensors.items() if key == f.name or key.startswith(f"{f.name}."))
+        shape = " × ".join(about.get("shape", ())) or "1"
+        doc = about.get("doc", "what the method itself keeps")
+        by = about.get("seen_by") or seen
+        lines.append(f"| {kind} | `{f.name}` | {shape} | {size:,} | {doc} | {by} |")
+    return lines
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def make_engine(
     probe: bool = True,
     **train: object,
 ) -> Simulator:
-    """A simulator of a few silos, whose model was probed with some samples as a Federation does it, or was not."""
+    """A simulator of a few silos, whose model was probed with some samples as an Assembly does it, or was not."""
     training = replace(TRAINING, **train)  # type: ignore[arg-type]
     model = Model(build, classes, dtype=dtype)
     silos = silos or make_silos()

@@ -15,7 +15,7 @@ import pytest
 from command import SMALL, call, same, small
 
 from coterie import run_folder
-from coterie.federation import Federation
+from coterie.assembly import Assembly
 from coterie.methods import METHODS
 
 RUN = ("run", "small.toml")
@@ -253,7 +253,7 @@ def test_a_study_that_is_printed_is_a_study_file(capfd, monkeypatch):
 
 
 def test_a_run_that_is_asked_to_end_ends_as_with_ctrl_c(capfd, monkeypatch):
-    monkeypatch.setattr(Federation, "train", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(Assembly, "train", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     before = contents()
     assert call(*RUN, "--out", "deep/out") == 130
     assert capfd.readouterr() == ("", "coterie: stopped\n")

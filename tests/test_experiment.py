@@ -205,6 +205,11 @@ def test_each_seed_has_its_own_silos_and_models_are_of_the_first(tmp_path):
             "study": "small",
             "round": "2",
             "seed": "3",
+            "classes": "10",
+            "outputs": "10",
+            "shape": "[1, 8, 8]",
+            "input": "float32",
+            "model": '{"name": "mlp", "hidden": [16]}',
         }
 
 
@@ -231,7 +236,7 @@ def test_a_regression_that_diverges_leaves_a_summary_that_is_json(tmp_path):
         raise AssertionError(f"{word} is not JSON")
 
     summary = json.loads((tmp_path / "out" / "summary.json").read_text("utf-8"), parse_constant=refuse)
-    assert summary["methods"]["separate"]["last_loss"] is None
+    assert summary["methods"]["separate"]["last_rmse"] is None
     assert summary["methods"]["separate"]["best_round"] == 1
 
 

@@ -30,7 +30,7 @@ def rows(model, *shape):
 
 def test_plain_pytorch_loads_a_model_with_its_statistics(model, tmp_path):
     models = rows(model, 2)
-    save_models(tmp_path / "deep" / "fedamp", model.layout, Predictor(models=models), SILOS, {"round": 3})
+    save_models(tmp_path / "deep" / "fedamp", model, Predictor(models=models), SILOS, {"round": 3})
     x = torch.randn(5, 1, 8, 8)
     for row, silo in enumerate(SILOS):
         tensors = safetensors.torch.load_file(tmp_path / "deep" / "fedamp" / f"{silo}.safetensors")
@@ -40,19 +40,38 @@ def test_plain_pytorch_loads_a_model_with_its_statistics(model, tmp_path):
 
 
 def test_a_file_says_what_it_is(model, tmp_path):
-    save_models(tmp_path, model.layout, Predictor(models=rows(model, 2)), SILOS, {"method": "fedamp", "round": 3})
+    save_models(tmp_path, model, Predictor(models=rows(model, 2)), SILOS, {"method": "fedamp", "round": 3})
     with safetensors.safe_open(tmp_path / "south.safetensors", "pt") as file:
-        assert file.metadata() == {"silo": "south", "method": "fedamp", "round": "3"}
+        assert file.metadata() == {"silo": "south", "method": "fedamp", "round": "3", "classes": "4"}
 
 
 def test_a_mixture_is_its_components_and_their_weights(model):
     models, weights = rows(model, 2, 3), torch.tensor([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
-    tensors = model_tensors(model.layout, Predictor(models=models, weights=weights), row=0)
-    names = network().state_dict().keys() - {"1.num_batches_tracked"}
+    tensors = model_tensors(model, Predictor(models=models, weights=weights), row=0)
+    names = network().state_dict().keys()
     assert tensors.keys() == {f"component{c}.{name}" for c in range(3) for name in names} | {"mixture"}
     assert torch.equal(tensors["mixture"], weights[0])
     for c in range(3):
         assert torch.equal(tensors[f"component{c}.3.bias"], model.layout.named(models[0, c])["3.bias"])
+
+
+def test_weights_that_two_layers_share_are_in_the_file_under_both_names(tmp_path):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.there, self.back = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+            self.back.weight = self.there.weight
+            self.register_buffer("steps", torch.tensor(7))  # a buffer that no row holds
+
+        def forward(self, x):
+            return self.back(self.there(x))
+
+    model = Model(Tied, classes=3)
+    save_models(tmp_path, model, Predictor(models=rows(model, 1)), ["a"], {})
+    plain = Tied()
+    plain.load_state_dict(safetensors.torch.load_file(tmp_path / "a.safetensors"))
+    x = torch.rand(2, 3)
+    assert torch.equal(plain(x), model.module_of(rows(model, 1)[0])(x))
 
 
 @given(st.text(max_size=300))
@@ -71,7 +90,7 @@ def test_a_name_keeps_what_it_can():
 
 def test_silos_whose_names_make_one_file_name_keep_their_models_apart(model, tmp_path):
     models = rows(model, 3)
-    save_models(tmp_path, model.layout, Predictor(models=models), ["a b", "a_b", "a/b"], {})
+    save_models(tmp_path, model, Predictor(models=models), ["a b", "a_b", "a/b"], {})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a_b-1.safetensors", "a_b-2.safetensors", "a_b.safetensors"]
     for path in tmp_path.iterdir():
         with safetensors.safe_open(path, "pt") as file:

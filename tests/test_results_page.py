@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import finished_runs
 import pytest
 import results
-import runs
 
 from coterie import toml
 from coterie.errors import BadInput
@@ -42,7 +42,7 @@ def run(folder: Path, methods: dict[str, Any], cell: str = "fmnist", **train: An
 
 
 def made(out: Path, *folders: Path) -> str:
-    ((name, cells),) = runs.read(folders).items()
+    ((name, cells),) = finished_runs.read(folders).items()
     return results.page(name, cells, out)
 
 
@@ -99,6 +99,6 @@ def test_figures_are_taken_along(tmp_path: Path) -> None:
 
 def test_what_is_no_run_or_given_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="not the folder of a finished run"):
-        runs.read([tmp_path])
+        finished_runs.read([tmp_path])
     with pytest.raises(BadInput, match="fedamp with seed 0 is in another folder as well"):
-        runs.read([run(tmp_path / each, {"fedamp": scores({0: 93.0})}) for each in ("a", "b")])
+        finished_runs.read([run(tmp_path / each, {"fedamp": scores({0: 93.0})}) for each in ("a", "b")])

@@ -76,7 +76,7 @@ def test_a_run_that_fails_goes_on_afterwards_and_ends_the_same(tmp_path, monkeyp
         assert str(raised.value).endswith(f"go on with: coterie run --resume '{out}'")
     assert len(partial_results(out)) == len(pd.read_parquet(tmp_path / "whole" / "results.parquet"))
     with monkeypatch.context() as patch:
-        patch.setattr(experiment.Federation, "train", fail)  # every method has ended: none is trained again
+        patch.setattr(experiment.Assembly, "train", fail)  # every method has ended: none is trained again
         experiment.resume(out, lambda *_: None)
     assert (out / "results.parquet").read_bytes() == (tmp_path / "whole" / "results.parquet").read_bytes()
     assert not (out / ".unfinished").exists() and not (out / ".checkpoints").exists()

@@ -1,12 +1,14 @@
 """The data sets Coterie knows, and how a study's `[data]` table becomes silos."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from coterie.data import sets
 from coterie.data.corrupt import Dirty, Subsample, dirtied, dirty_silos, subsampled
-from coterie.data.silo import Pool, Silo, check_finite, check_silos, deal
+from coterie.data.own.ready import Own
+from coterie.data.own.ready import load as load_own
+from coterie.data.silo import Federated, Pool, check_finite, check_silos, deal
 from coterie.data.splits import SPLITS, split
 from coterie.data.synthetic import Synthetic, generate
 from coterie.errors import BadInput, nearest
@@ -55,22 +57,11 @@ class Entry:
     licence: str
     source: str
     options: type[Any] = OnDisk
-    pool: Callable[[Any], Pool] | None = None  # from `options`; None: generated silo by silo
+    pool: Callable[[Any], Pool] | None = None  # from `options`; None: it comes silo by silo
     split: str = "iid"
     split_options: Mapping[str, Any] = field(default_factory=dict)
     owners: int | None = None  # how many wrote or spoke it, where that is known
-
-
-@dataclass(frozen=True)
-class Federated:
-    """A federation's data, ready to train on."""
-
-    silos: list[Silo]
-    classes: int  # 0 for regression
-    name: str
-    note: str
-    groups: list[int]  # of each silo
-    dirty: list[bool]  # whether some of a silo's training labels were replaced
+    silos: Callable[[Any, int], Federated] | None = None  # from `options` and the seed, where it does
 
 
 @dataclass(frozen=True)
@@ -81,7 +72,7 @@ class Plan:
     own: Any
     split: str | None
     split_options: Any
-    subsample: Subsample | None  # None: generated, so no more is made than is used
+    subsample: Subsample | None  # None: it comes silo by silo, and no more is made than is used
     dirty: Dirty
 
 
@@ -137,11 +128,16 @@ CATALOG: dict[str, Entry] = {
     ),
     "synthetic": Entry(
         "Mixture of linear components (Marfoq et al. 2021)", 2, (150,), None, "generated", "generated from the seed",
-        Synthetic,
+        Synthetic, silos=lambda o, seed: _generated(o, seed),
     ),
     "npz": Entry(
         "Your own arrays", None, (), None, "yours", "an .npz archive: x and y, or x_train … y_test",
         OnDisk, lambda o: sets.npz("npz", o.path),
+    ),
+    "own": Entry(
+        "Your own silos: tables, arrays or pictures", None, (), None, "yours",
+        "a folder with one file (CSV, Parquet, npz) or folder (pictures, tables) for each silo in `path`",
+        Own, silos=load_own,
     ),
 }  # fmt: skip
 
@@ -149,18 +145,11 @@ CATALOG: dict[str, Entry] = {
 def load(name: str, options: Mapping[str, Any], seed: int, where: str = "[data]") -> Federated:
     """The silos a `[data]` table describes."""
     plan = _plan(name, options, where)
-    rng = generator(seed, "split", plan.name)
-    if plan.subsample is None:
-        silos, _ = generate(plan.own, rng)
-        classes, note, groups = 2, "generated; every sample has its label", [0] * len(silos)
-    else:
-        pool = subsampled(_pool(plan, where), plan.subsample, seed)
-        result = split(pool, plan.split_options, rng)
-        silos, classes, note = deal(pool, result.shares), pool.classes, VALIDATION[result.validation_from]
-        groups = [share.group for share in result.shares]
-    check_silos(silos, classes)
-    silos = dirtied(silos, classes, plan.dirty, seed)
-    return Federated(silos, classes, plan.name, note, groups, dirty_silos(len(silos), plan.dirty.dirty, seed))
+    silos = CATALOG[plan.name].silos
+    made = _dealt(plan, seed, where) if silos is None else silos(plan.own, seed)
+    check_silos(made.silos, made.classes)
+    dirty = dirty_silos(len(made.silos), plan.dirty.dirty, seed)
+    return replace(made, silos=dirtied(made.silos, made.classes, plan.dirty, seed), dirty=dirty)
 
 
 def read(name: str, options: Mapping[str, Any], where: str = "[data]") -> Pool:
@@ -194,10 +183,25 @@ def describe_options(name: str, split_name: str | None = None) -> list[Option]:
     return describe(entry.options) + of_split + always
 
 
+def _dealt(plan: Plan, seed: int, where: str) -> Federated:
+    """A set shared out among silos."""
+    assert plan.subsample is not None  # every set that is dealt has one
+    pool = subsampled(_pool(plan, where), plan.subsample, seed)
+    result = split(pool, plan.split_options, generator(seed, "split", plan.name))
+    groups = [share.group for share in result.shares]
+    note = VALIDATION[result.validation_from]
+    return Federated(deal(pool, result.shares), pool.classes, plan.name, note, groups, [])
+
+
+def _generated(options: Synthetic, seed: int) -> Federated:
+    silos, _ = generate(options, generator(seed, "split", "synthetic"))
+    return Federated(silos, 2, "synthetic", "generated; every sample has its label", [0] * len(silos), [])
+
+
 def _pool(plan: Plan, where: str) -> Pool:
     entry = CATALOG[plan.name]
     if entry.pool is None:
-        raise BadInput(f"data set {plan.name}: it is generated silo by silo")
+        raise BadInput(f"data set {plan.name}: it comes silo by silo")
     pool = entry.pool(plan.own)
     if entry.shape and pool.x.shape[1:] != entry.shape:
         raise BadInput(f"{where} {plan.name}: samples are {pool.x.shape[1:]}, expected {entry.shape}; check `path`")
@@ -217,7 +221,7 @@ def _plan(name: str, options: Mapping[str, Any], where: str) -> Plan:
     dirty = parse(Dirty, _taken(table, Dirty), where)
     if entry.pool is None:
         if "split" in table:
-            raise BadInput(f"{where} split: {name} is generated silo by silo and takes no split; remove it")
+            raise BadInput(f"{where} split: {name} comes silo by silo and takes no split; remove it")
         return Plan(name, parse(entry.options, table, where), None, None, None, dirty)
 
     subsample = parse(Subsample, _taken(table, Subsample), where)

@@ -25,6 +25,17 @@ def read_images(found: Sequence[Member], channels: int | None, path: Path) -> di
     The label is in the column `label` of labels.csv, beside `file`, or else the name of a picture's folder. Names of
     classes are numbers, or are numbered in the order of the alphabet.
     """
+    x, rows = read_pictures(found, channels, path)
+    made = {"y": _numbered([row["label"] for row in rows])}
+    if all("coarse" in row for row in rows):
+        made["coarse"] = _numbered([row["coarse"] for row in rows])
+    if all("owner" in row for row in rows):
+        made["owner"] = np.array([row["owner"] for row in rows])
+    return {"x": x, **made}
+
+
+def read_pictures(found: Sequence[Member], channels: int | None, path: Path) -> tuple[Array, list[dict[str, str]]]:
+    """Pictures (n, H, W, C) of bytes, and of each what is known: its `file`, its `label` by name, maybe more."""
     pictures = {str(member.name): member for member in found if member.name.suffix.lower() in SUFFIXES}
     tables = [member for member in found if member.name.name == TABLE]
     if len(tables) > 1:
@@ -32,15 +43,18 @@ def read_images(found: Sequence[Member], channels: int | None, path: Path) -> di
     rows = _from_table(tables[0], pictures, path) if tables else _from_folders(pictures, path)
     if not rows:
         raise BadInput(f"{path}: {TABLE} lists no pictures; give it one line for each")
-    made = {"y": _numbered([row["label"] for row in rows])}
-    if all("coarse" in row for row in rows):
-        made["coarse"] = _numbered([row["coarse"] for row in rows])
-    if all("owner" in row for row in rows):
-        made["owner"] = np.array([row["owner"] for row in rows])
     place = {str(member.name): i for i, member in enumerate(found)}
     order = sorted(range(len(rows)), key=lambda i: place[rows[i]["file"]])  # as an archive has them: it unpacks once
     x = _pixels([pictures[rows[i]["file"]] for i in order], channels, path)
-    return {"x": x[np.argsort(order)], **made}
+    return x[np.argsort(order)], rows
+
+
+def read_unlabelled(found: Sequence[Member], path: Path) -> tuple[list[str], Array]:
+    """The names of pictures and the pictures (n, H, W, C) of bytes, whatever they show."""
+    pictures = [member for member in found if member.name.suffix.lower() in SUFFIXES]
+    if not pictures:
+        raise BadInput(f"{path}: holds no pictures; check the path")
+    return [str(picture.name) for picture in pictures], _pixels(pictures, None, path)
 
 
 def _from_folders(pictures: dict[str, Member], path: Path) -> list[dict[str, str]]:

@@ -1,13 +1,17 @@
 """What a silo holds, and what it is dealt from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import BadInput
+
+if TYPE_CHECKING:
+    from coterie.data.own.agree import Difference
+    from coterie.data.own.schema import Schema
 
 Array = NDArray[Any]
 Indices = NDArray[np.int64]
@@ -33,6 +37,20 @@ class Silo:
     validation: Part
     test: Part
     group: int = field(default=0, kw_only=True)  # the silos of one group were dealt alike
+
+
+@dataclass(frozen=True)
+class Federated:
+    """A federation's data, ready to train on."""
+
+    silos: list[Silo]
+    classes: int  # 0 for regression
+    name: str
+    note: str
+    groups: list[int]  # of each silo
+    dirty: list[bool]  # whether some of a silo's training labels were replaced
+    schemas: "Mapping[str, Schema]" = field(default_factory=dict)  # of own data: how each silo's rows were encoded
+    differences: "Sequence[Difference]" = ()  # of own data: how the silos' tables differ
 
 
 @dataclass(frozen=True)

@@ -106,16 +106,18 @@ class Model:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         precision: str = "float32",
+        unit: float = 1.0,
     ) -> None:
         """`build` makes the module (a class will do); `classes` is 0 for regression.
 
-        Rows are always `dtype`; `precision` is that of the arithmetic on them: float32, tf32 or bf16.
+        Rows are always `dtype`; `precision` is that of the arithmetic on them: float32, tf32 or bf16. `unit` is what a
+        target of 1 is in the unit that people measure in: targets are standardised, errors are told in theirs.
         """
         if isinstance(build, nn.Module):
             self._build, given = _rebuilder(build), copy.deepcopy(build)
         else:
             self._build, given = build, None
-        self.classes, self.device, self.dtype = classes, torch.device(device), dtype
+        self.classes, self.device, self.dtype, self.unit = classes, torch.device(device), dtype, unit
         self._given = given
         self.module = (given or self._build()).to(device=self.device, dtype=dtype)
         self.module.requires_grad_(False)

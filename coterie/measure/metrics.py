@@ -2,11 +2,12 @@
 
 A row of it is one `value` of a method, seed, round, silo, split and measure.
 
-A study without accuracy (regression) is scored by its test loss, lower better: the same keys with other names
-(`best_loss`, `last_loss`, `val_picked_loss`, `weighted_loss`, `bottom_decile_loss`), not scaled to percent.
+A study without accuracy (regression) is scored by its test rmse, or by its loss where there is none, lower better: the
+same keys with other names (`best_rmse`, `last_rmse`, `val_picked_rmse`, `weighted_rmse`, `bottom_decile_rmse`), not
+scaled to percent.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,18 @@ from coterie.errors import BadInput
 
 KEYS = ["method", "seed", "round", "silo", "split", "measure"]
 COSTS = ["bytes_up", "bytes_down", "train_seconds"]
+SCORES = ("accuracy", "rmse", "loss")  # a study is scored by the first of these that it measured
+
+
+def score_of(measured: Iterable[str]) -> str:
+    """Which measure a study is scored by."""
+    known = set(measured)
+    return next((measure for measure in SCORES if measure in known), "loss")
+
+
+def lower_better(measure: str) -> bool:
+    """Whether less of a measure is more."""
+    return measure.startswith(("loss", "rmse", "mae"))
 
 
 def summarize(
@@ -42,7 +55,7 @@ def by_round(runs: DataFrame, measure: str, split: str) -> DataFrame:
     """Rounds × silos of one method and seed; a round that measured fewer silos than another is left out."""
     # A mean over the easy silos alone would otherwise win.
     part = runs[(runs["measure"] == measure) & (runs["split"] == split)]
-    if measure.startswith("loss"):
+    if lower_better(measure):
         # A loss that is not a number is a model that diverged: the worst, never a silo to skip.
         part = part.assign(value=part["value"].fillna(np.inf))
     grid = part.pivot(index="round", columns="silo", values="value").sort_index()[part["silo"].unique()]
@@ -57,7 +70,7 @@ def _summarize_method(
     if extras and len(extras) != len(seeds):
         raise BadInput(f"{name}: {len(extras)} records of bytes and seconds for {len(seeds)} seeds")
     measured = set(runs.loc[(runs["split"] == "test") & runs["value"].notna(), "measure"])
-    measure = "accuracy" if "accuracy" in measured else "loss"
+    measure = score_of(measured)
     cloud, unseen = f"{measure}_cloud" in measured, f"{measure}_unseen" in measured
     costs = {extra.get("seed", seed): extra for seed, extra in zip(seeds, extras, strict=False)}
 
@@ -96,14 +109,14 @@ def _summarize_method(
 
 def _score(run: DataFrame, measure: str, sizes: Mapping[str, int], where: str) -> tuple[dict[str, Any], Series]:
     """The scalars of one seed, and every silo's score at the best round."""
-    lower_better = measure.startswith("loss")
+    less = lower_better(measure)
     test = _test(run, measure)
     if test.empty:
         raise BadInput(f"{where}: no test {measure} in the results")
     validation = _after_training(by_round(run, measure, "validation"))
     validation = validation[validation.index.isin(test.index)]
     means = test.mean(axis=1)
-    best = _best_round(means, lower_better)
+    best = _best_round(means, less)
     at_best = test.loc[best].dropna()
     unknown = [silo for silo in at_best.index if silo not in sizes]
     if unknown:
@@ -111,28 +124,28 @@ def _score(run: DataFrame, measure: str, sizes: Mapping[str, int], where: str) -
     weights = np.array([sizes[silo] for silo in at_best.index], dtype=float)
     if weights.sum() <= 0:
         raise BadInput(f"{where}: the test sizes sum to {weights.sum():g}")
-    picked = None if validation.empty else _best_round(validation.mean(axis=1), lower_better)
+    picked = None if validation.empty else _best_round(validation.mean(axis=1), less)
     scores = {
         "bmta": float(means[best]),
         "best_round": best,
         "last": float(means.iloc[-1]),
         "val_picked": None if picked is None else float(means[picked]),
         "weighted": float(np.average(at_best.to_numpy(dtype=float), weights=weights)),
-        "bottom_decile": _bottom_decile(at_best.to_numpy(dtype=float), lower_better),
+        "bottom_decile": _bottom_decile(at_best.to_numpy(dtype=float), less),
     }
     return {_key(key, measure): value for key, value in scores.items()}, at_best
 
 
 def _test(run: DataFrame, measure: str) -> DataFrame:
     """Rounds × silos on test data, accuracies in percent."""
-    return _after_training(by_round(run, measure, "test")) * (1 if measure.startswith("loss") else 100)
+    return _after_training(by_round(run, measure, "test")) * (1 if lower_better(measure) else 100)
 
 
-def _bottom_decile(scores: "np.ndarray[Any, Any]", lower_better: bool) -> float:
+def _bottom_decile(scores: "np.ndarray[Any, Any]", less: bool) -> float:
     """The 10th percentile over silos of how well they do (of a loss, the 90th)."""
     if not np.isfinite(scores).all():  # interpolating between infinities is not a number
         return float(np.quantile(scores, 0.9, method="higher"))
-    return float(np.quantile(scores, 0.9 if lower_better else 0.1))
+    return float(np.quantile(scores, 0.9 if less else 0.1))
 
 
 def _after_training(grid: DataFrame) -> DataFrame:
@@ -141,16 +154,18 @@ def _after_training(grid: DataFrame) -> DataFrame:
     return grid if trained.empty else trained
 
 
-def _best_round(means: Series, lower_better: bool) -> int:
+def _best_round(means: Series, less: bool) -> int:
     """The earliest of the best rounds; rounded, since equal means can differ in the last bit."""
     rounded = means.round(12)
-    return int(rounded.idxmin() if lower_better else rounded.idxmax())
+    return int(rounded.idxmin() if less else rounded.idxmax())
 
 
 def _key(key: str, measure: str) -> str:
-    if key == "best_round" or not measure.startswith("loss"):
+    """A score's key in the summary; of an error it ends in its name."""
+    error = measure.partition("_")[0]
+    if key == "best_round" or not lower_better(measure):
         return key
-    return "best_loss" if key == "bmta" else f"{key}_loss"
+    return f"best_{error}" if key == "bmta" else f"{key}_{error}"
 
 
 def _mean(values: list[Any]) -> float | None:

@@ -1,12 +1,14 @@
 """The summary of a study as a table: methods × measures, the best of each score marked."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
+
+from coterie.data.own.agree import Difference
 
 MARK = "*"  # so that the best shows without colour
 
@@ -26,21 +28,22 @@ ACCURACY = {
     "within_group": "within group",
     "within_group_least": "least",
 }
-LOSS = {
-    "best_loss": "best loss",
-    "best_loss_cloud": "cloud best",
+ERROR = {  # of regression, whose error is rmse or loss
+    "best_{}": "best {}",
+    "best_{}_cloud": "cloud best",
     "best_round": "best round",
-    "last_loss": "last loss",
-    "val_picked_loss": "val-picked",
-    "weighted_loss": "weighted",
-    "bottom_decile_loss": "bottom decile",
-    "unseen_loss": "unseen",
+    "last_{}": "last {}",
+    "val_picked_{}": "val-picked",
+    "weighted_{}": "weighted",
+    "bottom_decile_{}": "bottom decile",
+    "unseen_{}": "unseen",
 }
+ERRORS = ("rmse", "loss")
 COSTS = {"bytes_up": "MB up", "bytes_down": "MB down", "train_seconds": "seconds"}
 UNSCORED = {"best_round", "published", "difference", "published_cloud", "published_decile", *COSTS}
 WHERE_KNOWN = {
-    "published", "difference", "published_cloud", "published_decile", "bmta_cloud", "best_loss_cloud", "unseen",
-    "unseen_loss", "within_group", "within_group_least",
+    "published", "difference", "published_cloud", "published_decile", "bmta_cloud", "unseen", "within_group",
+    "within_group_least", *(key for error in ERRORS for key in (f"best_{error}_cloud", f"unseen_{error}")),
 }  # fmt: skip
 SPARE = ("weighted", "best round", "seconds", "MB down", "MB up")  # left out of a narrow terminal, in this order
 
@@ -53,16 +56,23 @@ class Cell:
     best: bool = False
 
 
-def scored_by_loss(summary: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether this is a study of regression."""
-    return any("best_loss" in scores for scores in summary.values())
+def error_of(summary: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The error that a study of regression is scored by; None: it is scored by accuracy."""
+    return next((e for e in ERRORS if any(f"best_{e}" in scores for scores in summary.values())), None)
+
+
+def is_error(key: str) -> bool:
+    """Whether a key of the summary is an error, of which less is more."""
+    return any(error in key.split("_") for error in ERRORS)
 
 
 def summary_cells(summary: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], dict[str, list[Cell]]]:
     """The headings and, per method in study order, the cells under them."""
+    error = error_of(summary)
+    scored = ACCURACY if error is None else {key.format(error): text.format(error) for key, text in ERROR.items()}
     columns = {
         key: heading
-        for key, heading in {**(LOSS if scored_by_loss(summary) else ACCURACY), **COSTS}.items()
+        for key, heading in {**scored, **COSTS}.items()
         if key not in WHERE_KNOWN or any(key in scores for scores in summary.values())
     }
     rows: dict[str, list[Cell]] = {method: [] for method in summary}
@@ -110,6 +120,17 @@ def summary_table(summary: Mapping[str, Mapping[str, Any]], width: int = 100) ->
     return table
 
 
+def differences_table(differences: Sequence[Difference]) -> Table:
+    """How the tables of own silos differ, column by column."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
+    for heading in ("column", "silo", "what differs"):
+        table.add_column(heading, overflow="fold")
+    for each in sorted(differences, key=lambda each: not each.stops):
+        style = "bold red" if each.stops else ""
+        table.add_row(*(Text(text, style) for text in (each.column, each.silo, each.what)))
+    return table
+
+
 def _broken(heading: str) -> str:
     """A heading over several lines."""
     return heading.replace(" ", "\n").replace("-", "-\n")
@@ -123,7 +144,7 @@ def _best(key: str, values: Mapping[str, Any]) -> str | None:
     scored = {method: value for method, value in values.items() if value is not None}
     if key in UNSCORED or len(scored) < 2:
         return None
-    return (min if "loss" in key else max)(scored, key=lambda method: float(scored[method]))
+    return (min if is_error(key) else max)(scored, key=lambda method: float(scored[method]))
 
 
 def _text(key: str, value: float | None) -> str:
@@ -134,4 +155,4 @@ def _text(key: str, value: float | None) -> str:
     if key in COSTS:
         amount = value if key == "train_seconds" else value / 1e6
         return f"{amount:.2g}" if amount < 1 else f"{amount:,.1f}" if amount < 1000 else f"{amount:,.0f}"
-    return f"{value:.4g}" if "loss" in key else f"{value:.2f}"
+    return f"{value:.4g}" if is_error(key) else f"{value:.2f}"

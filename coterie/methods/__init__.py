@@ -88,10 +88,19 @@ def make(label: str, table: Mapping[str, Any]) -> Method:
     return method
 
 
+def name_of(method: Method) -> str:
+    """A method's registered name, that of the method inside a wrapper, or where the code of an unregistered one is."""
+    for _, wrap in WRAPPERS.values():
+        if isinstance(method, wrap):
+            return name_of(method.method)
+    kind = type(method)
+    return next((name for name, known in METHODS.items() if known is kind), f"{kind.__module__}:{kind.__qualname__}")
+
+
 def written(label: str, method: Method) -> dict[str, Any]:
     """The table of a method with every default written back."""
     for key, (_, wrap) in WRAPPERS.items():
         if isinstance(method, wrap):
             return written(label, method.method) | {key: resolved(method.options)}
-    name = next(name for name, kind in METHODS.items() if kind is type(method))
+    name = name_of(method)
     return ({} if name == label else {"method": name}) | resolved(method)

@@ -27,14 +27,34 @@ MODELS: dict[str, tuple[type, Builder]] = {
 }
 
 
+AUTO = "auto"  # the model that suits the data
+ENOUGH = 60  # training samples of a silo, for a hidden layer
+
+
+def choose(shape: tuple[int, ...], samples: float) -> dict[str, Any]:
+    """The `[model]` table that suits samples of a shape, of which a silo has so many to train on."""
+    if len(shape) == 3 and min(shape[1:]) >= 8:
+        return {"name": "cnn", "channels": [16, 32], "hidden": 64}
+    return {"name": "mlp", "hidden": [32]} if samples >= ENOUGH else {"name": "linear"}
+
+
 def build(
-    table: Mapping[str, Any], shape: tuple[int, ...], outputs: int
+    table: Mapping[str, Any], shape: tuple[int, ...], outputs: int, samples: float = 0
 ) -> tuple[Callable[[], nn.Module], dict[str, Any]]:
-    """A function that makes the model of a `[model]` table, and the table with every default written back."""
+    """A function that makes the model of a `[model]` table, and the table with every default written back.
+
+    `auto` stays as it is where there are no data yet, and so no shape.
+    """
     options = dict(table)
     name = options.pop("name", "mlp")
+    if name == AUTO:
+        for key in options:
+            raise BadInput(f'[model] {key}: name = "auto" chooses all by itself; name the model, or remove it')
+        if shape:
+            return build(choose(shape, samples), shape, outputs)
+        return nn.Identity, {"name": AUTO}
     if name not in MODELS:
-        raise BadInput(f"[model] name: unknown model '{name}'; {nearest(str(name), MODELS)}")
+        raise BadInput(f"[model] name: unknown model '{name}'; {nearest(str(name), [*MODELS, AUTO])}")
     schema, builder = MODELS[name]
     made: Any = parse(schema, options, f"[model] ({name})")
     return lambda: builder(made, shape, outputs), {"name": name} | resolved(made)

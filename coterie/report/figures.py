@@ -9,8 +9,8 @@ import numpy as np
 from pandas import DataFrame
 
 from coterie.errors import BadInput
-from coterie.measure.metrics import by_round
-from coterie.measure.table import scored_by_loss
+from coterie.measure.metrics import by_round, lower_better, score_of
+from coterie.measure.table import error_of
 from coterie.report.theme import PALETTE, Ink
 
 Figure = Any  # plotly.graph_objects.Figure: plotly is imported only where a figure is drawn
@@ -39,11 +39,11 @@ def axis_labels(names: Iterable[object], longest: int = 28) -> list[str]:
 
 
 def accuracy_curves(results: DataFrame, inks: Mapping[str, Ink]) -> Figure:
-    """The mean over silos of the test accuracy by round (of the loss where there is no accuracy), one line a method."""
-    measure = "accuracy" if (results["measure"] == "accuracy").any() else "loss"
+    """The mean over silos of the test accuracy by round (of the error where there is none), one line a method."""
+    measure = score_of(results["measure"].unique())
     figure = blank(height=460, hovermode="x unified", legend=_legend_below())
     figure.update_xaxes(title_text="round")
-    figure.update_yaxes(title_text="test loss" if measure == "loss" else "test accuracy, %")
+    figure.update_yaxes(title_text=f"test {measure}" if lower_better(measure) else "test accuracy, %")
     drawn = results[(results["split"] == "test") & results["measure"].isin([measure, f"{measure}_cloud"])]
     runs = dict(list(drawn.groupby(["method", "measure"], observed=True)))
     for method, ink in inks.items():
@@ -57,7 +57,7 @@ def accuracy_curves(results: DataFrame, inks: Mapping[str, Ink]) -> Figure:
 def silo_distribution(summary: Mapping[str, Mapping[str, Any]], inks: Mapping[str, Ink]) -> Figure:
     """Every silo's score at the best round: a box and a dot per silo for each method."""
     go = plotly_objects()
-    regression = scored_by_loss(summary)
+    error = error_of(summary)
     figure = blank(height=110 + 58 * len(summary), showlegend=False)
     for (method, scores), shown in zip(summary.items(), axis_labels(summary), strict=True):
         figure.add_box(
@@ -72,10 +72,10 @@ def silo_distribution(summary: Mapping[str, Mapping[str, Any]], inks: Mapping[st
             marker=go.box.Marker(color=inks[method].colour, size=5, opacity=0.75),
             line=go.box.Line(color=inks[method].colour, width=1.5),
             fillcolor=inks[method].faded(0.15),
-            hovertemplate="%{text}: %{x:.4g}<extra></extra>" if regression else "%{text}: %{x:.2f}%<extra></extra>",
+            hovertemplate="%{text}: %{x:.4g}<extra></extra>" if error else "%{text}: %{x:.2f}%<extra></extra>",
             hoveron="points",
         )
-    figure.update_xaxes(title_text="test loss" if regression else "test accuracy, %")
+    figure.update_xaxes(title_text=f"test {error}" if error else "test accuracy, %")
     figure.update_yaxes(type="category", autorange="reversed")
     return figure
 
@@ -152,7 +152,7 @@ def blank(**layout: Any) -> Figure:
 def _add_curve(figure: Figure, runs: DataFrame, title: str, ink: Ink, cloud: bool = False) -> None:
     measure = str(runs["measure"].iloc[0])
     seeds = [by_round(run, measure, "test").mean(axis=1) for _, run in runs.groupby("seed")]
-    curves = DataFrame(seeds).T.sort_index() * (1 if measure.startswith("loss") else 100)
+    curves = DataFrame(seeds).T.sort_index() * (1 if lower_better(measure) else 100)
     # A diverged silo makes its round infinite, which Plotly leaves out of the line as a gap.
     mean = curves.mean(axis=1).replace(np.inf, np.nan)
     rounds = curves.index.to_numpy()
@@ -179,7 +179,7 @@ def _add_curve(figure: Figure, runs: DataFrame, title: str, ink: Ink, cloud: boo
         mode="lines" if len(rounds) > 30 else "lines+markers",
         line={"color": ink.colour, "width": 1.5 if cloud else 2.25, "dash": "dash" if cloud else ink.dash},
         marker={"size": 5},
-        hovertemplate="%{y:.4g}" if measure.startswith("loss") else "%{y:.2f}%",
+        hovertemplate="%{y:.4g}" if lower_better(measure) else "%{y:.2f}%",
     )
 
 

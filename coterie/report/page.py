@@ -9,6 +9,7 @@ from pandas import DataFrame
 
 from coterie import __version__
 from coterie.errors import BadInput
+from coterie.measure.table import error_of
 from coterie.report.figures import Array, plotly_objects
 from coterie.report.sections import SECTIONS, Report
 from coterie.report.theme import CSS, JS
@@ -39,7 +40,8 @@ def render(
 
 def in_words(report: Report) -> str:
     """The outcome in a paragraph: the best method and its lead over training alone."""
-    key, unit, better = ("best_loss", "", min) if report.regression else ("bmta", "%", max)
+    error = error_of(report.summary)
+    key, unit, better = (f"best_{error}", "", min) if error else ("bmta", "%", max)
     score = {method: float(scores[key]) for method, scores in report.summary.items() if key in scores}
 
     def say(value: float) -> str:
@@ -48,7 +50,7 @@ def in_words(report: Report) -> str:
     best = better(score, key=lambda method: score[method])
     scores = report.summary[best]
     silos, seeds = len(scores["per_silo"]), len(scores["per_seed"])
-    measure = "lowest mean test loss" if report.regression else "best mean test accuracy"
+    measure = f"lowest mean test {error}" if error else "best mean test accuracy"
     when = f"at round {scores['best_round']}" if seeds == 1 else f"(mean of {seeds} seeds)"
     words = f"{best} has the {measure} over {silos} silo{'s' * (silos != 1)}: {say(score[best])}{unit} {when}."
     if "separate" not in score or len(score) == 1:

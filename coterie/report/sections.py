@@ -8,7 +8,7 @@ from typing import Any
 from pandas import DataFrame
 
 from coterie.measure.notes import notes
-from coterie.measure.table import scored_by_loss, summary_cells
+from coterie.measure.table import error_of, summary_cells
 from coterie.report import figures
 from coterie.report.figures import Array, Figure
 from coterie.report.heat_map import collaboration
@@ -32,8 +32,8 @@ class Report:
 
     @property
     def regression(self) -> bool:
-        """Whether the study is scored by its loss."""
-        return scored_by_loss(self.summary)
+        """Whether the study is scored by an error."""
+        return error_of(self.summary) is not None
 
 
 def scores(report: Report) -> str:
@@ -46,7 +46,8 @@ def scores(report: Report) -> str:
         + "</tr>"
         for method, cells in rows.items()
     )
-    first = "best loss" if report.regression else "BMTA, the best over rounds of the mean test accuracy over silos,"
+    error = error_of(report.summary)
+    first = f"best {error}" if error else "BMTA, the best over rounds of the mean test accuracy over silos,"
     note = (
         f"{first} picks its round on test data; val-picked picks it on validation data. Weighted (by test size) and "
         "bottom decile (over silos) are at the best round. Round 0, before training, does not count."

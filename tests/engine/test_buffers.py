@@ -9,13 +9,13 @@ from plain import CLASSES, SIZES, TRAINING, as_row, batches, client, close, data
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from coterie.assembly import Assembly
 from coterie.conformance import CHECKS, Ground
 from coterie.engine.buffers import LocalBuffers, local_buffers
 from coterie.engine.rounds import run_rounds
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
 from coterie.errors import BadInput
-from coterie.federation import Federation
 from coterie.methods.fedamp import FedAMP
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedavg_local import FedAvgLocal
@@ -116,8 +116,8 @@ def test_fedamp_mixes_weights_while_each_silo_keeps_its_statistics(common: bool)
 
 
 def test_shared_statistics_are_averaged_and_local_ones_are_not() -> None:
-    def trained(buffers: str) -> Federation:
-        return Federation(make_silos(), normed, CLASSES, replace(TRAINING, buffers=buffers), device="cpu", rows="all")
+    def trained(buffers: str) -> Assembly:
+        return Assembly(make_silos(), normed, CLASSES, replace(TRAINING, buffers=buffers), device="cpu", rows="all")
 
     shared_ones, local = trained("shared"), trained("local")
     columns = slice(shared_ones.model.layout.trained, None)
@@ -165,7 +165,7 @@ def test_a_newcomer_takes_statistics_of_the_model_it_is_sent_on_its_own_data() -
 def test_a_run_with_newcomers_measures_everybody(method: Method) -> None:
     training = replace(TRAINING, buffers="local", unseen=0.4, participation=0.7)
     silos = make_silos((7, 10, 6, 14, 8))
-    outcome = Federation(silos, normed, CLASSES, training, device="cpu", rows="all").train(method)
+    outcome = Assembly(silos, normed, CLASSES, training, device="cpu", rows="all").train(method)
     assert set(outcome.results[-1]["measure"]) >= {"accuracy_unseen", "loss_unseen"}
     assert all(table["value"].map(lambda v: v < 20).all() for table in outcome.results)
 

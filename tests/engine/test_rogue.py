@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from rogue import Rogue, huge, not_a_number, shuffled, stale
 
+from coterie.assembly import Assembly
 from coterie.data import catalog
 from coterie.engine.rounds import Outcome, run_rounds
 from coterie.engine.training import Training
-from coterie.federation import Federation
 from coterie.methods import make
 from coterie.models import build
 
@@ -31,13 +31,13 @@ ROGUE = "silo-03"
 
 
 @cache
-def federation(label: str, without: bool) -> Federation:
+def federation(label: str, without: bool) -> Assembly:
     data = catalog.load("digits", {"silos": 10, "groups": 2, "sizes": [80], "test": 60, "dominant": 0.7}, 0)
     factory, _ = build({"name": "mlp"}, data.silos[0].train.x.shape[1:], data.classes)
     training = replace(TRAINING, rounds=ROUNDS.get(label, 15), lr=RATES.get(label, TRAINING.lr))
     silos = [silo for silo in data.silos if not (without and silo.name == ROGUE)]
     assert len(silos) == 10 - without
-    return Federation(silos, factory, data.classes, training, 0, "cpu", "all")
+    return Assembly(silos, factory, data.classes, training, 0, "cpu", "all")
 
 
 def others(outcome: Outcome) -> float:

@@ -217,19 +217,20 @@ def test_sample_weights_multiply_losses_before_the_mean_over_the_batch() -> None
         task.run(step, Watched(w=used), "train")
 
 
-def test_regression_is_the_mean_squared_error() -> None:
+def test_regression_is_the_mean_squared_error_told_in_the_labels_own_unit() -> None:
     silos = [Silo(s.name, *(Part(p.x, p.x[:, 0] + 1) for p in (s.train, s.validation, s.test))) for s in make_silos()]
 
     def build() -> nn.Module:
         return nn.Linear(5, 1)
 
     engine = make_engine(build, silos, classes=0)
+    engine.model.unit = 3.0  # a target of 1 is 3 of the label's own
     task = by_steps(engine)
     models = task.start(common=False)
     batch = task.first_batch()
     got = task.grad(models, batch)
     measured = task.measure(Predictor(models=models), "test")
-    assert measured.keys() == {"loss"}
+    assert measured.keys() == {"loss", "rmse", "mae", "r2"}
     for i, silo in enumerate(task.silos.tolist()):
         module = client(build, engine.model, models[i])
         x, y = data(silos[silo])
@@ -238,7 +239,18 @@ def test_regression_is_the_mean_squared_error() -> None:
         close(got.losses[i], expected)
         close(got.grads[i, :5], module.weight.grad[0])
         x, y = data(silos[silo], "test")
-        close(measured["loss"][i], ((module(x)[:, 0] - y) ** 2).mean())
+        told = module(x)[:, 0].detach()
+        close(measured["loss"][i], ((told - y) ** 2).mean())
+        close(measured["rmse"][i], 3 * ((told - y) ** 2).mean().sqrt())
+        close(measured["mae"][i], 3 * (told - y).abs().mean())
+        close(measured["r2"][i], 1 - ((told - y) ** 2).sum() / ((y - y.mean()) ** 2).sum())
+
+
+def test_targets_that_are_all_alike_have_no_r2() -> None:
+    silos = [Silo(s.name, *(Part(p.x, 0 * p.x[:, 0]) for p in (s.train, s.validation, s.test))) for s in make_silos()]
+    task = by_steps(make_engine(lambda: nn.Linear(5, 1), silos, classes=0))
+    measured = task.measure(Predictor(models=task.start()), "test")
+    assert measured["r2"].isnan().all() and measured["rmse"].isfinite().all()
 
 
 def test_losses_are_each_samples_own_and_zero_beyond_a_silos_last() -> None:

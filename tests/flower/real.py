@@ -15,12 +15,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from coterie.assembly import Assembly
 from coterie.data import catalog
 from coterie.data.silo import Silo
 from coterie.engine.flower.home import free_port
 from coterie.engine.flower.own import own_silo, save_silo
 from coterie.engine.training import Training
-from coterie.federation import Federation
 from coterie.methods import make
 from coterie.models import build
 
@@ -155,7 +155,7 @@ def simulated(fed: Real, methods: list[str], **train: object) -> pd.Series:
     factory, _ = build(MODEL, silos[0].train.x.shape[1:], 10)
     parts = []
     for name in methods:
-        outcome = Federation(silos, factory, 10, Training(**(TRAIN | train)), 1, "cpu", 1).train(make(name, {}))
+        outcome = Assembly(silos, factory, 10, Training(**(TRAIN | train)), 1, "cpu", 1).train(make(name, {}))
         parts.append(pd.concat(outcome.results).assign(method=name))
     return by_silo(pd.concat(parts))
 

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 from loop import NAMES, Loop, settle, silos
 
+from coterie.assembly import Assembly
 from coterie.engine.exchange import Failure
 from coterie.engine.flower.drive import Federated, Patience, study_of
 from coterie.engine.flower.messages import Answer, Request
 from coterie.errors import BadInput
-from coterie.federation import Federation
 from coterie.models import build
 
 QUICK = Patience(gather=0, reply=1, silence=0, pause=0)
@@ -60,7 +60,7 @@ def test_a_study_between_silos_ends_as_its_simulation_does(tmp_path: Path) -> No
     for name, method in study.methods.items():
         factory, _ = build(study.model, (5,), 3)
         members = sorted(silos(), key=lambda silo: silo.name)
-        outcome = Federation(members, factory, 3, study.training, 1, "cpu", 1).train(method)
+        outcome = Assembly(members, factory, 3, study.training, 1, "cpu", 1).train(method)
         parts.append(pd.concat(outcome.results).assign(method=name))
     pd.testing.assert_series_equal(by_silo(finished.results), by_silo(pd.concat(parts)), atol=1e-4, rtol=0)
     for file in ("summary.json", "report.html", "results.parquet", "study.toml"):

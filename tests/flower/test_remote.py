@@ -20,6 +20,7 @@ from coterie.engine.rounds import Outcome, run_rounds
 from coterie.engine.simulate import Simulator
 from coterie.errors import BadInput
 from coterie.methods import METHODS
+from coterie.model_file import load_model
 
 EVERY = sorted(METHODS)
 
@@ -106,7 +107,8 @@ def test_personal_models_end_on_the_silos_own_disks(tmp_path: Path) -> None:
     outcome = deployed(tmp_path, "fedamp", loop=loop)
     assert outcome.models is None
     for name in NAMES:
-        assert (tmp_path / name / "models" / "run" / f"{name}.safetensors").exists()
+        kept = load_model(tmp_path / name / "models" / "run" / f"{name}.safetensors")
+        assert kept.silo == name and len(kept.predict(np.zeros((2, 5), np.float32))) == 2
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedamp", "apple", "fedem", "scaffold"])

@@ -147,6 +147,12 @@ def test_late_silos_differ_from_seed_to_seed():
     assert scores["per_silo_unseen"] == pytest.approx({"c": 90.0, "d": 70.0})
 
 
+def test_regression_with_an_rmse_is_scored_by_it_and_less_is_better():
+    parts = [table(TEST, measure="loss"), table({1: {"a": 3.0, "b": 5.0}, 2: {"a": 1.0, "b": 2.0}}, measure="rmse")]
+    scores = summarize(pd.concat(parts), SIZES, {})["amp"]
+    assert (scores["best_rmse"], scores["best_round"]) == (pytest.approx(1.5), 2) and "best_loss" not in scores
+
+
 def test_late_silos_of_a_regression_have_their_loss():
     parts = [table(TEST, measure="loss"), table({3: {"c": 2.0, "d": 4.0}}, measure="loss_unseen")]
     scores = summarize(pd.concat(parts), SIZES, {})["amp"]

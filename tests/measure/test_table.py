@@ -2,6 +2,7 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
 from coterie.measure.table import summary_cells, summary_table
@@ -55,10 +56,11 @@ def test_small_costs_do_not_vanish():
     assert (costs["MB up"].text, costs["MB down"].text) == ("0.0012", "0")
 
 
-def test_regression_marks_the_lowest_loss():
-    low = {"best_loss": 0.125, "best_round": 3, "last_loss": 0.5, "weighted_loss": 1.0, "bottom_decile_loss": 2.0}
-    headings, rows = summary_cells({"a": low, "b": {**low, "best_loss": 0.25}})
-    assert headings[0] == "best loss"
+@pytest.mark.parametrize("error", ["loss", "rmse"])
+def test_regression_marks_the_lowest_error(error):
+    low = {"best_round": 3, f"last_{error}": 0.5, f"weighted_{error}": 1.0, f"bottom_decile_{error}": 2.0}
+    headings, rows = summary_cells({"a": {**low, f"best_{error}": 0.125}, "b": {**low, f"best_{error}": 0.25}})
+    assert headings[0] == f"best {error}"
     assert (rows["a"][0].text, rows["a"][0].best, rows["b"][0].best) == ("0.125", True, False)
 
 

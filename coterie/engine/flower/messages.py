@@ -41,6 +41,12 @@ class Measured(Up):
     accuracy: Tensor | None = rows("accuracy", "splits", seen_by="server", default=None)
     loss_cloud: Tensor | None = rows("mean loss of its cloud model", "splits", seen_by="server", default=None)
     accuracy_cloud: Tensor | None = rows("accuracy of its cloud model", "splits", seen_by="server", default=None)
+    rmse: Tensor | None = rows("root mean squared error", "splits", seen_by="server", default=None)
+    mae: Tensor | None = rows("mean absolute error", "splits", seen_by="server", default=None)
+    r2: Tensor | None = rows("share of the targets' variance explained", "splits", seen_by="server", default=None)
+    rmse_cloud: Tensor | None = rows("rmse of its cloud model", "splits", seen_by="server", default=None)
+    mae_cloud: Tensor | None = rows("mae of its cloud model", "splits", seen_by="server", default=None)
+    r2_cloud: Tensor | None = rows("r2 of its cloud model", "splits", seen_by="server", default=None)
 
 
 class Done(Up):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import coterie
+from coterie.assembly import pick_device
 from coterie.codec import decode, encode_up
 from coterie.engine.flower.home import EVENTS
 from coterie.engine.flower.ledger import Ledger
@@ -25,7 +26,6 @@ from coterie.engine.store import Store
 from coterie.engine.task import Task
 from coterie.errors import BadInput
 from coterie.export import save_models
-from coterie.federation import pick_device
 from coterie.methods.method import Method, Model, Roster
 from coterie.wire import Up
 
@@ -118,7 +118,7 @@ class SiloSide:
         about = {"method": job.method, "study": job.study, "round": request.received + 1, "seed": job.seed}
         about |= {"run": request.run, "model": dict(job.model), "shape": list(job.shape), "outputs": job.outputs}
         folder = self.folder / "models" / vault.folder.name
-        save_models(folder, model.layout, method.personal(task, down, private), [self.name], about)
+        save_models(folder, model, method.personal(task, down, private), [self.name], about)
         return Done(), Done
 
     def _secret(self) -> str:

@@ -10,10 +10,10 @@ from plain import CLASSES, NAMES, TRAINING, batches, by_steps, client, data, mak
 from torch import nn
 from torch.nn import functional as F
 
+from coterie.assembly import Assembly, pick_device
 from coterie.data.silo import Part, Silo
 from coterie.engine.rounds import run_rounds
 from coterie.errors import BadInput
-from coterie.federation import Federation, pick_device
 from coterie.methods.fedamp import FedAMP
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.separate import Separate
@@ -29,10 +29,10 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES))
 
 
-def federation(build: object = mlp, sizes: tuple[int, ...] = SIZES, **options: object) -> Federation:
+def federation(build: object = mlp, sizes: tuple[int, ...] = SIZES, **options: object) -> Assembly:
     own = {name: options.pop(name) for name in ("seed", "rows") if name in options}
     training = replace(TRAINING, **options)  # type: ignore[arg-type]
-    return Federation(make_silos(sizes), build, CLASSES, training, device="cpu", **own)  # type: ignore[arg-type]
+    return Assembly(make_silos(sizes), build, CLASSES, training, device="cpu", **own)  # type: ignore[arg-type]
 
 
 def test_training_is_the_simulators() -> None:
@@ -60,7 +60,7 @@ def test_a_share_of_the_silos_is_held_out(share: float, guests: int) -> None:
 
 def test_who_is_held_out_goes_by_seed_and_name() -> None:
     def away(seed: int, silos: list[Silo]) -> set[str]:
-        made = Federation(silos, mlp, CLASSES, replace(TRAINING, unseen=0.4), seed, "cpu", "all")
+        made = Assembly(silos, mlp, CLASSES, replace(TRAINING, unseen=0.4), seed, "cpu", "all")
         return {silo.name for silo in made.guests}
 
     silos = make_silos(SIZES)
@@ -71,7 +71,7 @@ def test_who_is_held_out_goes_by_seed_and_name() -> None:
 def test_silos_held_out_are_reported_apart_and_train_nobody() -> None:
     held = federation(unseen=0.4)
     outcome = held.train(FedAvg())
-    members = Federation(held.members, mlp, CLASSES, TRAINING, device="cpu", rows="all").train(FedAvg())
+    members = Assembly(held.members, mlp, CLASSES, TRAINING, device="cpu", rows="all").train(FedAvg())
     torch.testing.assert_close(outcome.server.w, members.server.w)
     *rounds, late = outcome.results
     for table in rounds:
@@ -111,9 +111,9 @@ def test_holding_out_everybody_is_refused() -> None:
 def test_silos_need_names_of_their_own() -> None:
     silos = make_silos()
     with pytest.raises(BadInput, match="two silos are called 'north'"):
-        Federation([*silos, replace(silos[1], name="north")], mlp, CLASSES, TRAINING, device="cpu")
+        Assembly([*silos, replace(silos[1], name="north")], mlp, CLASSES, TRAINING, device="cpu")
     with pytest.raises(BadInput, match="at least one silo"):
-        Federation([], mlp, CLASSES, TRAINING, device="cpu")
+        Assembly([], mlp, CLASSES, TRAINING, device="cpu")
 
 
 def test_a_model_that_does_not_fit_is_refused_before_training() -> None:
@@ -137,7 +137,7 @@ def test_a_batch_of_one_is_refused_only_where_batchnorm_cannot_take_it() -> None
     def images() -> nn.Module:
         return nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, CLASSES))
 
-    Federation(make_silos((5, 8), (1, 2, 2)), images, CLASSES, TRAINING, device="cpu").train(FedAvg())
+    Assembly(make_silos((5, 8), (1, 2, 2)), images, CLASSES, TRAINING, device="cpu").train(FedAvg())
 
 
 def test_tokens_and_regression_need_no_special_care() -> None:
@@ -150,17 +150,18 @@ def test_tokens_and_regression_need_no_special_care() -> None:
             out: torch.Tensor = self.out(self.embed(x)).transpose(1, 2)
             return out
 
-    text = Federation(make_silos(shape=(6,), tokens=9), Tagger, CLASSES, TRAINING, device="cpu")
+    text = Assembly(make_silos(shape=(6,), tokens=9), Tagger, CLASSES, TRAINING, device="cpu")
     assert set(text.train(FedAvg()).results[-1]["measure"]) == {"accuracy", "loss"}
 
     def part(p: Part) -> Part:
         return Part(p.x, (p.x[:, 0] * 2 + 1).astype(np.float32))
 
     numbers = [Silo(s.name, part(s.train), part(s.validation), part(s.test)) for s in make_silos()]
-    values = Federation(numbers, lambda: nn.Linear(5, 1), 0, replace(TRAINING, rounds=20), device="cpu")
+    values = Assembly(numbers, lambda: nn.Linear(5, 1), 0, replace(TRAINING, rounds=20), device="cpu")
     outcome = values.train(FedAvg())
-    assert set(outcome.results[-1]["measure"]) == {"loss"}
-    assert outcome.results[-1]["value"].mean() < 0.05 * outcome.results[0]["value"].mean()
+    assert set(outcome.results[-1]["measure"]) == {"loss", "rmse", "mae", "r2"}
+    losses = [table.loc[table["measure"] == "loss", "value"].mean() for table in outcome.results]
+    assert losses[-1] < 0.05 * losses[0]
 
 
 def test_devices_by_name() -> None:

@@ -1,14 +1,15 @@
-"""A federation: silos and a model, on which methods train."""
+"""Silos assembled in one process, and the model they train: what a study runs its methods on."""
 
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coterie.data.silo import Silo, check_silos
+from coterie.data.silo import Federated, Silo, check_silos
 from coterie.engine.buffers import local_buffers
 from coterie.engine.rounds import Keeper, Outcome, Progress, run_rounds
 from coterie.engine.rows import Model
@@ -32,7 +33,7 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-class Federation:
+class Assembly:
     """Silos held in this process, and the model they train."""
 
     def __init__(
@@ -45,7 +46,9 @@ class Federation:
         device: str = "auto",
         rows: int | str = "auto",
         precision: str = "float32",
+        data: Federated | None = None,
     ) -> None:
+        """`data` is where the silos come from, for what is known of them beside their samples."""
         if not silos:
             raise BadInput("a federation needs at least one silo")
         names = [silo.name for silo in silos]
@@ -54,10 +57,15 @@ class Federation:
             raise BadInput(f"two silos are called '{twice}'; a silo's draws go by its name, so give each its own")
         check_silos(silos, classes)
         self.silos, self.training, self.seed, self.rows = list(silos), training, seed, rows
+        self.schemas = {} if data is None else data.schemas
+        self.differences = () if data is None else data.differences
+        self.note = "" if data is None else data.note
+        self.table: dict[str, Any] = {}  # the `[model]` table of its model, where a study has one
         if isinstance(model, Model):
             self.model = model
         else:
-            self.model = Model(model, classes, pick_device(device), precision=precision)
+            unit = next(iter(self.schemas.values())).unit if self.schemas else 1.0
+            self.model = Model(model, classes, pick_device(device), precision=precision, unit=unit)
         # PyTorch's own switches: float32 means float32 unless TensorFloat-32 was asked for.
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         torch.backends.cudnn.allow_tf32 = precision == "tf32"

@@ -1,0 +1,163 @@
+"""The Python API: silos and a model are a federation, methods train on it, and what comes out is pandas."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from pandas import DataFrame
+from rich.console import Console
+
+from coterie import experiment
+from coterie.data.own.gather import Holding, from_dataset, from_frame, gather
+from coterie.data.own.ready import Own
+from coterie.engine.training import Training
+from coterie.errors import BadInput, Stopped
+from coterie.methods import METHODS, make, name_of
+from coterie.methods.method import Method
+from coterie.models import AUTO, build
+from coterie.models.code import code_name
+from coterie.options import check, parse, resolved
+from coterie.own_study import OWN
+from coterie.progress import shown
+from coterie.result import Comparison, Result
+from coterie.study import Machine, Study
+
+
+@dataclass(frozen=True)
+class Silos:
+    """What every silo holds, and how it is to be read."""
+
+    holdings: Sequence[Holding]
+    options: Own
+    name: str
+
+    @property
+    def names(self) -> list[str]:
+        """The silos."""
+        return [holding.name for holding in self.holdings]
+
+
+def silos(
+    source: "str | Path | Mapping[str, Any]",
+    label: str = "",
+    *,
+    task: Literal["auto", "classification", "regression"] = "auto",
+    drop: Sequence[str] = (),
+    standardize: Literal["federation", "silo"] = "federation",
+    test_share: float = 0.2,
+    validation: float = 0.2,
+) -> Silos:
+    """Your silos: a folder with one file or folder each, or a dict of name and DataFrame, (x, y) or Dataset."""
+    table: dict[str, Any] = {"label": label, "task": task, "drop": list(drop), "standardize": standardize}
+    table |= {"test_share": test_share, "validation": validation}
+    if isinstance(source, Mapping):
+        options = parse(Own, table, "silos")
+        return Silos([_holding(name, held, options) for name, held in source.items()], options, "silos")
+    folder = Path(source).expanduser()
+    options = parse(Own, table | {"path": str(source)}, "silos")
+    return Silos(gather(folder, label, options.drop), options, folder.resolve().name)
+
+
+def method_table() -> DataFrame:
+    """The methods: what each does, its paper, and the class that `coterie` has it under."""
+    rows = [(name, kind.__name__, kind.summary, kind.paper) for name, kind in METHODS.items()]
+    return DataFrame(rows, columns=["method", "class", "summary", "paper"]).set_index("method")
+
+
+class Federation:
+    """Silos and the model that each of them wants: train a method on it, or compare several."""
+
+    def __init__(
+        self,
+        silos: Silos,
+        model: Any = None,
+        *,
+        seeds: Sequence[int] = (0,),
+        device: str = "auto",
+        rows: int | str = "auto",
+        precision: str = "float32",
+    ) -> None:
+        """`model`: None (the data choose), a name, or any nn.Module: its class, a function that makes it, or itself."""
+        code = None if model is None or isinstance(model, str | Mapping) else model
+        table = {"name": model} if isinstance(model, str) else dict(model or {"name": AUTO}) if code is None else {}
+        given = resolved(silos.options)
+        machine = {"device": device, "rows": rows, "precision": precision}
+        self._study = Study(
+            name=silos.name,
+            about="",
+            seeds=tuple(seeds),
+            data={"name": "own" if silos.options.path else "given in Python", **given},
+            model=build(table, (), 0)[1] if code is None else {"name": code_name(code)},
+            training=parse(Training, OWN["train"], "training"),
+            machine=parse(Machine, machine, "Federation"),
+            methods={},
+            own={},
+            holdings=silos.holdings,
+            code=code,
+        )
+        # Whatever cannot work is found here, before any training.
+        self._assembly = experiment.prepare(self._study, self._study.seeds[0])[1]
+
+    @property
+    def differences(self) -> DataFrame:
+        """How the silos' tables differ, column by column."""
+        found = [(each.column, each.silo, each.what) for each in self._assembly.differences]
+        return DataFrame(found, columns=["column", "silo", "what"])
+
+    def table(self) -> DataFrame:
+        """The silos: how many samples each has to train, validate and test on."""
+        counts = {s.name: (len(s.train), len(s.validation), len(s.test)) for s in self._assembly.silos}
+        return DataFrame.from_dict(counts, orient="index", columns=["train", "validation", "test"]).rename_axis("silo")
+
+    def train(self, method: Method | str, rounds: int = 30, *, quiet: bool = False, **training: Any) -> Result:
+        """Train a method; `training` are options of local training, e.g. lr=0.1, local_epochs=2, batch_size=32."""
+        comparison = self.compare([method], rounds, quiet=quiet, **training)
+        return comparison[comparison.methods[0]]
+
+    def compare(
+        self,
+        methods: "Sequence[Method | str] | Mapping[str, Method] | None" = None,
+        rounds: int = 30,
+        *,
+        quiet: bool = False,
+        **training: Any,
+    ) -> Comparison:
+        """Train several methods on the same silos; without any named, a set that suits silos of one's own."""
+        chosen = _labelled(list(OWN["methods"]) if methods is None else methods)
+        common = parse(Training, resolved(self._study.training) | training | {"rounds": rounds}, "training")
+        # A method whose gradients are of another size has a learning rate of its own, unless one was given.
+        own = {label: OWN["methods"].get(label, {}).get("train") for label in chosen if "lr" not in training}
+        own = {label: table for label, table in own.items() if table}
+        study = replace(self._study, methods=chosen, training=common, own=own)
+        folder = TemporaryDirectory(prefix="coterie-")
+        try:
+            with shown(study, Console(), quiet) as watch:
+                finished = experiment.run_into(study, Path(folder.name) / "run", "", watch)
+        except Stopped:  # which speaks of a folder to go on in; this one is gone
+            raise KeyboardInterrupt from None
+        return Comparison(finished, folder, self._study.code)
+
+
+def _labelled(methods: "Sequence[Method | str] | Mapping[str, Method]") -> dict[str, Method]:
+    """Methods by their names; of two of one name the second is numbered."""
+    if isinstance(methods, Mapping):
+        return {str(label): check(method, f"{label}:") for label, method in methods.items()}
+    made: dict[str, Method] = {}
+    for given in methods:
+        method = make(given, {}) if isinstance(given, str) else given
+        if not isinstance(method, Method):
+            raise BadInput(f"methods: {method!r} is no method; give one such as coterie.FedAMP(), or its name")
+        name = name_of(method).rpartition(":")[2]
+        same = sum(label == name or label.startswith(f"{name}-") for label in made) if name in made else 0
+        made[f"{name}-{same + 1}" if same else name] = check(method, f"{name}:")
+    if not made:
+        raise BadInput("methods: none to train; give one such as coterie.FedAMP()")
+    return made
+
+
+def _holding(name: str, held: Any, options: Own) -> Holding:
+    if isinstance(held, DataFrame):
+        return from_frame(str(name), held, options.label, options.drop, f"silo '{name}'")
+    return from_dataset(str(name), held)

@@ -1,0 +1,192 @@
+"""From what every silo declares to one schema for all, and where they differ, column by column."""
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from coterie.data.own.label import Task, ordered
+from coterie.data.own.schema import Column, Schema
+from coterie.data.own.statistics import LEVELS, Statistics, Words, words_of
+from coterie.errors import BadInput
+
+T = TypeVar("T", bound=Hashable)
+SHOWN = 4  # levels that are named
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a silo's column differs from that of the others."""
+
+    column: str
+    silo: str
+    what: str
+    stops: bool = False  # whether no federation can be made of it
+
+
+class SchemaDiffers(BadInput):
+    """Silos whose tables cannot be brought to one form."""
+
+    def __init__(self, differences: Sequence[Difference]) -> None:
+        self.differences = list(differences)
+        said = "; ".join(f"{d.column!r} of {d.silo}: {d.what}" for d in self.differences if d.stops)
+        super().__init__(f"silos differ: {said}. Bring the files to one form, or leave columns out with --drop")
+
+
+def agree(declared: Mapping[str, Statistics], label: str, task: Task) -> tuple[Schema, list[Difference]]:
+    """The schema that all silos encode by, made of nothing but their statistics."""
+    words = {silo: words_of(statistics) for silo, statistics in declared.items()}
+    differences = _shapes(words) + _kinds(words) + _labels(words, label)
+    if any(difference.stops for difference in differences):
+        raise SchemaDiffers(differences)
+    classes, more = _classes(words, label, task)
+    columns, rest = _columns(declared, words)
+    shape = (sum(column.width for column in columns),) if columns else next(iter(words.values())).shape
+    if not columns and not shape:
+        raise BadInput("no column is left to learn from; give tables with more than the label")
+    centre, unit = (
+        (0.0, 1.0) if classes else _pooled([statistics.target[0].numpy() for statistics in declared.values()])
+    )
+    if not classes and unit == 0:
+        raise BadInput(f"label {label!r}: every silo has the same number, so there is nothing to learn; check it")
+    return Schema(label, classes, centre, unit, columns, shape), differences + more + rest
+
+
+def _shapes(words: Mapping[str, Words]) -> list[Difference]:
+    shapes = {silo: said.shape for silo, said in words.items()}
+    usual = _majority(list(shapes.values()))
+    return [
+        Difference("samples", silo, f"{_shaped(shape)}, elsewhere {_shaped(usual)}", stops=True)
+        for silo, shape in shapes.items()
+        if shape != usual
+    ]
+
+
+def _kinds(words: Mapping[str, Words]) -> list[Difference]:
+    """Columns that a silo lacks, or that are of another kind there; an empty one is of any kind."""
+    kinds = {silo: _kinds_of(said) for silo, said in words.items()}
+    found = list[Difference]()
+    for name in dict.fromkeys(name for mine in kinds.values() for name in mine):
+        having = [silo for silo, mine in kinds.items() if name in mine]
+        if 2 * len(having) < len(kinds):
+            found += [Difference(name, silo, f"not in {len(kinds) - len(having)} other silos", True) for silo in having]
+            continue
+        usual = _majority([mine[name] for mine in kinds.values() if mine.get(name, "empty") != "empty"] or ["empty"])
+        for silo, mine in kinds.items():
+            if name not in mine:
+                found.append(Difference(name, silo, "missing", True))
+            elif mine[name] not in (usual, "empty"):
+                found.append(Difference(name, silo, f"{_say(mine[name])}, elsewhere {_say(usual)}", True))
+            elif mine[name] == "empty":
+                found.append(Difference(name, silo, "no value in any row"))
+    return found
+
+
+def _labels(words: Mapping[str, Words], label: str) -> list[Difference]:
+    usual = _majority([said.label for said in words.values()])
+    return [
+        Difference(label or "label", silo, f"{_say(said.label)}, elsewhere {_say(usual)}", True)
+        for silo, said in words.items()
+        if said.label != usual
+    ]
+
+
+def _classes(words: Mapping[str, Words], label: str, task: Task) -> tuple[tuple[str, ...], list[Difference]]:
+    """The classes of all silos (none: regression) and who lacks which."""
+    if any(said.classes is None for said in words.values()):
+        if any(said.label == "category" for said in words.values()):
+            raise BadInput(f"label {label!r}: is text, which regression cannot tell; take --task classification")
+        return (), []
+    names = ordered({name for said in words.values() for name in said.classes or ()})
+    if len(names) < 2:
+        raise BadInput(f"label {label!r}: every row of every silo is {names[0]!r}, so there is nothing to learn")
+    if task == "auto" and words and next(iter(words.values())).label == "number" and len(names) > 20:
+        return (), []  # few in each silo, many in all: a quantity after all
+    lacking = {silo: [n for n in names if n not in (said.classes or ())] for silo, said in words.items()}
+    return tuple(names), [
+        Difference(label or "label", silo, f"lacks {_named('class', absent)}")
+        for silo, absent in lacking.items()
+        if absent
+    ]
+
+
+def _columns(
+    declared: Mapping[str, Statistics], words: Mapping[str, Words]
+) -> tuple[tuple[Column, ...], list[Difference]]:
+    columns, found = list[Column](), list[Difference]()
+    first = next(iter(words.values()))
+    for name in _kinds_of(first):
+        column, differences = _column(name, declared, words)
+        found += differences
+        if column is None:
+            found.append(Difference(name, "every silo", "always the same or empty: left out"))
+        else:
+            columns.append(column)
+    return tuple(columns), found
+
+
+def _column(
+    name: str, declared: Mapping[str, Statistics], words: Mapping[str, Words]
+) -> tuple[Column | None, list[Difference]]:
+    """A column of all silos, or None where it tells nothing."""
+    gaps = any(name in said.missing for said in words.values())
+    having = {silo: said for silo, said in words.items() if name in said.numbers}
+    if having:
+        rows = [
+            [float(t[0, said.numbers.index(name)]) for t in (s.count, s.mean, s.scatter)]
+            for silo, said in having.items()
+            if (s := declared[silo]).count.shape[1]
+        ]
+        mean, scale = _pooled([np.array(row) for row in rows]) if rows else (0.0, 1.0)
+        if scale == 0 and not gaps:
+            return None, []
+        return Column(name, "number", mean, scale or 1.0, gaps), []
+    by_silo = {silo: (said.categories or {}).get(name, ()) for silo, said in words.items()}
+    levels = sorted({level for mine in by_silo.values() for level in mine})
+    if len(levels) > LEVELS:
+        raise BadInput(
+            f"column {name!r}: {len(levels)} different texts over all silos, more than {LEVELS}; "
+            f"leave it out with --drop {name}"
+        )
+    lacking = {silo: [level for level in levels if level not in mine] for silo, mine in by_silo.items()}
+    found = [Difference(name, silo, f"lacks {_named('level', absent)}") for silo, absent in lacking.items() if absent]
+    telling = len(levels) > 1 or (bool(levels) and gaps)
+    return (Column(name, "category", levels=tuple(levels)), found) if telling else (None, [])
+
+
+def _pooled(parts: Sequence[np.ndarray]) -> tuple[float, float]:
+    """The mean and the standard deviation of all, from each one's count, mean and sum of squares."""
+    count = sum(part[0] for part in parts)
+    if count == 0:
+        return 0.0, 0.0
+    mean = sum(part[0] * part[1] for part in parts) / count
+    scatter = sum(part[2] + part[0] * (part[1] - mean) ** 2 for part in parts)
+    scale = float(np.sqrt(scatter / count))
+    # What is left of a constant by rounding is no spread.
+    return float(mean), scale if scale > 1e-9 * max(1.0, abs(mean)) else 0.0
+
+
+def _kinds_of(words: Words) -> dict[str, str]:
+    kinds = dict.fromkeys(words.numbers, "number") | dict.fromkeys(words.categories or {}, "category")
+    return kinds | dict.fromkeys(words.empty, "empty")
+
+
+def _majority(values: Sequence[T]) -> T:
+    return Counter(values).most_common(1)[0][0]
+
+
+def _shaped(shape: tuple[int, ...]) -> str:
+    return f"arrays {'×'.join(map(str, shape))}" if shape else "a table"
+
+
+def _say(kind: str) -> str:
+    return {"number": "numbers", "category": "text"}.get(kind, kind)
+
+
+def _named(what: str, names: Sequence[str]) -> str:
+    """A few names and how many more."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    many = what + ("es" if what.endswith("s") else "s")
+    return f"{what if len(names) == 1 else many} {', '.join(names[:SHOWN])}{more}"

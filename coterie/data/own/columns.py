@@ -1,0 +1,93 @@
+"""A column of a table: numbers, categories (text, true or false), dates, or nothing at all."""
+
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from pandas import DataFrame, Series
+
+from coterie.data.silo import Array
+from coterie.errors import BadInput
+
+Kind = Literal["number", "category", "date", "empty"]
+DATE = r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{4}([T ].*)?"
+TRUTH = {"true", "false"}
+
+
+def kind_of(column: Series, where: str) -> Kind:
+    """What a column holds; every value has its say."""
+    if pd.api.types.is_datetime64_any_dtype(column.dtype) or pd.api.types.is_timedelta64_dtype(column.dtype):
+        return "date"
+    if pd.api.types.is_complex_dtype(column.dtype):
+        raise BadInput(f"{where}: holds complex numbers; give plain ones or leave it out with --drop")
+    if column.isna().all():
+        return "empty"
+    if _numeric(column):
+        return "number"
+    text = as_text(column, where).dropna()
+    if text.empty:
+        return "empty"
+    if numbers_in(text).notna().all():
+        return "number"
+    return "date" if text.str.fullmatch(DATE).all() else "category"
+
+
+def as_number(column: Series, where: str) -> Array:
+    """The column as float64, NaN where a value is missing."""
+    values: Array
+    if _numeric(column):
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    else:
+        text = as_text(column, where)
+        parsed = numbers_in(text)
+        wrong = text.notna() & parsed.isna()
+        if wrong.any():
+            raise BadInput(f"{where}: {text[wrong].iloc[0]!r} in row {_row(wrong)} is no number; correct it")
+        values = parsed.to_numpy(dtype=np.float64, na_value=np.nan)
+    if np.isinf(values).any():
+        raise BadInput(f"{where}: infinity in row {_row(np.isinf(values))}; correct it or leave it empty")
+    return values
+
+
+def as_text(column: Series, where: str) -> Series:
+    """The column as trimmed text, None where a value is missing; true and false are written so."""
+    made: Series
+    if pd.api.types.is_bool_dtype(column.dtype):
+        made = column.map({True: "true", False: "false"}).astype(object)
+    elif _numeric(column):
+        made = column.map(number_name, na_action="ignore").astype(object)
+    else:
+        odd = [value for value in column.dropna() if not isinstance(value, str | bool | int | float | np.generic)]
+        if odd:
+            raise BadInput(f"{where}: holds {type(odd[0]).__name__}, not numbers or text; leave it out with --drop")
+        made = column.map(str, na_action="ignore").astype(object).str.strip()
+        made = made.where(made != "", None)
+        if {value.lower() for value in made.dropna().unique()[:3]} <= TRUTH:
+            made = made.str.lower()
+    return made.where(made.notna(), None)
+
+
+def number_name(value: float) -> str:
+    """A number as the name of a class: 1.0 and 1 are one."""
+    return str(int(value)) if float(value).is_integer() else repr(float(value))
+
+
+def numbers_in(text: Series) -> Series:
+    """Text as numbers, NaN where it is none."""
+    return pd.to_numeric(text, errors="coerce")
+
+
+def without(frame: DataFrame, drop: tuple[str, ...]) -> DataFrame:
+    """A table less the columns that are to be left out; not every table need have them."""
+    return frame[[name for name in frame.columns if name not in drop]]
+
+
+def _numeric(column: Series) -> bool:
+    """Whether its type is that of numbers; pandas counts true and false among them."""
+    dtype = column.dtype
+    return bool(pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype))
+
+
+def _row(wrong: "Series | Array") -> int:
+    """The first wrong row, counted from 1 after the head of the table."""
+    return int(np.flatnonzero(np.asarray(wrong))[0]) + 1

@@ -1,0 +1,134 @@
+"""What each silo holds: read from a folder with one file or folder a silo, or given in Python."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas import DataFrame, Series
+
+from coterie.data.archives import members
+from coterie.data.arrays import model_inputs, pixels
+from coterie.data.images import SUFFIXES, read_pictures
+from coterie.data.npz import read_npz
+from coterie.data.own.columns import without
+from coterie.data.own.tables import read_table
+from coterie.data.silo import Array, Indices
+from coterie.errors import BadInput
+
+TABLES = (".csv", ".parquet")
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Holding:
+    """One silo's samples and labels as they are, before anything is agreed on."""
+
+    name: str
+    x: DataFrame | Array  # (n, ...)
+    y: Series  # (n,)
+    parts: Sequence[Indices] | None = None  # training, validation and test, where the silo came split
+
+
+def gather(path: Path, label: str, drop: tuple[str, ...] = ()) -> list[Holding]:
+    """The silos of a folder, named as their files or folders are."""
+    if not path.is_dir():
+        raise BadInput(f"{path}: no such folder; give one with a file or a folder for each silo")
+    entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+    if not entries:
+        raise BadInput(f"{path}: is empty; put a file or a folder for each silo into it")
+    holdings = [read_silo(entry, label, drop) for entry in entries]
+    names = [holding.name for holding in holdings]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise BadInput(f"{path}: two silos are called '{twice}'; rename a file")
+    return holdings
+
+
+def read_silo(entry: Path, label: str, drop: tuple[str, ...] = ()) -> Holding:
+    """One silo's file or folder."""
+    kind = entry.suffix.lower()
+    if kind in TABLES and entry.is_file():
+        return from_frame(entry.stem, read_table(entry), label, drop, str(entry))
+    if kind == ".npz" and entry.is_file():
+        return from_arrays(entry.stem, read_npz(entry), entry)
+    if not entry.is_dir():
+        raise BadInput(f"{entry}: neither a .csv, .parquet or .npz file nor a folder; move it away or convert it")
+    with members(entry) as found:
+        if any(member.name.suffix.lower() in SUFFIXES for member in found):
+            x, named = read_pictures(found, None, entry)
+            inputs = pixels(np.ascontiguousarray(x.transpose(0, 3, 1, 2)))
+            return Holding(entry.name, inputs, Series([row["label"] for row in named], dtype=object))
+    tables = sorted(file for file in entry.iterdir() if file.suffix.lower() in TABLES)
+    if not tables:
+        raise BadInput(f"{entry}: holds neither pictures nor .csv or .parquet tables; put some there or move it away")
+    frames = [read_table(table) for table in tables]
+    for table, frame in zip(tables, frames, strict=True):
+        if set(frame.columns) != set(frames[0].columns):
+            odd = sorted(set(frame.columns) ^ set(frames[0].columns))[0]
+            raise BadInput(f"{table}: column {odd!r} is not in every table of {entry}; give them the same columns")
+    return from_frame(entry.name, pd.concat(frames, ignore_index=True), label, drop, str(entry))
+
+
+def from_frame(name: str, frame: DataFrame, label: str, drop: tuple[str, ...], where: str) -> Holding:
+    """A silo that is a table."""
+    if not label:
+        raise BadInput(f"{where}: is a table; say which column to predict with --label COLUMN")
+    if label not in frame.columns:
+        raise BadInput(f"{where}: has no column {label!r} to predict; it has {', '.join(map(str, frame.columns[:12]))}")
+    if label in drop:
+        raise BadInput(f"--drop {label}: is the label; drop another column")
+    frame = frame.reset_index(drop=True)
+    return Holding(name, without(frame, (label, *drop)), frame[label])
+
+
+def from_arrays(name: str, arrays: Mapping[str, Array], where: Path) -> Holding:
+    """A silo that is arrays: x and y, or x_train … y_test with x_validation and y_validation where it has them."""
+    if {"x", "y"} <= arrays.keys():
+        x, y = arrays["x"], _labels(arrays["y"])
+        return Holding(name, _inputs(x, y, where), Series(y))
+    if not {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
+        found = ", ".join(sorted(arrays))
+        raise BadInput(f"{where}: found arrays {found}; name them x and y, or x_train, y_train, x_test and y_test")
+    pairs = [(arrays[f"x_{s}"], _labels(arrays[f"y_{s}"])) for s in SPLITS if f"x_{s}" in arrays and f"y_{s}" in arrays]
+    if len(pairs) == 2:
+        pairs.insert(1, (pairs[0][0][:0], pairs[0][1][:0]))
+    parts = [_inputs(x, y, where) for x, y in pairs]
+    if len({part.shape[1:] for part in parts}) > 1 or len({part.dtype for part in parts}) > 1:
+        raise BadInput(f"{where}: its parts have samples of different shapes or types; give them one")
+    ends = np.cumsum([len(part) for part in parts])[:-1]
+    split = np.split(np.arange(sum(map(len, parts))), ends)
+    return Holding(name, np.concatenate(parts), Series(np.concatenate([y for _, y in pairs])), split)
+
+
+def from_dataset(name: str, dataset: Any) -> Holding:
+    """A silo that is a `torch.utils.data.Dataset` of (x, y) pairs, or a pair of arrays."""
+    if isinstance(dataset, tuple) and len(dataset) == 2:
+        x, y = (np.asarray(part) for part in dataset)
+    elif hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+        samples = [dataset[i] for i in range(len(dataset))]
+        if not samples or any(not isinstance(sample, tuple | list) or len(sample) != 2 for sample in samples):
+            raise BadInput(f"silo '{name}': a dataset must give pairs of a sample and its label, and some")
+        try:
+            x, y = (np.stack([np.asarray(sample[i]) for sample in samples]) for i in (0, 1))
+        except (TypeError, ValueError) as error:
+            raise BadInput(f"silo '{name}': samples cannot be stacked ({error}); give them one shape") from None
+    else:
+        raise BadInput(
+            f"silo '{name}': a {type(dataset).__name__}; give a DataFrame, a pair (x, y) of arrays, "
+            "or a torch.utils.data.Dataset with a length"
+        )
+    labels = _labels(y)
+    return Holding(name, _inputs(x, labels, Path(f"silo '{name}'")), Series(labels))
+
+
+def _inputs(x: Array, y: Array, where: Path) -> Array:
+    if x.ndim == 0 or len(x) != len(y):
+        raise BadInput(f"{where}: inputs {x.shape} for {len(y)} labels; give one label per input")
+    return model_inputs(x, where)
+
+
+def _labels(y: Array) -> Array:
+    return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y

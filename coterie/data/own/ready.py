@@ -1,0 +1,141 @@
+"""Own silos made ready to train on: split, declared, agreed on, encoded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pandas import DataFrame
+
+from coterie.data.allot import HeldOut, held_out
+from coterie.data.own.agree import Difference, agree
+from coterie.data.own.columns import as_number
+from coterie.data.own.gather import Holding, gather
+from coterie.data.own.label import Label, read_label
+from coterie.data.own.schema import Schema
+from coterie.data.own.statistics import Statistics, declare
+from coterie.data.silo import Array, Federated, Indices, Part, Silo
+from coterie.errors import BadInput
+from coterie.keys import generator
+from coterie.options import option
+
+FEWEST = 10  # rows of a silo, so that it can train, validate and test
+
+
+@dataclass(frozen=True)
+class Own(HeldOut):
+    """Options of your own data."""
+
+    path: str = option("", "the folder with one file (CSV, Parquet, npz) or folder (pictures, tables) for each silo")
+    label: str = option("", "the column to predict, of tables")
+    task: Literal["auto", "classification", "regression"] = option("auto", "auto: as the label looks")
+    drop: tuple[str, ...] = option((), "columns to leave out, such as identifiers")
+    standardize: Literal["federation", "silo"] = option(
+        "federation", "numbers by what all silos declare, or each silo by its own and nothing of it leaves"
+    )
+
+
+@dataclass(frozen=True)
+class Split:
+    """A holding less its rows without a label, and which rows are for what."""
+
+    holding: Holding
+    label: Label
+    train: Indices
+    validation: Indices
+    test: Indices
+    unlabelled: int
+
+
+def load(options: Own, seed: int) -> Federated:
+    """The federation of a folder."""
+    if not options.path:
+        raise BadInput("own data: give `path`, the folder with a file or a folder for each silo (--silos FOLDER)")
+    return ready(gather(Path(options.path).expanduser(), options.label, options.drop), options, seed)
+
+
+def ready(holdings: Sequence[Holding], options: Own, seed: int) -> Federated:
+    """The federation of what the silos hold; only their `Statistics` are looked at together."""
+    splits = [split(holding, options, seed) for holding in holdings]
+    shared = options.standardize == "federation"
+    declared = {
+        s.holding.name: declare(s.holding.x, s.label, s.train, options.task, shared, f"silo '{s.holding.name}'")
+        for s in splits
+    }
+    schema, differences = agree(declared, options.label, options.task)
+    differences += [
+        Difference(options.label or "label", s.holding.name, f"{s.unlabelled} rows without one: left out")
+        for s in splits
+        if s.unlabelled
+    ]
+    schemas = {s.holding.name: schema if shared else by_itself(schema, s) for s in splits}
+    silos = [encoded(s, schemas[s.holding.name]) for s in splits]
+    return Federated(
+        silos, len(schema.classes), "own", _note(declared, schema), [0] * len(silos), [False] * len(silos), schemas,
+        differences,
+    )  # fmt: skip
+
+
+def split(holding: Holding, options: Own, seed: int) -> Split:
+    """A silo's rows for training, validation and test, drawn by the seed and its name, each with its classes."""
+    where = f"silo '{holding.name}'"
+    label, there = read_label(holding.y, f"{where} label")
+    unlabelled = int((~there).sum())
+    if unlabelled:
+        rows = np.flatnonzero(there)
+        x = holding.x.iloc[rows].reset_index(drop=True) if isinstance(holding.x, DataFrame) else holding.x[rows]
+        places = np.cumsum(there) - 1
+        parts = None if holding.parts is None else [places[p[there[p]]] for p in holding.parts]
+        holding = replace(holding, x=x, y=holding.y.iloc[rows].reset_index(drop=True), parts=parts)
+    if len(label.values) < FEWEST:
+        raise BadInput(
+            f"{where}: has {len(label.values)} rows with a label; {FEWEST} or more are needed to train, validate and "
+            "test; add rows or leave the silo out"
+        )
+    if holding.parts is not None:
+        train, validation, test = holding.parts
+        return Split(holding, label, train, validation, test, unlabelled)
+    strata = np.zeros(len(label.values)) if label.levels(options.task) is None else label.names().astype(str)
+    rng = generator(seed, "own split", holding.name)
+    share = held_out([np.arange(len(strata))], strata, f"of {where}", options, rng).shares[0]
+    if len(share.test) == 0:
+        raise BadInput(
+            f"{where}: test_share = {options.test_share} of {len(strata)} rows leaves none to test; raise it"
+        )
+    return Split(holding, label, share.train, share.validation, share.test, unlabelled)
+
+
+def by_itself(schema: Schema, own: Split) -> Schema:
+    """The schema with this silo's own means and deviations, which stay with it."""
+    frame, made = own.holding.x, []
+    for column in schema.columns:
+        if column.kind == "number" and isinstance(frame, DataFrame):
+            values = as_number(frame[column.name].iloc[own.train], column.name)
+            there = values[~np.isnan(values)]
+            if len(there):
+                column = replace(column, mean=float(there.mean()), scale=float(there.std()) or 1.0)
+        made.append(column)
+    return replace(schema, columns=tuple(made))
+
+
+def encoded(own: Split, schema: Schema) -> Silo:
+    """A silo as a model takes it."""
+    name = own.holding.name
+    x = schema.encode(own.holding.x, f"silo '{name}'") if isinstance(own.holding.x, DataFrame) else own.holding.x
+    y = _targets(own.label, schema)
+    parts = [Part(x[rows], y[rows]) for rows in (own.train, own.validation, own.test)]
+    return Silo(name, *parts)
+
+
+def _targets(label: Label, schema: Schema) -> Array:
+    if not schema.classes:
+        return ((label.values - schema.centre) / schema.unit).astype(np.float32)
+    place = {name: i for i, name in enumerate(schema.classes)}
+    return np.array([place[name] for name in label.names()], np.int64)
+
+
+def _note(declared: dict[str, Statistics], schema: Schema) -> str:
+    size = max(statistics.nbytes() for statistics in declared.values())
+    what = f"{len(schema.classes)} classes" if schema.classes else f"regression (standard deviation {schema.unit:.4g})"
+    return f"{what}; to encode alike, each silo declared at most {size:,} bytes of statistics of its columns"

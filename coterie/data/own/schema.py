@@ -1,0 +1,74 @@
+"""What the silos agreed on: how a raw row becomes numbers, and what a model's outputs mean."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from pandas import DataFrame, Series
+
+from coterie.data.own.columns import as_number, as_text
+from coterie.data.silo import Array
+from coterie.errors import BadInput
+from coterie.options import option, parse
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table, and what it becomes: a standardised number, or a 0 or 1 for each level."""
+
+    name: str
+    kind: Literal["number", "category"] = "number"
+    mean: float = 0.0
+    scale: float = option(1.0, "standard deviation", above=0)
+    indicator: bool = False  # of numbers: whether a second input says that the value is missing
+    levels: tuple[str, ...] = ()
+
+    def encode(self, values: Series, where: str) -> Array:
+        """(n, inputs); a level that no silo declared is all zeros, a missing number is the mean."""
+        if self.kind == "category":
+            text = as_text(values, where).to_numpy(dtype=object)
+            return np.stack([text == level for level in self.levels], axis=1).astype(np.float32)
+        raw = as_number(values, where)
+        made = np.nan_to_num((raw - self.mean) / self.scale, nan=0.0).astype(np.float32)
+        return np.stack([made, np.isnan(raw).astype(np.float32)] if self.indicator else [made], axis=1)
+
+    @property
+    def width(self) -> int:
+        """How many inputs it becomes."""
+        return len(self.levels) if self.kind == "category" else 1 + self.indicator
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Of one silo; silos differ only in `mean` and `scale`, and only where each standardises by itself."""
+
+    label: str = ""
+    classes: tuple[str, ...] = ()  # empty: the label is a number
+    centre: float = 0.0  # of a label that is a number
+    unit: float = option(1.0, "its standard deviation", above=0)
+    columns: tuple[Column, ...] = ()  # empty: samples are arrays and taken as they are
+    shape: tuple[int, ...] = ()  # of a sample
+
+    def encode(self, frame: DataFrame, where: str) -> Array:
+        """A table's rows as a model takes them: (n, inputs)."""
+        absent = [column.name for column in self.columns if column.name not in frame.columns]
+        if absent:
+            raise BadInput(f"{where}: column {absent[0]!r} is missing; the model was trained with it")
+        parts = [column.encode(frame[column.name], f"{where} column {column.name!r}") for column in self.columns]
+        return np.concatenate(parts, axis=1)
+
+    def as_table(self) -> dict[str, Any]:
+        """As plain values, which `read` takes back."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any], where: str) -> "Schema":
+        """From plain values, checked."""
+        schema = parse(cls, table, where)
+        for column in schema.columns:
+            parse(Column, dataclasses.asdict(column), f"{where} column {column.name!r}")
+        if schema.columns and schema.shape != (sum(column.width for column in schema.columns),):
+            raise BadInput(f"{where}: its columns do not make samples of shape {schema.shape}; it is damaged")
+        return schema

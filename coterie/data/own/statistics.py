@@ -1,0 +1,120 @@
+"""What a silo declares of its columns before training, so that all encode alike: an `Up`, as everything that leaves."""
+
+import json
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from pandas import DataFrame, Series
+from torch import Tensor
+
+from coterie.data.own.columns import as_number, as_text, kind_of, numbers_in
+from coterie.data.own.label import Label, Task
+from coterie.data.silo import Array, Indices
+from coterie.errors import BadInput
+from coterie.options import parse
+from coterie.wire import Up, rows
+
+LEVELS = 100  # of a category; more are free text or an identifier
+ALWAYS = 20  # so few levels are a category, however few the rows
+
+
+class Statistics(Up):
+    """Of a silo's training rows; with `standardize = "silo"` the three of its columns of numbers stay empty."""
+
+    count: Tensor = rows("of each column of numbers: how many values are there", "columns", seen_by="server")
+    mean: Tensor = rows("of each column of numbers: their mean", "columns", seen_by="server")
+    scatter: Tensor = rows("of each: the sum of squares around that mean", "columns", seen_by="server")
+    target: Tensor = rows("count, mean and sum of squares of a label that is a number", "3", seen_by="server")
+    words: Tensor = rows(
+        "names of the columns, levels of each category, classes of the label, which columns lack values, as JSON",
+        "bytes",
+        seen_by="server",
+    )
+
+
+@dataclass(frozen=True)
+class Words:
+    """The part of it that is text."""
+
+    label: str  # number or category
+    classes: tuple[str, ...] | None = None  # None: a quantity
+    numbers: tuple[str, ...] = ()
+    categories: dict[str, tuple[str, ...]] | None = None
+    empty: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()  # columns in which some value is missing
+    shape: tuple[int, ...] = ()  # of a sample that is an array
+
+
+def declare(x: DataFrame | Array, label: Label, train: Indices, task: Task, shared: bool, where: str) -> Statistics:
+    """A silo's statistics: of its training rows alone, but the classes of all its rows."""
+    if isinstance(x, DataFrame):
+        words, values = _described(x, x.iloc[train], label, task, where)
+    else:
+        words, values = Words(label.kind, label.levels(task), shape=x.shape[1:]), []
+    moments = [_moments(column) for column in values] if shared else []
+    three = torch.tensor(np.array(moments, np.float64).reshape(-1, 3).T)
+    quantity = label.kind == "number" and task != "classification"
+    target = _moments(label.values[train]) if quantity else (0.0, 0.0, 0.0)
+    text = json.dumps(asdict(words), ensure_ascii=False).encode()
+    return Statistics(
+        count=three[:1],
+        mean=three[1:2],
+        scatter=three[2:],
+        target=torch.tensor([target], dtype=torch.float64),
+        words=torch.from_numpy(np.frombuffer(text, np.uint8).copy())[None],
+    )
+
+
+def words_of(statistics: Statistics) -> Words:
+    """The text of a declaration, checked."""
+    try:
+        table = json.loads(statistics.words[0].numpy().tobytes())
+    except ValueError as error:
+        raise BadInput(f"a silo's statistics arrived damaged: {error}") from None
+    return parse(Words, table, "a silo's statistics")
+
+
+def _described(x: DataFrame, training: DataFrame, label: Label, task: Task, where: str) -> tuple[Words, list[Array]]:
+    numbers, empty, missing, values = list[str](), list[str](), list[str](), list[Array]()
+    categories: dict[str, tuple[str, ...]] = {}
+    for name in x.columns:
+        at = f"{where} column {name!r}"
+        kind = kind_of(x[name], at)
+        if kind == "date":
+            raise BadInput(f"{at}: holds dates; leave it out with --drop {name}, or turn it into a number of days")
+        if kind == "number":
+            column = as_number(training[name], at)
+            numbers.append(str(name))
+            values.append(column)
+        elif kind == "category":
+            categories[str(name)] = _levels(x[name], training[name], str(name), at)
+        else:
+            empty.append(str(name))
+        missing += [str(name)] * bool(as_text(training[name], at).isna().any())
+    made = Words(label.kind, label.levels(task), tuple(numbers), categories, tuple(empty), tuple(missing))
+    return made, values
+
+
+def _levels(whole: Series, training: Series, name: str, at: str) -> tuple[str, ...]:
+    text = as_text(whole, at).dropna()
+    levels = sorted({str(value) for value in as_text(training, at).dropna()})
+    odd = text[numbers_in(text).isna()]
+    if len(levels) > ALWAYS and len(odd) < len(text) / 2:
+        raise BadInput(
+            f"{at}: {odd.iloc[0]!r} is no number, though {len(text) - len(odd)} of {len(text)} values are; "
+            f"correct it or leave it empty, or leave the column out with --drop {name}"
+        )
+    if len(levels) > LEVELS or (len(levels) > ALWAYS and len(levels) > len(text) / 2):
+        raise BadInput(
+            f"{at}: {len(levels)} different texts in {len(text)} rows look like an identifier or free text, "
+            f"which no model should learn; leave it out with --drop {name}"
+        )
+    return tuple(levels)
+
+
+def _moments(values: Array) -> tuple[float, float, float]:
+    """Count, mean and sum of squares around the mean, which add up without cancelling."""
+    there = values[~np.isnan(values)]
+    mean = float(there.mean()) if len(there) else 0.0
+    return float(len(there)), mean, float(((there - mean) ** 2).sum())

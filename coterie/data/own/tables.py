@@ -1,0 +1,89 @@
+"""CSV and Parquet files as tables of plain columns, read strictly."""
+
+import csv
+from pathlib import Path
+
+from pandas import DataFrame
+
+from coterie.errors import BadInput
+
+LARGEST = 4 << 30  # bytes of a table in a file, and unpacked
+COLUMNS = 10_000
+MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"]
+DELIMITERS = ",;\t"
+
+
+def read_table(path: Path) -> DataFrame:
+    """A CSV file as text by column, a Parquet file with its types."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise BadInput(f"{path}: is larger than {LARGEST} bytes; give a smaller table")
+        frame = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
+    if frame.empty:
+        raise BadInput(f"{path}: has no rows; add some or leave the file out")
+    return frame
+
+
+def _csv(path: Path) -> DataFrame:
+    import pyarrow as pa
+    from pyarrow import csv as arrow
+
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            head = file.readline(1 << 20)
+        delimiter = max(DELIMITERS, key=head.count)
+        names = [name.strip() for name in next(csv.reader([head], delimiter=delimiter), [])]
+        _check_names(names, path)
+        table = arrow.read_csv(
+            path,
+            arrow.ReadOptions(column_names=[str(i) for i in range(len(names))], skip_rows=1),
+            arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            arrow.ConvertOptions(
+                column_types={str(i): pa.large_string() for i in range(len(names))},
+                null_values=MISSING,
+                strings_can_be_null=True,
+            ),
+        )
+        return DataFrame({name: table.column(i).to_pandas() for i, name in enumerate(names)})
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not text in UTF-8 (byte {error.start}); save it as UTF-8") from None
+    except (pa.ArrowException, csv.Error, ValueError, OverflowError) as error:
+        raise BadInput(f"{path}: not a CSV table in UTF-8 ({_line(error)}); write it again") from None
+
+
+def _parquet(path: Path) -> DataFrame:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            about = file.metadata
+            unpacked = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+            if unpacked > LARGEST or about.num_rows > LARGEST // 8:
+                raise BadInput(f"{path}: unpacks to {unpacked} bytes, more than the limit of {LARGEST}")
+            _check_names(file.schema_arrow.names, path)
+            table = file.read()
+        columns = {}
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if pa.types.is_decimal(column.type):
+                column = column.cast(pa.float64())
+            columns[name] = column.to_pandas()
+        return DataFrame(columns)
+    except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
+        raise BadInput(f"{path}: damaged or not a Parquet file ({_line(error)}); write it again") from None
+
+
+def _check_names(names: list[str], path: Path) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None) if len(names) <= COLUMNS else None
+    if len(names) > COLUMNS:
+        raise BadInput(f"{path}: has {len(names)} columns, more than the limit of {COLUMNS}")
+    if twice is not None:
+        raise BadInput(f"{path}: two columns are called {twice!r}; rename one")
+    if not all(names):
+        raise BadInput(f"{path}: column {names.index('') + 1} has no name; give the table a head with names")
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,93 @@
+"""One silo's model in use: raw rows in, predictions out, with nothing of the federation around it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pandas import DataFrame, RangeIndex
+from torch import Tensor, nn
+
+from coterie.data.arrays import model_inputs
+from coterie.data.own.schema import Schema
+from coterie.data.silo import Array, check_finite
+from coterie.errors import BadInput
+
+AT_ONCE = 4096  # samples
+
+
+class Deployed(nn.Module):
+    """A model, or a mixture of the predictions of several: probabilities of classes, or numbers in the label's unit."""
+
+    weights: Tensor
+
+    def __init__(self, components: Sequence[nn.Module], weights: Tensor | None, schema: Schema, classes: int) -> None:
+        super().__init__()
+        self.components = nn.ModuleList(components)
+        self.register_buffer("weights", torch.ones(1) if weights is None else weights)
+        self.classes, self.centre, self.unit = classes, schema.centre, schema.unit
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, classes) probabilities, or (n, targets) numbers."""
+        outputs = [component(x) for component in self.components]
+        if self.classes:
+            outputs = [out.softmax(1) for out in outputs]
+        mixed = sum(weight * out for weight, out in zip(self.weights.unbind(), outputs, strict=True))
+        assert isinstance(mixed, Tensor)  # there is at least one component
+        if self.classes:
+            return mixed
+        return (mixed.flatten(1) if mixed.ndim > 1 else mixed.unsqueeze(1)) * self.unit + self.centre
+
+
+@dataclass(frozen=True)
+class PersonalModel:
+    """The model of one silo."""
+
+    silo: str
+    module: Deployed
+    schema: Schema
+    about: Mapping[str, Any] = field(default_factory=dict)  # method, study, round, seed, …
+
+    def predict(self, data: "DataFrame | Array | Tensor") -> DataFrame:
+        """A prediction for each row of a table or sample of an array, and of classes their probabilities."""
+        x = self.encode(data)
+        with torch.no_grad():
+            parts = [self.module(part) for part in torch.from_numpy(x).split(AT_ONCE)]  # type: ignore[no-untyped-call]
+        out = torch.cat(parts).numpy() if parts else np.zeros((0, max(self.module.classes, 1)), np.float32)
+        index = data.index if isinstance(data, DataFrame) else RangeIndex(len(x))
+        if not self.module.classes:
+            named = ["prediction"] if out.shape[1] == 1 else [f"prediction_{i}" for i in range(out.shape[1])]
+            return DataFrame(out, index=index, columns=named)
+        if out.ndim != 2:
+            raise BadInput("this model tells a class for every place of a sequence; load it in PyTorch instead")
+        names = np.array(self.schema.classes or [str(c) for c in range(out.shape[1])], dtype=object)
+        table = DataFrame(out[:, : len(names)], index=index, columns=[f"probability_{name}" for name in names])
+        table.insert(0, "prediction", names[out[:, : len(names)].argmax(1)])
+        return table
+
+    def to_onnx(self, path: "str | Path") -> Path:
+        """Write the model as ONNX: encoded rows in, probabilities or numbers out."""
+        from coterie.onnx_file import write_onnx
+
+        write_onnx(self, Path(path))
+        return Path(path)
+
+    def encode(self, data: "DataFrame | Array | Tensor") -> Array:
+        """Rows or samples as the model takes them, just as in training."""
+        if isinstance(data, DataFrame):
+            if not self.schema.columns:
+                raise BadInput("this model takes arrays, not a table; give it what it was trained on")
+            return self.schema.encode(data, "data")
+        if self.schema.columns:
+            names = ", ".join(column.name for column in self.schema.columns)
+            raise BadInput(
+                f"this model takes a table with the columns {names}; give it a DataFrame, CSV or Parquet file"
+            )
+        x = model_inputs(np.asarray(data), Path("data"))
+        if x.shape[1:] != self.schema.shape:
+            raise BadInput(f"data: samples are {x.shape[1:]}, the model takes {self.schema.shape}")
+        check_finite(x, "data")
+        return x

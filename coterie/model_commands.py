@@ -1,0 +1,68 @@
+"""`coterie predict` and `coterie export`: a silo's model in use."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coterie.errors import BadInput
+
+File = Annotated[Path, typer.Argument(metavar="MODEL", help="a model that a run wrote: models/METHOD/SILO.safetensors")]
+Code = Annotated[
+    str | None, typer.Option("--model", help="the nn.Module it was trained as, package.module:Class, if your own")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.command()(predict)
+    app.command()(export)
+
+
+def predict(
+    path: File,
+    data: Annotated[Path, typer.Option(help="a CSV or Parquet table, an .npz with x, or a folder of pictures")],
+    out: Annotated[Path | None, typer.Option(help="CSV file for the predictions; none: the terminal")] = None,
+    code: Code = None,
+) -> None:
+    """Predict with a silo's model.
+
+    Rows are encoded just as in training. The answer is a CSV table in the order of the rows, with a column `prediction`
+    and, for classes, the probability of each.
+    """
+    from coterie.model_file import load_model
+    from coterie.models.code import load_code
+    from coterie.prediction_data import read_samples
+
+    if out is not None and out.exists():
+        raise BadInput(f"--out {out}: exists already and is not overwritten; give another file or remove it")
+    model = load_model(path, None if code is None else load_code(code))
+    names, samples = read_samples(data)
+    table = model.predict(samples)
+    table.insert(0, names.name, names.to_numpy())
+    text = table.to_csv(index=False)
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        out.write_text(text, "utf-8")
+    except OSError as error:
+        raise BadInput(f"--out {out}: {error.strerror or error}; give a file that can be written") from None
+
+
+def export(
+    path: File,
+    onnx: Annotated[Path, typer.Option(help="the ONNX file to write")],
+    code: Code = None,
+) -> None:
+    """Write a silo's model as ONNX.
+
+    Its input is what rows are encoded to, its output the probabilities of classes, or numbers in the label's own unit.
+    How rows are encoded is in the file's metadata, as JSON.
+    """
+    from coterie.model_file import load_model
+    from coterie.models.code import load_code
+    from coterie.onnx_file import write_onnx
+
+    write_onnx(load_model(path, None if code is None else load_code(code)), onnx)
+    typer.echo(f"Wrote {onnx}")

@@ -1,0 +1,83 @@
+"""A model's file read back: nothing in it runs, and nothing is allocated that it does not hold."""
+
+import copy
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from torch import Tensor, nn
+
+from coterie.data.own.schema import Schema
+from coterie.deployed import Deployed, PersonalModel
+from coterie.errors import BadInput
+from coterie.export import MIXTURE
+from coterie.models import build, code
+
+
+def load_model(file: str | Path, model: Any = None) -> PersonalModel:
+    """The model in a file that a run wrote; `model` makes the module where it was one's own code."""
+    path = Path(file)
+    about, tensors = _read(path)
+    try:
+        table, classes = json.loads(about["model"]), json.loads(about.get("classes", "0"))
+        shape, outputs = tuple(json.loads(about["shape"])), json.loads(about["outputs"])
+        schema = json.loads(about["schema"]) if "schema" in about else {"shape": shape}
+    except (KeyError, ValueError, TypeError, RecursionError):
+        raise BadInput(f"{path}: does not say what model it is; give a file that `coterie run` wrote") from None
+    whole = [*shape, outputs, classes]
+    if not isinstance(table, Mapping) or not all(type(n) is int and 0 <= n < 2**31 for n in whole):
+        raise BadInput(f"{path}: what it says of its model makes no sense; give a file that `coterie run` wrote")
+    known = Schema.read(schema, f"{path} schema")
+    if known.shape != shape or (known.classes and len(known.classes) != classes):
+        raise BadInput(f"{path}: its schema is not that of its model; give a file that `coterie run` wrote")
+    parts, weights = _components(tensors)
+    modules = [_module(part, table, shape, outputs, model, path) for part in parts]
+    deployed = Deployed(modules, weights, known, classes)
+    return PersonalModel(about.get("silo", ""), deployed, known, about)
+
+
+def silo_of(file: Path) -> str:
+    """Whose model a file is."""
+    with safetensors.safe_open(file, "pt") as opened:
+        return str((opened.metadata() or {}).get("silo", ""))
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            return dict(file.metadata() or {}), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, ValueError, TypeError) as error:
+        raise BadInput(f"{path}: damaged or not a safetensors file ({error}); give a model that a run wrote") from None
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
+
+
+def _components(tensors: dict[str, Tensor]) -> tuple[list[dict[str, Tensor]], Tensor | None]:
+    """A model's tensors, or those of each component of a mixture, and its weights."""
+    weights = tensors.pop(MIXTURE, None)
+    if weights is None or weights.ndim != 1:
+        return [tensors], None
+    prefixes = [f"component{c}." for c in range(len(weights))]
+    return [{n.removeprefix(p): t for n, t in tensors.items() if n.startswith(p)} for p in prefixes], weights
+
+
+def _module(
+    tensors: dict[str, Tensor], table: Mapping[str, Any], shape: tuple[int, ...], outputs: int, by_code: Any, path: Path
+) -> nn.Module:
+    name = table.get("name")
+    if code.is_code(name) and by_code is None:
+        raise BadInput(f"{path}: is {name}, a model of your own; a file runs no code: give --model module:Class")
+    try:
+        if by_code is not None:
+            made = code.factory(by_code, shape, outputs)
+            module = copy.deepcopy(made) if isinstance(made, nn.Module) else made()
+        else:
+            with torch.device("meta"):  # takes no memory, whatever sizes the file claims
+                module = build(table, shape, outputs)[0]()
+        module.load_state_dict(tensors, assign=True)
+    except (RuntimeError, ValueError, TypeError, OverflowError) as error:
+        raise BadInput(f"{path}: its weights are not those of its model ({str(error).splitlines()[0]})") from None
+    return module

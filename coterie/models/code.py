@@ -1,0 +1,80 @@
+"""A model of your own: any `nn.Module`, given in Python or named on the command line. Never from a study file."""
+
+import importlib
+import inspect
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from coterie.errors import BadInput
+
+
+def is_code(name: object) -> bool:
+    """Whether a model's name is the path of an import."""
+    return isinstance(name, str) and ":" in name
+
+
+def load_code(path: str) -> Any:
+    """What `package.module:Class` names; a module in the folder one works in is found too."""
+    module, _, name = path.partition(":")
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        thing = importlib.import_module(module)
+        for part in name.split("."):
+            thing = getattr(thing, part)
+        return thing
+    except (ImportError, ValueError, SyntaxError) as error:
+        raise BadInput(f"--model {path}: {module or 'no module'} cannot be imported ({error})") from None
+    except AttributeError:
+        raise BadInput(f"--model {path}: {module} has no {name or 'class of that name'}; check its name") from None
+    finally:
+        sys.path.remove(here)
+
+
+def factory(thing: Any, shape: tuple[int, ...], outputs: int) -> Callable[[], nn.Module] | nn.Module:
+    """What makes the model: a class or function that takes nothing, or the inputs and outputs; or a module as it is.
+
+    Inputs are how many numbers a row of a table becomes, or the shape of a sample that is an array.
+    """
+    if isinstance(thing, nn.Module):
+        return thing
+    if not callable(thing):
+        raise BadInput(f"model: a {type(thing).__name__}; give an nn.Module, its class or a function that makes one")
+    inputs = math.prod(shape) if len(shape) == 1 else shape
+    given = (inputs, outputs) if _needs(thing) else ()
+
+    def make() -> nn.Module:
+        try:
+            made = thing(*given)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise BadInput(f"model: {_name(thing)}{given} fails: {str(error).splitlines()[0]}") from None
+        if not isinstance(made, nn.Module):
+            raise BadInput(f"model: {_name(thing)} makes a {type(made).__name__}, not an nn.Module")
+        return made
+
+    return make
+
+
+def code_name(thing: Any) -> str:
+    """How a study writes down a model that came as code."""
+    kind = type(thing) if isinstance(thing, nn.Module) else thing
+    return f"{getattr(kind, '__module__', '')}:{_name(kind)}"
+
+
+def _needs(thing: Any) -> bool:
+    """Whether it must be given something."""
+    try:
+        parameters = inspect.signature(thing).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(p.default is p.empty and p.kind in kinds for p in parameters)
+
+
+def _name(thing: Any) -> str:
+    return str(getattr(thing, "__qualname__", type(thing).__name__))

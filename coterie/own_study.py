@@ -1,0 +1,40 @@
+"""The study of a folder of your own silos: what `coterie run --silos` runs where no study says otherwise."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+OWN: dict[str, Any] = {
+    "name": "own",
+    "seeds": [0],
+    "data": {"name": "own"},
+    "model": {"name": "auto"},
+    "train": {
+        "rounds": 30,
+        "local_epochs": 2,
+        "batch_size": 16,
+        "lr": 0.05,
+        "clip_gradient": 5.0,
+        "whole_batches": True,
+    },
+    "methods": {
+        "separate": {},
+        "fedavg": {},
+        "fedavg-ft": {},
+        "ditto": {},
+        "fedamp": {},
+        "heurfedamp": {},
+        # The gradient of a core model carries its weight in the mixture; a component sees a part of each sample.
+        "apple": {"train": {"lr": 0.25}},
+        "fedem": {"train": {"lr": 0.15}},
+    },
+}
+
+
+def on_folder(study: Mapping[str, Any] | None, folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """A study, or the default one, with a folder of own silos for its data."""
+    table = dict(OWN if study is None else study)
+    said = {key: value for key, value in options.items() if value is not None}
+    if study is None:
+        table["name"] = folder.resolve().name or "own"
+    return table | {"data": {"name": "own", "path": str(folder), **said}}

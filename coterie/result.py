@@ -1,0 +1,128 @@
+"""What training gives: scores as pandas, each silo's model, the report, and the folder that `coterie run` writes."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from pandas import DataFrame
+
+from coterie import experiment
+from coterie.deployed import PersonalModel
+from coterie.errors import BadInput, nearest
+from coterie.experiment import Finished
+from coterie.model_file import load_model, silo_of
+from coterie.run_folder import claim, leaving
+
+FOLDED = ("per_silo", "per_silo_cloud", "per_silo_unseen", "per_seed")  # scores that are tables of their own
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Methods that were trained on the same silos, be it one."""
+
+    finished: Finished
+    folder: "TemporaryDirectory[str]"  # of the run, there for as long as this is
+    code: Any = None  # what makes the model, where that is one's own
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods by their labels."""
+        return list(self.finished.study.methods)
+
+    @property
+    def results(self) -> DataFrame:
+        """Every measurement: method, seed, round, silo, split, measure, value."""
+        return self.finished.results
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """The scores of each method."""
+        methods: Mapping[str, Any] = self.finished.summary["methods"]
+        return methods
+
+    def per_silo(self) -> DataFrame:
+        """Silos by methods: the test score at each method's best round."""
+        return DataFrame({name: scores["per_silo"] for name, scores in self.summary.items()}).rename_axis("silo")
+
+    def report(self, path: "str | Path") -> Path:
+        """Write the report, one HTML file that opens offline."""
+        made = Path(path)
+        experiment.write_report(self.finished, made, "")
+        return made
+
+    def save(self, folder: "str | Path") -> Path:
+        """Write the folder that `coterie run` writes: results, study, models, report."""
+        out = Path(folder)
+        made = claim(out)
+        with leaving(out, made):
+            for method in self.methods:
+                shutil.copytree(self.models(method), out / "models" / method)
+            experiment.write(self.finished, out, "")
+        return out
+
+    def models(self, method: str) -> Path:
+        """Where the silos' models by a method are, of the first seed."""
+        return Path(self.folder.name) / "run" / "models" / method
+
+    def table(self) -> DataFrame:
+        """The scores."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        return str(self.table().to_html(float_format="{:.4g}".format))
+
+
+class Comparison(Runs):
+    """Several methods trained on the same silos; by a method's name its result."""
+
+    def table(self) -> DataFrame:
+        """Methods by scores: accuracies in percent, errors in the label's own unit."""
+        rows = {name: {k: v for k, v in s.items() if k not in FOLDED} for name, s in self.summary.items()}
+        return DataFrame.from_dict(rows, orient="index").rename_axis("method")
+
+    def __getitem__(self, method: str) -> "Result":
+        if method not in self.methods:
+            raise BadInput(f"no method '{method}' was trained; {nearest(method, self.methods)}")
+        study = replace(self.finished.study, methods={method: self.finished.study.methods[method]})
+        summary = self.finished.summary | {"methods": {method: self.summary[method]}}
+        traces = {name: trace for name, trace in self.finished.traces.items() if name == method}
+        own = self.results[self.results["method"] == method].reset_index(drop=True)
+        finished = replace(self.finished, study=study, summary=summary, traces=traces, results=own)
+        return Result(finished, self.folder, self.code)
+
+
+class Result(Runs):
+    """One method trained; by a silo's name its model."""
+
+    @property
+    def method(self) -> str:
+        """The method's label."""
+        return self.methods[0]
+
+    def table(self) -> DataFrame:
+        """Silos by measures, on test data after the last round, the mean over seeds."""
+        test = self.results[self.results["split"] == "test"]
+        last = test[test["round"] == test["round"].max()]
+        return last.pivot_table(index="silo", columns="measure", values="value", sort=False).rename_axis(columns=None)
+
+    def __getitem__(self, silo: str) -> PersonalModel:
+        models = {silo_of(file): file for file in sorted(self.models(self.method).iterdir())}
+        if silo not in models:
+            raise BadInput(f"no silo '{silo}' was trained; {nearest(silo, models)}")
+        return load_model(models[silo], self.code)
+
+    def collaboration(self, round: int | None = None) -> DataFrame:
+        """Who learns from whom after a round, or after the last: a row is a silo, a column the silo it learns from."""
+        trace = self.finished.traces.get(self.method, {})
+        if "collaboration" not in trace:
+            raise BadInput(f"{self.method} has no weights between silos; fedamp, heurfedamp, fedacs, apple … have")
+        rounds = trace["rounds"].tolist()
+        if round is not None and round not in rounds:
+            raise BadInput(f"round {round} was not measured; known: {', '.join(map(str, rounds))}")
+        weights = np.asarray(trace["collaboration"][-1 if round is None else rounds.index(round)])
+        names = trace["silos"].tolist()
+        return DataFrame(weights, index=names, columns=names)

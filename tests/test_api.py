@@ -1,0 +1,185 @@
+"""The Python API: ten lines from silos to predictions."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors.torch
+import torch
+from own_silos import NAMES, hospital, hospitals
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import coterie as co
+from coterie.methods import METHODS
+
+DROP = ["patient", "cost"]
+
+
+class MyNet(nn.Module):
+    """With BatchNorm and dropout."""
+
+    def __init__(self, inputs=8, outputs=3):
+        super().__init__()
+        self.hidden = nn.Sequential(nn.Linear(inputs, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2))
+        self.last = nn.Linear(8, outputs)
+
+    def forward(self, x):
+        return self.last(self.hidden(x))
+
+
+def silos(**options):
+    frames = {name: hospital(i) for i, name in enumerate(NAMES)}
+    return co.silos(frames, **({"label": "outcome", "drop": DROP} | options))
+
+
+@pytest.fixture(scope="module")
+def federation():
+    return co.Federation(silos(), model=MyNet, rows="all")
+
+
+@pytest.fixture(scope="module")
+def comparison(federation):
+    return federation.compare([co.Separate(), co.FedAMP(tau=0.75), co.FedEM(components=2)], rounds=3)
+
+
+def test_a_method_trains_and_every_answer_is_pandas(comparison):
+    result = comparison["fedamp"]
+    assert list(result.table().index) == list(NAMES) and {"accuracy", "loss"} <= set(result.table().columns)
+    assert list(comparison.table().index) == ["separate", "fedamp", "fedem"] and comparison.table()["bmta"].min() > 0
+    assert comparison.per_silo().shape == (5, 3)
+    assert set(result.results["method"]) == {"fedamp"} and set(comparison.results["method"]) == set(comparison.methods)
+    weights = result.collaboration()
+    assert list(weights.index) == list(weights.columns) == list(NAMES)
+    assert weights.sum(axis=1).to_numpy() == pytest.approx(1, abs=1e-5)
+    assert not np.allclose(weights, result.collaboration(0))
+    assert "st-mary" in result._repr_html_() and "fedem" in comparison._repr_html_()
+
+
+def test_predictions_are_those_that_were_measured(federation, comparison):
+    for method in ("fedamp", "fedem"):
+        result = comparison[method]
+        silo = next(s for s in federation._assembly.silos if s.name == "north")
+        model = result["north"]
+        with torch.no_grad():
+            told = model.module(torch.from_numpy(silo.test.x)).argmax(1).numpy()
+        assert (told == silo.test.y).mean() == pytest.approx(result.table().loc["north", "accuracy"], abs=1e-6)
+    raw = hospital(1).drop(columns=["outcome", "site"])
+    table = model.predict(raw)
+    assert list(table.columns) == ["prediction", *(f"probability_{c}" for c in ("healthy", "ill", "severe"))]
+    assert table.iloc[:, 1:].sum(axis=1).to_numpy() == pytest.approx(1, abs=1e-5)
+    assert (table["prediction"] == [c.removeprefix("probability_") for c in table.iloc[:, 1:].idxmax(axis=1)]).all()
+    pd.testing.assert_frame_equal(model.predict(raw.iloc[::-1]), table.iloc[::-1], check_exact=False)
+
+
+def test_a_mixture_mixes_predictions_and_not_outputs(comparison):
+    model = comparison["fedem"]["north"]
+    x = torch.randn(4, 8)
+    parts = torch.stack([component(x).softmax(1) for component in model.module.components])
+    assert len(parts) == 2 and torch.allclose(model.module(x), (model.module.weights[:, None, None] * parts).sum(0))
+
+
+def test_saving_writes_the_folder_of_a_run_and_models_come_back(comparison, tmp_path):
+    comparison.save(tmp_path / "out")
+    names = {"study.toml", "results.parquet", "summary.json", "models", "collaboration", "report.html"}
+    assert {p.name for p in (tmp_path / "out").iterdir()} == names
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out" / "results.parquet"), comparison.results)
+    raw = hospital(1)
+    for method in ("fedamp", "fedem"):
+        again = co.load_model(tmp_path / "out" / "models" / method / "north.safetensors", MyNet)
+        pd.testing.assert_frame_equal(again.predict(raw), comparison[method]["north"].predict(raw))
+    with pytest.raises(co.BadInput, match="exists already"):
+        comparison.save(tmp_path / "out")
+    assert comparison["fedamp"].report(tmp_path / "r.html").read_text("utf-8").startswith("<!doctype html>")
+
+
+def test_plain_pytorch_loads_a_saved_model_in_three_lines(comparison, tmp_path):
+    comparison["fedamp"].save(tmp_path / "out")
+    net = MyNet()
+    net.load_state_dict(safetensors.torch.load_file(tmp_path / "out" / "models" / "fedamp" / "north.safetensors"))
+    net.eval()
+    model = comparison["fedamp"]["north"]
+    x = torch.from_numpy(model.encode(hospital(1)))
+    assert torch.allclose(net(x).softmax(1), model.module(x), atol=1e-6)
+
+
+def test_a_folder_in_python_gives_what_the_command_gives(tmp_path, monkeypatch):
+    from command import call
+
+    monkeypatch.chdir(tmp_path)
+    hospitals(tmp_path / "hospitals")
+    words = ["--silos", "hospitals", "--label", "outcome", "--drop", "patient,cost", "--rounds", 2, "--quiet"]
+    assert call("run", *words, "--methods", "separate,apple", "--out", "a", "--rows", "all") == 0
+    fed = co.Federation(co.silos("hospitals", label="outcome", drop=DROP), rows="all")
+    made = fed.compare(["separate", co.APPLE()], rounds=2)
+    pd.testing.assert_frame_equal(made.results, pd.read_parquet("a/results.parquet"))
+    assert list(fed.table().columns) == ["train", "validation", "test"]
+    assert "lacks class severe" in set(fed.differences["what"])
+
+
+@pytest.mark.parametrize(
+    "model", [None, "linear", {"name": "mlp", "hidden": [4]}, MyNet, MyNet(), lambda i, o: MyNet(i, o)]
+)
+def test_a_model_may_be_chosen_named_or_given(model):
+    result = co.Federation(silos(), model=model, rows="all").train("fedavg", rounds=1, quiet=True)
+    assert result["north"].predict(hospital(1)).shape == (60, 4)
+
+
+def test_datasets_and_arrays_are_silos_and_numbers_are_told_in_their_unit():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 3)).astype(np.float32)
+    y = (500 + 40 * x[:, 0]).astype(np.float32)
+    given = {"a": TensorDataset(torch.from_numpy(x[:40]), torch.from_numpy(y[:40])), "b": (x[40:], y[40:])}
+    result = co.Federation(co.silos(given), model="linear").train(co.FedAvg(), rounds=25, lr=0.1)
+    assert result["b"].predict(x[40:])["prediction"].to_numpy() == pytest.approx(y[40:], abs=3)
+    assert result.table()["rmse"].max() < 3 and result.table()["r2"].min() > 0.99
+
+
+def test_mistakes_are_told_before_any_training(federation, comparison):
+    with pytest.raises(co.BadInput, match="unknown model 'mlq'"):
+        co.Federation(silos(), model="mlq")
+    with pytest.raises(co.BadInput, match="cannot take samples of shape"):
+        co.Federation(silos(), model=lambda: nn.Linear(5, 3))
+    with pytest.raises(co.BadInput, match="has no column 'nope'"):
+        silos(label="nope")
+    with pytest.raises(co.BadInput, match="tau: 3 is out of range"):
+        federation.train(co.FedAMP(tau=3))
+    with pytest.raises(co.BadInput, match="unknown key 'lrr'; did you mean 'lr'"):
+        federation.train(co.FedAMP(), lrr=3)
+    with pytest.raises(co.BadInput, match="is no method; give one such as"):
+        federation.compare([3])
+    with pytest.raises(co.BadInput, match="no silo 'nort' was trained; did you mean 'north'"):
+        comparison["fedamp"]["nort"]
+    with pytest.raises(co.BadInput, match="no method 'fedamq' was trained"):
+        comparison["fedamq"]
+    with pytest.raises(co.BadInput, match="separate has no weights between silos"):
+        comparison["separate"].collaboration()
+    with pytest.raises(co.BadInput, match="round 9 was not measured"):
+        comparison["fedamp"].collaboration(9)
+    with pytest.raises(co.BadInput, match="takes a table with the columns age"):
+        comparison["fedamp"]["north"].predict(np.zeros((2, 8)))
+    with pytest.raises(co.BadInput, match="column 'ward' is missing"):
+        comparison["fedamp"]["north"].predict(hospital(1).drop(columns="ward"))
+
+
+def test_two_of_one_method_and_labels_of_ones_own(federation):
+    made = federation.compare([co.FedAvg(), co.FedAvg()], rounds=1, quiet=True)
+    assert made.methods == ["fedavg", "fedavg-2"]
+    made = federation.compare({"mine": co.FedAvg()}, rounds=1, quiet=True)
+    assert list(made.table().index) == ["mine"]
+
+
+def test_every_method_is_exported_and_the_import_is_light():
+    assert {kind.__name__ for kind in METHODS.values()} <= set(co.__all__) and set(co.__all__) <= set(dir(co))
+    for name in co.__all__:
+        assert getattr(co, name).__name__ == name
+    assert list(co.method_table().index) == list(METHODS)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = co.nothing
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import sys, coterie; print(*sys.modules)"], capture_output=True, text=True, check=True
+    ).stdout
+    assert not re.search(r"\b(torch|pandas|numpy|rich)\b", loaded)

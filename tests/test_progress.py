@@ -1,0 +1,61 @@
+"""The progress bar, in a terminal and in a notebook."""
+
+import io
+import sys
+import types
+from contextlib import nullcontext
+
+import pytest
+from command import SMALL
+from rich.console import Console
+
+from coterie.engine.rounds import Progress
+from coterie.progress import shown
+from coterie.study import _loads, check
+
+
+def told(console, quiet=False):
+    """Tell a bar of one round of two."""
+    with shown(check(_loads(SMALL, "small"), ["separate"]), console, quiet) as watch:
+        watch("separate", 0, Progress(1, 2, 0.5))
+
+
+def test_a_terminal_shows_the_method_and_its_accuracy():
+    out = io.StringIO()
+    told(Console(file=out, force_terminal=True, width=100))
+    assert "separate" in out.getvalue() and "accuracy 50.0%" in out.getvalue()
+
+
+def test_a_file_and_the_quiet_get_none():
+    out = io.StringIO()
+    told(Console(file=out))
+    told(Console(file=out, force_terminal=True), quiet=True)
+    assert out.getvalue() == ""
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """What Jupyter shows, by stand-ins for its modules."""
+    displayed = []
+
+    class Output(nullcontext):
+        def clear_output(self, wait):
+            pass
+
+        def close(self):
+            pass
+
+    for name, made in (
+        ("IPython", {}),
+        ("IPython.display", {"display": displayed.append, "HTML": str}),
+        ("ipywidgets", {"Output": Output}),
+    ):
+        module = types.ModuleType(name)
+        vars(module).update(made)
+        monkeypatch.setitem(sys.modules, name, module)
+    return displayed
+
+
+def test_a_notebook_gets_a_bar_too(notebook):
+    told(Console(force_jupyter=True))
+    assert notebook
