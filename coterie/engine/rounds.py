@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from coterie.engine.exchange import Engine, as_table
+from coterie.engine.exchange import Engine, Measures, as_table
 from coterie.engine.rows import Model
 from coterie.engine.training import Training
 from coterie.errors import BadInput
@@ -31,6 +31,15 @@ class Progress:
     accuracy: float | None  # mean test accuracy over silos so far, or None
 
 
+@dataclass(frozen=True)
+class Picked:
+    """The round that validation data pick (the last, where there are none), test sample by test sample."""
+
+    round: int
+    score: float  # what it was picked by, higher is better
+    samples: Mapping[str, np.ndarray]  # by silo: whether each was right, or its loss
+
+
 @dataclass
 class Outcome:
     """One method trained once."""
@@ -40,6 +49,7 @@ class Outcome:
     traces: dict[str, list[np.ndarray]] = field(default_factory=dict)
     measured: list[int] = field(default_factory=list)  # after how many rounds
     accuracy: float | None = None  # the latest mean test accuracy over silos
+    picked: Picked | None = None  # so far
     models: Predictor | None = None
     bytes_up: int = 0
     bytes_down: int = 0
@@ -119,6 +129,10 @@ def measure(outcome: Outcome, method: Method, engine: Engine, everyone: Cohort, 
             outcome.traces.setdefault(name, []).append(value.cpu().numpy())
         outcome.traces.setdefault("rounds", []).append(np.array(after))
     outcome.measured.append(after)
+    if after and measures.samples:
+        score = _validation(measures, after)
+        if outcome.picked is None or score > outcome.picked.score:
+            outcome.picked = Picked(after, score, measures.samples)
 
 
 def _worth_keeping(size: int, before: int, after: int, training: Training) -> bool:
@@ -142,6 +156,15 @@ def drawn(roster: Roster, ids: Tensor, purpose: str, round: int, share: float, a
 def round_half_up(value: float) -> int:
     """The nearest whole number."""
     return int(value + 0.5)
+
+
+def _validation(measures: Measures, after: int) -> float:
+    """The mean over silos by which a round is picked; without validation data the number of the round."""
+    accuracy, loss = (measures.values.get(("validation", name)) for name in ("accuracy", "loss"))
+    values = accuracy if accuracy is not None else None if loss is None else -loss
+    if values is None or np.isnan(values).all():
+        return float(after)
+    return round(float(np.nanmean(values)), 12)  # equal means can differ in the last bit
 
 
 def _mean_accuracy(table: pd.DataFrame) -> float | None:

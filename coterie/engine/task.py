@@ -131,10 +131,19 @@ class Task:
             return out
         return torch.einsum("kc,kc...->k...", predictor.weights, out.reshape(*models.shape[:2], *out.shape[1:]))
 
-    @torch.no_grad()
     def measure(self, predictor: Predictor, split: str) -> dict[str, Tensor]:
         """Mean loss and, for classes, accuracy of each silo's model on a split: (k,) each, NaN for an empty split."""
-        total: dict[str, Tensor] = {}
+        return self.means(self.outcomes(predictor, split), split)
+
+    def means(self, outcomes: dict[str, Tensor], split: str) -> dict[str, Tensor]:
+        """Of what is known of every sample of a split, the mean over each silo's own."""
+        counts = self.counts(split)
+        return {name: value.sum(1) / counts for name, value in outcomes.items()}
+
+    @torch.no_grad()
+    def outcomes(self, predictor: Predictor, split: str) -> dict[str, Tensor]:
+        """Loss and, for classes, accuracy on every sample of a split: (k, n) each, 0 where a silo has fewer than n."""
+        parts: dict[str, list[Tensor]] = {}
         for x, y, real in self._samples(split, _models_each(predictor.models)):
             out = self.predict(predictor, x)
             if self.model.classes:
@@ -146,10 +155,8 @@ class Task:
             # A diverged model has lost everything; NaN would say that there was nothing to measure.
             values["loss"] = values["loss"].nan_to_num(nan=torch.inf, posinf=torch.inf)
             for name, value in values.items():
-                sums = torch.where(real > 0, value, 0).sum(1)
-                total[name] = total[name] + sums if name in total else sums
-        counts = self.counts(split)
-        return {name: value / counts for name, value in total.items()}
+                parts.setdefault(name, []).append(torch.where(real > 0, value, 0))
+        return {name: torch.cat(values, 1) for name, values in parts.items()}
 
     # Loops. The engine owns them; a method hands over what one step does.
 
