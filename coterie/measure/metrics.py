@@ -15,7 +15,8 @@ from pandas import DataFrame, Series
 from coterie.errors import BadInput
 
 KEYS = ["method", "seed", "round", "silo", "split", "measure"]
-COSTS = ["bytes_up", "bytes_down", "train_seconds"]
+COSTS = ["bytes_up", "bytes_down", "train_seconds", "missing"]
+SPREAD = ["bmta", "val_picked"]  # the scores whose standard deviation over seeds is told
 
 
 def summarize(
@@ -50,6 +51,31 @@ def by_round(runs: DataFrame, measure: str, split: str) -> DataFrame:
     return grid[(measured == measured.max()) & (measured > 0)]
 
 
+def main_measure(runs: DataFrame) -> str:
+    """What a study is scored by: accuracy where there is any, or else loss."""
+    measured = runs.loc[(runs["split"] == "test") & runs["value"].notna(), "measure"]
+    return "accuracy" if (measured == "accuracy").any() else "loss"
+
+
+def picked(run: DataFrame, measure: str) -> tuple[int, Series, Series | None]:
+    """The round of one method and seed that validation data pick: its number, every silo's test and validation score.
+
+    Without validation data it is the last one, and there is no validation score.
+    """
+    test = _after_training(by_round(run, measure, "test"))
+    validation = _after_training(by_round(run, measure, "validation"))
+    validation = validation[validation.index.isin(test.index)]
+    if validation.empty:
+        return int(test.index[-1]), test.iloc[-1].dropna(), None
+    best = _best_round(validation.mean(axis=1), lower_better(measure))
+    return best, test.loc[best].dropna(), validation.loc[best].dropna()
+
+
+def lower_better(measure: str) -> bool:
+    """Whether less of a measure is more."""
+    return not measure.startswith("accuracy")
+
+
 def _summarize_method(
     name: str, runs: DataFrame, sizes: Mapping[int, Mapping[str, int]], extras: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
@@ -57,7 +83,7 @@ def _summarize_method(
     if extras and len(extras) != len(seeds):
         raise BadInput(f"{name}: {len(extras)} records of bytes and seconds for {len(seeds)} seeds")
     measured = set(runs.loc[(runs["split"] == "test") & runs["value"].notna(), "measure"])
-    measure = "accuracy" if "accuracy" in measured else "loss"
+    measure = main_measure(runs)
     cloud, unseen = f"{measure}_cloud" in measured, f"{measure}_unseen" in measured
     costs = {extra.get("seed", seed): extra for seed, extra in zip(seeds, extras, strict=False)}
 
@@ -79,8 +105,9 @@ def _summarize_method(
 
     summary: dict[str, Any] = {key: _mean([seed[key] for seed in per_seed]) for key in per_seed[0] if key != "seed"}
     if len(seeds) > 1:
-        best = _key("bmta", measure)
-        summary[f"{best}_std"] = float(np.std([seed[best] for seed in per_seed], ddof=1))
+        for key in (_key(key, measure) for key in SPREAD):
+            if summary[key] is not None:
+                summary[f"{key}_std"] = float(np.std([seed[key] for seed in per_seed], ddof=1))
     if float(summary["best_round"]).is_integer():
         summary["best_round"] = int(summary["best_round"])
     summary["per_silo"] = _mean_per_silo(silos)
@@ -94,14 +121,11 @@ def _summarize_method(
 
 def _score(run: DataFrame, measure: str, sizes: Mapping[str, int], where: str) -> tuple[dict[str, Any], Series]:
     """The scalars of one seed, and every silo's score at the best round."""
-    lower_better = measure.startswith("loss")
     test = _test(run, measure)
     if test.empty:
         raise BadInput(f"{where}: no test {measure} in the results")
-    validation = _after_training(by_round(run, measure, "validation"))
-    validation = validation[validation.index.isin(test.index)]
     means = test.mean(axis=1)
-    best = _best_round(means, lower_better)
+    best = _best_round(means, lower_better(measure))
     at_best = test.loc[best].dropna()
     unknown = [silo for silo in at_best.index if silo not in sizes]
     if unknown:
@@ -109,14 +133,14 @@ def _score(run: DataFrame, measure: str, sizes: Mapping[str, int], where: str) -
     weights = np.array([sizes[silo] for silo in at_best.index], dtype=float)
     if weights.sum() <= 0:
         raise BadInput(f"{where}: the test sizes sum to {weights.sum():g}")
-    picked = None if validation.empty else _best_round(validation.mean(axis=1), lower_better)
+    chosen, _, validation = picked(run, measure)
     scores = {
         "bmta": float(means[best]),
         "best_round": best,
         "last": float(means.iloc[-1]),
-        "val_picked": None if picked is None else float(means[picked]),
+        "val_picked": None if validation is None else float(means[chosen]),
         "weighted": float(np.average(at_best.to_numpy(dtype=float), weights=weights)),
-        "bottom_decile": _bottom_decile(at_best.to_numpy(dtype=float), lower_better),
+        "bottom_decile": _bottom_decile(at_best.to_numpy(dtype=float), lower_better(measure)),
     }
     return {_key(key, measure): value for key, value in scores.items()}, at_best
 
@@ -126,11 +150,11 @@ def _test(run: DataFrame, measure: str) -> DataFrame:
     return _after_training(by_round(run, measure, "test")) * (1 if measure.startswith("loss") else 100)
 
 
-def _bottom_decile(scores: "np.ndarray[Any, Any]", lower_better: bool) -> float:
+def _bottom_decile(scores: "np.ndarray[Any, Any]", lower: bool) -> float:
     """The 10th percentile over silos of how well they do (of a loss, the 90th)."""
     if not np.isfinite(scores).all():  # interpolating between infinities is not a number
         return float(np.quantile(scores, 0.9, method="higher"))
-    return float(np.quantile(scores, 0.9 if lower_better else 0.1))
+    return float(np.quantile(scores, 0.9 if lower else 0.1))
 
 
 def _after_training(grid: DataFrame) -> DataFrame:
@@ -139,10 +163,10 @@ def _after_training(grid: DataFrame) -> DataFrame:
     return grid if trained.empty else trained
 
 
-def _best_round(means: Series, lower_better: bool) -> int:
+def _best_round(means: Series, lower: bool) -> int:
     """The earliest of the best rounds; rounded, since equal means can differ in the last bit."""
     rounded = means.round(12)
-    return int(rounded.idxmin() if lower_better else rounded.idxmax())
+    return int(rounded.idxmin() if lower else rounded.idxmax())
 
 
 def _key(key: str, measure: str) -> str:

@@ -1,14 +1,17 @@
 """The summary of a study as a table: methods × measures, the best of each score marked."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from coterie.measure.significance import beside
+
 MARK = "*"  # so that the best shows without colour
+ABOVE, BELOW = "↑", "↓"
 
 ACCURACY = {
     "bmta": "BMTA",
@@ -78,15 +81,24 @@ def summary_cells(summary: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], 
     return list(columns.values()), rows
 
 
-def summary_table(summary: Mapping[str, Mapping[str, Any]], width: int = 100) -> Table:
-    """The summary for a terminal of so many columns."""
+def summary_table(
+    summary: Mapping[str, Mapping[str, Any]],
+    width: int = 100,
+    pairs: Sequence[Mapping[str, Any]] = (),
+    reference: str | None = None,
+) -> Table:
+    """The summary for a terminal of so many columns; `pairs` say which methods differ from the reference for sure."""
     headings, rows = summary_cells(summary)
+    found = beside(pairs, reference, scored_by_loss(summary)) if reference is not None else {}
+    for method, way in found.items():
+        rows[method][0] = replace(rows[method][0], text=rows[method][0].text + (ABOVE if way > 0 else BELOW))
     left_out = list[str]()
     needed = {h: 1 + _width(h, [cells[i].text + MARK for cells in rows.values()]) for i, h in enumerate(headings)}
     names = min(16, max(len(method) for method in ["method", *rows]))
     while names + sum(needed.values()) > width and len(left_out) < len(SPARE):
         left_out.append(SPARE[len(left_out)])
         needed.pop(left_out[-1], None)
+    sure = f" {ABOVE}{BELOW} significantly better or worse than {reference} over the silos." if found else ""
     more = f" In the report: {', '.join(left_out)}." if left_out else ""
     table = Table(
         box=box.SIMPLE_HEAD,
@@ -94,7 +106,7 @@ def summary_table(summary: Mapping[str, Mapping[str, Any]], width: int = 100) ->
         pad_edge=False,
         show_edge=False,
         caption=f"{MARK} best of its column. {headings[0]} picks its round on test data, val-picked on validation."
-        f"{more}",
+        f"{sure}{more}",
         caption_justify="left",
     )
     table.add_column("method", overflow="fold", vertical="bottom", min_width=names)
