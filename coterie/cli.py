@@ -52,7 +52,7 @@ def run(
     """
     from coterie import experiment
     from coterie import study as studies
-    from coterie.measure.table import summary_table
+    from coterie.measure.outcome import show_outcome
     from coterie.progress import shown
     from coterie.run_folder import default_folder, stopped
 
@@ -77,7 +77,7 @@ def run(
         with promptly(stopped(folder)), shown(checked, console, quiet) as watch:
             finished = experiment.run_into(checked, folder, shlex.join(["coterie", *sys.argv[1:]]), watch)
     if not quiet:
-        console.print(summary_table(finished.summary["methods"], console.width))
+        show_outcome(finished.summary, console)
         report = folder / "report.html"
         console.print(f"Results in [bold]{escape(str(folder))}[/]", highlight=False)
         if report.exists():

@@ -5,7 +5,7 @@ import math
 import platform
 import time
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -28,12 +28,16 @@ from coterie.export import save_models
 from coterie.federation import Federation
 from coterie.measure.beside import set_beside
 from coterie.measure.blocks import block_scores
+from coterie.measure.judgement import judgement
 from coterie.measure.metrics import summarize
+from coterie.methods.separate import Separate
 from coterie.models import build
+from coterie.report.folder import read_run
 from coterie.report.page import render
 from coterie.run_folder import RESULTS, Begun, checkpoint_folder, claim, close, held, leaving, partial_results
 from coterie.study import Study, check
 
+PREDICTED = ["method", "seed", "round", "silo", "sample", "value"]
 Watch = Callable[[str, int, Progress], None]  # method, seed, progress
 
 
@@ -46,6 +50,7 @@ class Finished:
     summary: dict[str, Any]
     traces: dict[str, dict[str, np.ndarray]]  # of the first seed
     labels: pd.DataFrame
+    predictions: pd.DataFrame  # every test sample at the picked round: right or wrong, or its loss
 
 
 def prepare(study: Study, seed: int, like: Federation | None = None) -> tuple[Study, Federation]:
@@ -92,9 +97,11 @@ def run(study: Study, federations: Mapping[int, Federation], out: Path, watch: W
     """Every method on every seed, each from where the folder says that it was."""
     began = time.perf_counter()
     extras, kept = dict[str, list[dict[str, Any]]](), dict[str, dict[str, Any]]()
+    samples = list[pd.DataFrame]()
     for place, (name, seed) in enumerate(product(study.methods, federations)):
         folder, federation = checkpoint_folder(out, place, name, seed), federations[seed]
         outcome = _one(study, name, federation, folder, out, partial(watch, name, seed))
+        samples.append(predicted(outcome).assign(method=name, seed=seed))
         costs = ("bytes_up", "bytes_down", "train_seconds", "missing")
         extras.setdefault(name, []).append({"seed": seed, **{key: getattr(outcome, key) for key in costs}})
         if name not in kept and (found := traces_in(folder)):
@@ -102,18 +109,35 @@ def run(study: Study, federations: Mapping[int, Federation], out: Path, watch: W
             kept[name] = {"silos": silos, "groups": np.array([silo.group for silo in federation.members]), **found}
     first, whole = federations[study.seeds[0]], partial_results(out)
     sizes = {seed: {silo.name: len(silo.test) for silo in f.silos} for seed, f in federations.items()}
-    summary: dict[str, Any] = {
-        "study": study.name,
-        "device": device_name(first.model.device),
-        "versions": versions(),
-        "seconds": time.perf_counter() - began,
-        "methods": summarize(whole, sizes, extras),
-    }
-    set_beside(summary["methods"], study)
+    predictions = pd.concat(samples, ignore_index=True)[PREDICTED]
+    summary = summarized(study, whole, predictions, kept, sizes, extras, first.model.device)
+    summary = {"seconds": time.perf_counter() - began, **summary}
+    return Finished(study, whole, summary, kept, label_counts(first.silos), predictions)
+
+
+def summarized(
+    study: Study,
+    results: pd.DataFrame,
+    predictions: pd.DataFrame,
+    kept: Mapping[str, Mapping[str, np.ndarray]],
+    sizes: Mapping[int, Mapping[str, int]],
+    extras: Mapping[str, Sequence[Mapping[str, Any]]],
+    device: torch.device,
+) -> dict[str, Any]:
+    """What `summary.json` holds."""
+    methods = summarize(results, sizes, extras)
+    set_beside(methods, study)
     for name, arrays in kept.items():
-        if "collaboration" in arrays:
-            summary["methods"][name] |= block_scores(arrays["collaboration"][-1], arrays["groups"])
-    return Finished(study, whole, summary, kept, label_counts(first.silos))
+        if "collaboration" in arrays and "groups" in arrays:
+            methods[name] |= block_scores(arrays["collaboration"][-1], arrays["groups"])
+    alone = next((label for label, method in study.methods.items() if isinstance(method, Separate)), None)
+    return {
+        "study": study.name,
+        "device": device_name(device),
+        "versions": versions(),
+        **judgement(methods, results, predictions, kept, alone, sizes),
+        "methods": methods,
+    }
 
 
 def _one(
@@ -183,18 +207,29 @@ def _go_on(study: Study, out: Path, watch: Watch) -> Finished:
 
 def write(finished: Finished, out: Path, command: str) -> None:
     """The files of a finished study."""
-    text = finished.study.as_toml()
-    (out / "study.toml").write_text(text, "utf-8")
+    (out / "study.toml").write_text(finished.study.as_toml(), "utf-8")
     finished.results.to_parquet(out / RESULTS, index=False)
+    finished.labels.to_parquet(out / "labels.parquet", index=False)
+    if len(finished.predictions):
+        finished.predictions.to_parquet(out / "predictions.parquet", index=False, compression="zstd")
     summary = {"command": command, **finished.summary}
     (out / "summary.json").write_text(json.dumps(_finite(summary), indent=1, ensure_ascii=False) + "\n", "utf-8")
     (out / "collaboration").mkdir(exist_ok=True)
     for name, arrays in finished.traces.items():
         np.savez_compressed(out / "collaboration" / f"{name}.npz", **arrays)  # type: ignore[arg-type]
     if find_spec("plotly"):  # a training machine may lack it; the report can be made elsewhere from these files
-        about = {"name": finished.study.name, "command": command, "toml": text}
-        methods = finished.summary["methods"]
-        render(methods, finished.results, finished.traces, finished.labels, about, out / "report.html")
+        render(read_run(out), out / "report.html")
+
+
+def predicted(outcome: Outcome) -> pd.DataFrame:
+    """Every test sample at the picked round; none where the silos do not tell."""
+    if outcome.picked is None:
+        return pd.DataFrame(columns=["round", "silo", "sample", "value"])
+    parts = [
+        pd.DataFrame({"round": outcome.picked.round, "silo": silo, "sample": np.arange(len(each)), "value": each})
+        for silo, each in outcome.picked.samples.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
 
 
 def label_counts(silos: list[Silo]) -> pd.DataFrame:
@@ -211,7 +246,12 @@ def device_name(device: torch.device) -> str:
     """What the numbers were computed on."""
     if device.type == "cuda":
         return f"{device.type} ({torch.cuda.get_device_name(device)})"
-    return f"{device.type} ({torch.get_num_threads()} threads, {platform.machine()})"
+    return f"{device.type} ({_threads()}, {platform.machine()})"
+
+
+def _threads() -> str:
+    count = torch.get_num_threads()
+    return f"{count} thread{'s' * (count != 1)}"
 
 
 def versions() -> dict[str, str]:

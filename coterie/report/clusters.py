@@ -1,0 +1,76 @@
+"""Silos that learn from one another, brought together: an order for a heat map, groups and places for a graph."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.cluster.hierarchy import leaves_list, linkage
+from scipy.spatial.distance import squareform
+
+Array = np.ndarray[Any, Any]
+MOST_EDGES = 600
+EVEN = 1.5  # a tie is so many times an even share
+
+
+def together(weights: Array) -> list[int]:
+    """An order of the silos in which those that weigh each other most are neighbours."""
+    if len(weights) < 3:
+        return list(range(len(weights)))
+    mutual = _mutual(weights)
+    if np.ptp(mutual[~np.eye(len(mutual), dtype=bool)]) < 1e-9:
+        return list(range(len(weights)))
+    apart = mutual.max() - mutual
+    np.fill_diagonal(apart, 0)
+    tree = linkage(squareform(apart, checks=False), "average", optimal_ordering=len(weights) <= 200)
+    order = [int(i) for i in leaves_list(tree)]
+    return order if order[0] <= order[-1] else order[::-1]
+
+
+@dataclass(frozen=True)
+class Network:
+    """Who takes clearly more than an even share from whom."""
+
+    places: Array  # (m, 2)
+    groups: list[int]  # a number per silo
+    edges: list[tuple[int, int, float]]  # the stronger direction of a pair: taker, giver, weight
+
+
+def network(weights: Array) -> Network:
+    """The strongest ties of a collaboration matrix, laid out so that silos with ties are close."""
+    import networkx as nx  # comes with torch
+
+    m = len(weights)
+    share = _between(weights)
+    strongest = np.maximum(share, share.T)
+    ties = [(i, j) for i in range(m) for j in range(i) if strongest[i, j] > EVEN / max(m - 1, 1)]
+    ties = sorted(ties, key=lambda tie: -strongest[tie])[:MOST_EDGES]
+    graph = nx.Graph()
+    graph.add_nodes_from(range(m))
+    graph.add_weighted_edges_from((i, j, float(strongest[i, j])) for i, j in ties)
+    found = nx.community.louvain_communities(graph, seed=0) if ties else [{i} for i in range(m)]
+    groups = [0] * m
+    for number, group in enumerate(sorted(found, key=lambda g: (-len(g), min(g)))):
+        for i in group:
+            groups[i] = number
+    start = {i: _on_circle(place, m) for place, i in enumerate(sorted(range(m), key=lambda i: (groups[i], i)))}
+    laid = nx.spring_layout(graph, pos=start, k=2.2 / np.sqrt(max(m, 1)), iterations=80, seed=0) if ties else start
+    edges = [(i, j, float(share[i, j])) if share[i, j] >= share[j, i] else (j, i, float(share[j, i])) for i, j in ties]
+    return Network(np.array([laid[i] for i in range(m)]), groups, edges)
+
+
+def _between(weights: Array) -> Array:
+    """Of what each silo takes from others, the share of each."""
+    between = np.nan_to_num(np.array(weights, dtype=float)).clip(min=0)
+    np.fill_diagonal(between, 0)
+    total = between.sum(1, keepdims=True)
+    return np.asarray(np.divide(between, total, out=np.zeros_like(between), where=total > 0))
+
+
+def _mutual(weights: Array) -> Array:
+    share = _between(weights)
+    return np.asarray((share + share.T) / 2)
+
+
+def _on_circle(place: int, count: int) -> Array:
+    angle = 2 * np.pi * place / count
+    return np.array([np.cos(angle), np.sin(angle)])
