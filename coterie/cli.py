@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie import data_commands
+from coterie import data_commands, report_commands
 from coterie.deploy_cli import add_to
 from coterie.errors import BadInput, Stopped
 from coterie.stopping import STOPPED, promptly
@@ -126,6 +126,7 @@ def list_studies(name: Annotated[str | None, typer.Argument(help="a study, to pr
 
 
 app.add_typer(data_commands.app, name="data")
+report_commands.add_to(app)
 
 
 def _into(table: dict[str, Any], key: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import tomllib
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import numpy as np
 import pandas as pd
 from pandas import DataFrame
 
+from coterie.engine.checkpoint import traces_in
 from coterie.errors import BadInput
+from coterie.measure.metrics import summarize
+from coterie.run_folder import UNFINISHED, Begun, checkpoint_folder, partial_results
 
 Array = np.ndarray[Any, Any]
 NEVER_NULL = ("best_loss", "last_loss", "weighted_loss", "bottom_decile_loss")  # so null is what JSON lacks: infinity
@@ -31,6 +35,7 @@ class Run:
     verdict: Mapping[str, Any] | None = None
     significance: DataFrame | None = None
     about: Mapping[str, Any] = field(default_factory=dict)  # command, toml, device, versions
+    finished: bool = True
 
     @property
     def study(self) -> dict[str, Any]:
@@ -39,11 +44,13 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """The run in a folder."""
+    """The run in a folder, finished or not."""
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such folder; give the folder of a run, as `coterie run --out` made it")
     if not (folder / "summary.json").exists():
-        raise BadInput(f"{folder}: no summary.json in it; give the folder of a finished run")
+        if (folder / UNFINISHED).exists():
+            return _so_far(folder)
+        raise BadInput(f"{folder}: no summary.json in it; give the folder of a run, as `coterie run --out` made it")
     try:
         summary = json.loads((folder / "summary.json").read_text("utf-8"))
         toml = (folder / "study.toml").read_text("utf-8")
@@ -65,6 +72,28 @@ def read_run(folder: Path) -> Run:
         raise BadInput(f"{folder}: {error.strerror or error}; give the folder of a finished run") from None
     except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise BadInput(f"{folder}: damaged ({error!r:.200}); run the study again") from None
+
+
+def _so_far(folder: Path) -> Run:
+    """A run that is going on, or was stopped: what its journals hold."""
+    begun = Begun.read(folder)
+    study = tomllib.loads(begun.study)
+    results = partial_results(folder)
+    results = results[results["method"].isin(study["methods"])]
+    # How much test data each silo has is told at the end only, so until then no score is weighted by it.
+    sizes = {int(seed): dict.fromkeys(results["silo"].unique(), 1) for seed in results["seed"].unique()}
+    methods = {
+        name: {key: value for key, value in scores.items() if not key.startswith("weighted")}
+        for name, scores in (summarize(results, sizes, {}) if len(results) else {}).items()
+    }
+    traces = {}
+    for place, (name, seed) in enumerate(product(study["methods"], study["seeds"])):
+        kept = checkpoint_folder(folder, place, name, seed)
+        if name in methods and name not in traces and kept.exists() and (found := traces_in(kept)):
+            silos = results.loc[(results["method"] == name) & (results["round"] == 0), "silo"].unique()
+            traces[name] = {"silos": silos.astype(str), **found}
+    about = {"toml": begun.study, "command": begun.command, "device": begun.machine.get("device")}
+    return Run(str(study["name"]), methods, results, traces, about=about, finished=False)
 
 
 def _scores(scores: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.report.canvas import Figure, blank, label, plotly_objects
 from coterie.report.clusters import Array, network
-from coterie.report.theme import PALETTE
+from coterie.report.theme import group_colour
 
 WIDTHS = ((0.5, 4.0), (0.25, 2.5), (0.1, 1.5), (0.0, 0.8))  # lines of at least such a share are so wide
 NAMED = 40  # more silos than this are named on pointing at them only
@@ -39,7 +39,7 @@ def graph(weights: Array, silos: Sequence[str]) -> Figure:
         customdata=[_takes(row, i, silos) for i, row in enumerate(weights)],
         marker={
             "size": 16 if len(silos) <= NAMED else 9,
-            "color": [PALETTE[group % len(PALETTE)] for group in found.groups],
+            "color": [group_colour(group) for group in found.groups],
             "line": {"width": 1.5, "color": "rgba(255,255,255,0.8)"},
         },
         hovertemplate="%{customdata}<extra></extra>",

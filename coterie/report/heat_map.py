@@ -56,14 +56,17 @@ def shown_rounds(rounds: int, silos: int) -> list[int]:
     return thinned(rounds, max(2, min(MOST_ROUNDS, MOST_CELLS // silos**2)))
 
 
-def _scale(weights: Array) -> dict[str, Any]:
-    """Colours up to the largest weight between two silos, which a silo's weight on itself would drown."""
+def largest_between(weights: Array) -> tuple[float, bool]:
+    """The largest weight between two silos, which one on itself would drown, and whether any is negative."""
     between = weights[:, ~np.eye(weights.shape[1], dtype=bool)]
     between = between[np.isfinite(between)]
     largest = float(np.abs(between).max()) if between.size else 0.0
-    if largest == 0.0:
-        largest = 1.0
-    if between.size and between.min() < 0:
+    return largest or 1.0, bool(between.size) and bool(between.min() < 0)
+
+
+def _scale(weights: Array) -> dict[str, Any]:
+    largest, signed = largest_between(weights)
+    if signed:
         return {"colorscale": DIVERGING, "zmin": -largest, "zmax": largest}
     return {"colorscale": "Viridis", "zmin": 0.0, "zmax": largest}
 

@@ -19,9 +19,7 @@ POLICY = (
 
 def render(run: Run, out: Path) -> None:
     """Write the report of a run to `out`."""
-    if not run.methods:
-        raise BadInput("the report needs the results of at least one method")
-    page = _page(run)
+    page = page_of(run)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
 
@@ -39,35 +37,43 @@ def facts(run: Run) -> dict[str, str]:
     }
 
 
-def _page(run: Run) -> str:
+def page_of(run: Run) -> str:
+    """The report as HTML."""
+    if not run.methods:
+        raise BadInput("there are no results yet; the report needs those of at least one method")
+    body = "\n".join(text for text in (make(run) for make in SECTIONS) if text)
+    told = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts(run).items())
+    header = f"<p class='kicker'>Coterie study</p><h1>{escape(run.name)}</h1><dl class='facts'>{told}</dl>"
+    if not run.finished:
+        header += "<p class='note unfinished'>This run has not finished: this is what there is so far.</p>"
+    return shell(run.name, header, body, asset("page.js"), POLICY)
+
+
+def shell(title: str, header: str, body: str, script: str, policy: str) -> str:
+    """A page with everything in it; `title` is text, the others are HTML and JavaScript."""
     plotly_objects()
     from plotly.offline import get_plotlyjs
 
-    name = escape(run.name)
-    body = "\n".join(text for text in (make(run) for make in SECTIONS) if text)
-    told = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts(run).items())
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>{name} · Coterie</title>
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{escape(title)} · Coterie</title>
 <style>{asset("page.css")}</style>
 <script>{get_plotlyjs()}</script>
 </head>
 <body>
 <main>
 <header>
-<p class="kicker">Coterie study</p>
-<h1>{name}</h1>
-<dl class="facts">{told}</dl>
+{header}
 <noscript><p class="note">The figures need JavaScript; the tables do not.</p></noscript>
 </header>
 {body}
-<footer>Written by Coterie {escape(__version__)}. This file holds everything it shows and loads nothing.</footer>
+<footer>Written by Coterie {escape(__version__)}. This page holds everything it shows and loads nothing.</footer>
 </main>
-<script>{asset("page.js")}</script>
+<script>{script}</script>
 </body>
 </html>
 """

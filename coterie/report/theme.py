@@ -29,6 +29,11 @@ def inks(methods: Iterable[str]) -> dict[str, Ink]:
     return {method: Ink(PALETTE[i % len(PALETTE)], DASHES[i // SAFE % len(DASHES)]) for i, method in enumerate(methods)}
 
 
+def group_colour(group: int) -> str:
+    """The colour of a group of silos; grey for one that is in none."""
+    return PALETTE[group % len(PALETTE)] if group >= 0 else "#9AA4AE"
+
+
 def asset(name: str) -> str:
     """A style sheet or a script of the page."""
     return (resources.files("coterie") / "report" / name).read_text("utf-8")
