@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie import data_commands, model_commands
+from coterie import data_commands, model_commands, report_commands
 from coterie.deploy_cli import add_to
 from coterie.errors import BadInput, Stopped
 from coterie.stopping import STOPPED, promptly
@@ -67,8 +67,8 @@ def run(
     """
     from coterie import experiment
     from coterie import study as studies
-    from coterie.measure.notes import notes
-    from coterie.measure.table import differences_table, summary_table
+    from coterie.measure.outcome import show_outcome
+    from coterie.measure.table import differences_table
     from coterie.models.code import is_code
     from coterie.own_study import on_folder
     from coterie.progress import shown
@@ -119,9 +119,7 @@ def run(
     if not quiet:
         if finished.differences:
             console.print(differences_table(finished.differences))
-        console.print(summary_table(finished.summary["methods"], console.width))
-        for line in notes(finished.summary["methods"]):
-            console.print(escape(line), highlight=False)
+        show_outcome(finished.summary, console)
         report = folder / "report.html"
         console.print(f"Results in [bold]{escape(str(folder))}[/]", highlight=False)
         if report.exists():
@@ -170,6 +168,7 @@ def list_studies(
 
 app.add_typer(data_commands.app, name="data")
 model_commands.add_to(app)
+report_commands.add_to(app)
 
 
 def _into(table: dict[str, Any], key: str, given: dict[str, Any]) -> dict[str, Any]:

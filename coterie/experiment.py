@@ -30,14 +30,18 @@ from coterie.errors import BadInput, warn
 from coterie.export import save_models
 from coterie.measure.beside import set_beside
 from coterie.measure.blocks import block_scores
+from coterie.measure.judgement import judgement
 from coterie.measure.metrics import summarize
 from coterie.measure.spent import spent
+from coterie.methods.separate import Separate
 from coterie.models import build, code
 from coterie.options import parse
+from coterie.report.folder import read_run
 from coterie.report.page import render
 from coterie.run_folder import RESULTS, Begun, checkpoint_folder, claim, close, held, leaving, partial_results
 from coterie.study import Study, check
 
+PREDICTED = ["method", "seed", "round", "silo", "sample", "value"]
 Watch = Callable[[str, int, Progress], None]  # method, seed, progress
 
 
@@ -50,6 +54,7 @@ class Finished:
     summary: dict[str, Any]
     traces: dict[str, dict[str, np.ndarray]]  # of the first seed
     labels: pd.DataFrame
+    predictions: pd.DataFrame  # every test sample at the picked round: right or wrong, or how far off
     differences: Sequence[Difference] = ()  # between the tables of own silos
 
 
@@ -115,9 +120,11 @@ def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Wat
     """Every method on every seed, each from where the folder says that it was."""
     began = time.perf_counter()
     extras, kept = dict[str, list[dict[str, Any]]](), dict[str, dict[str, Any]]()
+    samples = list[pd.DataFrame]()
     for place, (name, seed) in enumerate(product(study.methods, federations)):
         folder, federation = checkpoint_folder(out, place, name, seed), federations[seed]
         outcome = _one(study, name, federation, folder, out, partial(watch, name, seed))
+        samples.append(predicted(outcome).assign(method=name, seed=seed))
         costs = ("bytes_up", "bytes_down", "train_seconds", "missing", "rejected")
         extras.setdefault(name, []).append({"seed": seed, **{key: getattr(outcome, key) for key in costs}})
         if name not in kept and (found := traces_in(folder)):
@@ -125,24 +132,42 @@ def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Wat
             kept[name] = {"silos": silos, "groups": np.array([silo.group for silo in federation.members]), **found}
     first, whole = federations[study.seeds[0]], partial_results(out)
     sizes = {seed: {silo.name: len(silo.test) for silo in f.silos} for seed, f in federations.items()}
-    summary: dict[str, Any] = {
-        "study": study.name,
-        "device": device_name(first.model.device),
-        "versions": versions(),
-        "seconds": time.perf_counter() - began,
-        "methods": summarize(whole, sizes, extras),
-    }
-    set_beside(summary["methods"], study)
-    for name, arrays in kept.items():
-        if "collaboration" in arrays:
-            summary["methods"][name] |= block_scores(arrays["collaboration"][-1], arrays["groups"])
+    predictions = pd.concat(samples, ignore_index=True)[PREDICTED]
     members = {seed: [silo.name for silo in f.members] for seed, f in federations.items()}
-    for name, method in study.methods.items():
-        summary["methods"][name] |= spent(method, members, study.training_of(name))
+    summary = summarized(study, whole, predictions, kept, sizes, extras, members, first.model.device)
+    summary = {"seconds": time.perf_counter() - began, **summary}
     names = next(iter(first.schemas.values())).classes if first.schemas else ()
     if first.schemas:
         summary["data"] = {"note": first.note, "differences": [asdict(each) for each in first.differences]}
-    return Finished(study, whole, summary, kept, label_counts(first.silos, names), first.differences)
+    return Finished(study, whole, summary, kept, label_counts(first.silos, names), predictions, first.differences)
+
+
+def summarized(
+    study: Study,
+    results: pd.DataFrame,
+    predictions: pd.DataFrame,
+    kept: Mapping[str, Mapping[str, np.ndarray]],
+    sizes: Mapping[int, Mapping[str, int]],
+    extras: Mapping[str, Sequence[Mapping[str, Any]]],
+    members: Mapping[int, Sequence[str]],
+    device: torch.device,
+) -> dict[str, Any]:
+    """What `summary.json` holds."""
+    methods = summarize(results, sizes, extras)
+    set_beside(methods, study)
+    for name, arrays in kept.items():
+        if "collaboration" in arrays and "groups" in arrays:
+            methods[name] |= block_scores(arrays["collaboration"][-1], arrays["groups"])
+    for name, method in study.methods.items():
+        methods[name] |= spent(method, members, study.training_of(name))
+    alone = next((label for label, method in study.methods.items() if isinstance(method, Separate)), None)
+    return {
+        "study": study.name,
+        "device": device_name(device),
+        "versions": versions(),
+        **judgement(methods, results, predictions, kept, alone, sizes),
+        "methods": methods,
+    }
 
 
 def _one(
@@ -228,19 +253,27 @@ def write(finished: Finished, out: Path, command: str) -> None:
     """The files of a finished study."""
     (out / "study.toml").write_text(finished.study.as_toml(), "utf-8")
     finished.results.to_parquet(out / RESULTS, index=False)
+    finished.labels.to_parquet(out / "labels.parquet", index=False)
+    if len(finished.predictions):
+        finished.predictions.to_parquet(out / "predictions.parquet", index=False, compression="zstd")
     summary = {"command": command, **finished.summary}
     (out / "summary.json").write_text(json.dumps(_finite(summary), indent=1, ensure_ascii=False) + "\n", "utf-8")
     (out / "collaboration").mkdir(exist_ok=True)
     for name, arrays in finished.traces.items():
         np.savez_compressed(out / "collaboration" / f"{name}.npz", **arrays)  # type: ignore[arg-type]
     if find_spec("plotly"):  # a training machine may lack it; the report can be made elsewhere from these files
-        write_report(finished, out / "report.html", command)
+        render(read_run(out), out / "report.html")
 
 
-def write_report(finished: Finished, path: Path, command: str) -> None:
-    """The report of a finished study."""
-    told = {"name": finished.study.name, "command": command, "toml": finished.study.as_toml()}
-    render(finished.summary["methods"], finished.results, finished.traces, finished.labels, told, path)
+def predicted(outcome: Outcome) -> pd.DataFrame:
+    """Every test sample at the picked round; none where the silos do not tell."""
+    if outcome.picked is None:
+        return pd.DataFrame(columns=["round", "silo", "sample", "value"])
+    parts = [
+        pd.DataFrame({"round": outcome.picked.round, "silo": silo, "sample": np.arange(len(each)), "value": each})
+        for silo, each in outcome.picked.samples.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
 
 
 def label_counts(silos: list[Silo], names: Sequence[str] = ()) -> pd.DataFrame:
@@ -258,7 +291,12 @@ def device_name(device: torch.device) -> str:
     """What the numbers were computed on."""
     if device.type == "cuda":
         return f"{device.type} ({torch.cuda.get_device_name(device)})"
-    return f"{device.type} ({torch.get_num_threads()} threads, {platform.machine()})"
+    return f"{device.type} ({_threads()}, {platform.machine()})"
+
+
+def _threads() -> str:
+    count = torch.get_num_threads()
+    return f"{count} thread{'s' * (count != 1)}"
 
 
 def versions() -> dict[str, str]:

@@ -14,7 +14,9 @@ from coterie import experiment
 from coterie.deployed import PersonalModel
 from coterie.errors import BadInput, nearest
 from coterie.experiment import Finished
+from coterie.measure.verdict_words import compact
 from coterie.model_file import load_model, silo_of
+from coterie.report.canvas import plotly_objects
 from coterie.run_folder import claim, leaving
 
 FOLDED = ("per_silo", "per_silo_cloud", "per_silo_unseen", "per_seed")  # scores that are tables of their own
@@ -50,9 +52,10 @@ class Runs:
 
     def report(self, path: "str | Path") -> Path:
         """Write the report, one HTML file that opens offline."""
-        made = Path(path)
-        experiment.write_report(self.finished, made, "")
-        return made
+        plotly_objects()  # or an error that says how to get it
+        with TemporaryDirectory() as made:
+            experiment.write(self.finished, Path(made), "")
+            return Path(shutil.copyfile(Path(made) / "report.html", path))
 
     def save(self, folder: "str | Path") -> Path:
         """Write the folder that `coterie run` writes: results, study, models, report."""
@@ -84,11 +87,21 @@ class Comparison(Runs):
         rows = {name: {k: v for k, v in s.items() if k not in FOLDED} for name, s in self.summary.items()}
         return DataFrame.from_dict(rows, orient="index").rename_axis("method")
 
+    def verdict(self) -> str:
+        """Which method to take, and whether each silo is better off with it than alone, in plain words."""
+        return "\n".join(compact(self.finished.summary["verdict"]))
+
+    def gains(self) -> DataFrame:
+        """Silos by what the verdict rests on: score and gain with their intervals, p, outcome, from whom."""
+        return DataFrame(self.finished.summary["verdict"]["silos"])
+
     def __getitem__(self, method: str) -> "Result":
         if method not in self.methods:
             raise BadInput(f"no method '{method}' was trained; {nearest(method, self.methods)}")
         study = replace(self.finished.study, methods={method: self.finished.study.methods[method]})
-        summary = self.finished.summary | {"methods": {method: self.summary[method]}}
+        compared = ("verdict", "significance")
+        summary = {key: value for key, value in self.finished.summary.items() if key not in compared}
+        summary["methods"] = {method: self.summary[method]}
         traces = {name: trace for name, trace in self.finished.traces.items() if name == method}
         own = self.results[self.results["method"] == method].reset_index(drop=True)
         finished = replace(self.finished, study=study, summary=summary, traces=traces, results=own)

@@ -61,7 +61,7 @@ def same(one: Path, other: Path) -> None:
     models = sorted(str(path.relative_to(one)) for path in one.glob("models/*/*"))
     assert models and models == sorted(str(path.relative_to(other)) for path in other.glob("models/*/*"))
     kept = sorted(str(path.relative_to(one)) for path in one.glob("collaboration/*"))
-    for name in ("results.parquet", "study.toml", *kept):
+    for name in ("results.parquet", "predictions.parquet", "study.toml", *kept):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
     for name in models:  # the order of what a file says beside its tensors is safetensors' choice
         these, those = (safetensors.torch.load_file(folder / name) for folder in (one, other))

@@ -51,6 +51,8 @@ def test_a_method_trains_and_every_answer_is_pandas(comparison):
     assert list(result.table().index) == list(NAMES) and {"accuracy", "loss"} <= set(result.table().columns)
     assert list(comparison.table().index) == ["separate", "fedamp", "fedem"] and comparison.table()["bmta"].min() > 0
     assert comparison.per_silo().shape == (5, 3)
+    assert list(comparison.gains()["silo"]) == list(NAMES)
+    assert any(f"{word} " in comparison.verdict() for word in ("Take", "No method is chosen"))
     assert set(result.results["method"]) == {"fedamp"} and set(comparison.results["method"]) == set(comparison.methods)
     weights = result.collaboration()
     assert list(weights.index) == list(weights.columns) == list(NAMES)
@@ -85,6 +87,7 @@ def test_a_mixture_mixes_predictions_and_not_outputs(comparison):
 def test_saving_writes_the_folder_of_a_run_and_models_come_back(comparison, tmp_path):
     comparison.save(tmp_path / "out")
     names = {"study.toml", "results.parquet", "summary.json", "models", "collaboration", "report.html"}
+    names |= {"predictions.parquet", "labels.parquet"}
     assert {p.name for p in (tmp_path / "out").iterdir()} == names
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out" / "results.parquet"), comparison.results)
     raw = hospital(1)

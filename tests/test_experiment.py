@@ -48,6 +48,7 @@ def test_the_folder_holds_what_it_should_and_nothing_else(out):
     silos = [f"silo-{i:02d}" for i in range(6)]
     models = {f"models/{method}/{silo}.safetensors" for method in ("separate", "fedamp") for silo in silos}
     files = {"study.toml", "results.parquet", "summary.json", "report.html", "collaboration/fedamp.npz", *models}
+    files |= {"predictions.parquet", "labels.parquet"}
     assert {str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()} == files
 
 
@@ -69,13 +70,14 @@ def test_the_results_are_long(out):
 
 def test_the_summary_has_the_schema_it_promises(out):
     summary = json.loads((out / "summary.json").read_text("utf-8"))
-    assert set(summary) == {"command", "study", "device", "versions", "seconds", "methods"}
+    keys = {"command", "study", "device", "versions", "seconds", "verdict", "significance", "methods"}
+    assert set(summary) == keys
     assert summary["command"].startswith("coterie run ") and summary["seconds"] > 0
     assert summary["study"] == "small" and summary["device"].startswith("cpu")
     assert {"coterie", "python", "torch", "numpy"} <= set(summary["versions"])
     scalars = {
         "bmta", "best_round", "last", "val_picked", "weighted", "bottom_decile",
-        "bytes_up", "bytes_down", "train_seconds",
+        "bytes_up", "bytes_down", "train_seconds", "missing",
     }  # fmt: skip
     separate, fedamp = summary["methods"]["separate"], summary["methods"]["fedamp"]
     assert set(separate) == {*scalars, "per_silo", "per_seed", "rejected"}
@@ -250,3 +252,22 @@ def test_infinity_is_nothing_in_json():
         "a": [None, 1.5, None, "x"],
         "b": None,
     }
+
+
+def test_the_predictions_are_of_the_round_that_validation_picks(out):
+    predictions = pd.read_parquet(out / "predictions.parquet")
+    results = pd.read_parquet(out / "results.parquet")
+    assert list(predictions.columns) == experiment.PREDICTED
+    for name in ("separate", "fedamp"):
+        run = predictions[predictions["method"] == name]
+        (picked,) = run["round"].unique()
+        validation = values(results, method=name, seed=0, split="validation", measure="accuracy").unstack("silo")
+        assert picked == validation.loc[1:].mean(axis=1).round(12).idxmax()
+        reported = values(results, method=name, seed=0, round=picked, split="test", measure="accuracy")
+        assert run.groupby("silo")["value"].mean().to_dict() == pytest.approx(reported.to_dict())
+
+
+def test_without_validation_data_the_predictions_are_of_the_last_round():
+    finished = ran("train.measure=['test']")
+    assert set(finished.predictions["round"]) == {2}
+    assert finished.summary["verdict"]["chosen"] is None

@@ -21,13 +21,14 @@ from torch import Tensor
 from coterie.codec import save_tensors, storable
 from coterie.durable import sync
 from coterie.engine.journal import Journal, Mark, entries
-from coterie.engine.rounds import Outcome
+from coterie.engine.rounds import Outcome, Picked
 from coterie.errors import warn
 
 KEPT = 2  # checkpoints of a method
 JOURNAL = "journal"
 RESULTS, TRACES = b"r", b"t"  # kinds of entries
-ELSEWHERE = ("server", "results", "traces", "models")  # fields of an outcome that are not in `about`
+ELSEWHERE = ("server", "results", "traces", "models", "picked")  # fields of an outcome that are not in `about`
+PICKED = "picked"  # a tensor: the samples of all silos, end to end
 COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)  # a table is small
 
 
@@ -62,7 +63,7 @@ class Checkpoint:
                 named = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             outcome.server = outcome.server.with_tensors(_part(named, "server."))
             engine.restore(engine.private().with_tensors(_part(named, "private.")))
-            _fill(outcome, about)
+            _fill(outcome, about, named.get(PICKED))
             engine.rows = outcome.rows
             done = _round(path)
             self._discard(damaged, f"going on from the one after round {done}")
@@ -83,7 +84,7 @@ class Checkpoint:
         for path in self._files("ended"):
             about = self._read(path)
             if about is not None:
-                return _fill(Outcome(None), about)
+                return _fill(Outcome(None), about, safetensors.torch.load_file(path).get(PICKED))
             damaged.append(path)
         self._discard(damaged, f"training {self.method} (seed {self.seed}) from its start")
         return None
@@ -104,6 +105,11 @@ class Checkpoint:
         self.folder.mkdir(parents=True, exist_ok=True)
         about = {f.name: getattr(outcome, f.name) for f in fields(outcome) if f.name not in ELSEWHERE}
         about["journal"] = asdict(self.journal.mark())
+        if outcome.picked is not None:
+            samples = outcome.picked.samples
+            sizes = {silo: len(each) for silo, each in samples.items()}
+            about[PICKED] = {"round": outcome.picked.round, "score": outcome.picked.score, "samples": sizes}
+            state = {**state, PICKED: torch.from_numpy(np.concatenate(list(samples.values())))}
         part = self.folder / "part"
         try:
             save_tensors(storable(state), part, {"about": json.dumps(about)})
@@ -164,9 +170,14 @@ def _part(named: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): t for name, t in named.items() if name.startswith(prefix)}
 
 
-def _fill(outcome: Outcome, about: Mapping[str, Any]) -> Outcome:
+def _fill(outcome: Outcome, about: Mapping[str, Any], picked: Tensor | None) -> Outcome:
     for name, value in about.items():
         setattr(outcome, name, value)
+    if outcome.picked is not None and picked is not None:
+        told: dict[str, Any] = about[PICKED]
+        parts = np.split(picked.cpu().numpy(), np.cumsum(list(told["samples"].values()))[:-1])
+        samples = dict(zip(told["samples"], parts, strict=True))
+        outcome.picked = Picked(told["round"], told["score"], samples)
     return outcome
 
 

@@ -45,6 +45,7 @@ class Measures:
 
     cohort: Cohort
     values: Mapping[tuple[str, str], np.ndarray]
+    samples: Mapping[str, np.ndarray] = field(default_factory=dict)  # of every test sample, by silo, where they tell
 
 
 class Engine(Protocol):

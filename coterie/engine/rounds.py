@@ -11,12 +11,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from coterie.engine.exchange import Engine, Replies, as_table
+from coterie.engine.exchange import Engine, Measures, Replies, as_table
 from coterie.engine.judge import judged
 from coterie.engine.rows import Model
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.keys import generator
+from coterie.measure.metrics import judged_by, lower_better
 from coterie.methods.method import Cohort, Method, Roster
 from coterie.wire import Predictor
 
@@ -32,6 +33,15 @@ class Progress:
     accuracy: float | None  # mean test accuracy over silos so far, or None
 
 
+@dataclass(frozen=True)
+class Picked:
+    """The round that validation data pick (the last, where there are none), test sample by test sample."""
+
+    round: int
+    score: float  # what it was picked by, higher is better
+    samples: Mapping[str, np.ndarray]  # by silo: whether each was right, or its loss
+
+
 @dataclass
 class Outcome:
     """One method trained once."""
@@ -41,6 +51,7 @@ class Outcome:
     traces: dict[str, list[np.ndarray]] = field(default_factory=dict)
     measured: list[int] = field(default_factory=list)  # after how many rounds
     accuracy: float | None = None  # the latest mean test accuracy over silos
+    picked: Picked | None = None  # so far
     models: Predictor | None = None
     bytes_up: int = 0
     bytes_down: int = 0
@@ -129,6 +140,10 @@ def measure(outcome: Outcome, method: Method, engine: Engine, everyone: Cohort, 
             outcome.traces.setdefault(name, []).append(value.cpu().numpy())
         outcome.traces.setdefault("rounds", []).append(np.array(after))
     outcome.measured.append(after)
+    if after and measures.samples:
+        score = _validation(measures, after)
+        if outcome.picked is None or score > outcome.picked.score:
+            outcome.picked = Picked(after, score, measures.samples)
 
 
 def _worth_keeping(size: int, before: int, after: int, training: Training) -> bool:
@@ -152,6 +167,16 @@ def drawn(roster: Roster, ids: Tensor, purpose: str, round: int, share: float, a
 def round_half_up(value: float) -> int:
     """The nearest whole number."""
     return int(value + 0.5)
+
+
+def _validation(measures: Measures, after: int) -> float:
+    """The mean over silos by which a round is picked; without validation data the number of the round."""
+    measure = judged_by(name for split, name in measures.values if split == "validation")
+    values = measures.values.get(("validation", measure))
+    if values is None or np.isnan(values).all():
+        return float(after)
+    values = -values if lower_better(measure) else values
+    return round(float(np.nanmean(values)), 12)  # equal means can differ in the last bit
 
 
 def _mean_accuracy(table: pd.DataFrame) -> float | None:

@@ -90,25 +90,34 @@ class Simulator:
 
     @torch.no_grad()
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...]) -> Measures:
+        samples: dict[str, np.ndarray] = {}
+
         def measured(task: Task, place: Tensor) -> dict[tuple[str, str], Tensor]:
             mine, private = down.take(place), self._private.take(task.silos)
             models = {
                 "": self.method.personal(task, mine, private),
                 "_cloud": self.method.cloud(task, mine, private),
             }
-            return {
-                (split, measure + suffix): value.double()
-                for suffix, predictor in models.items()
-                if predictor is not None
-                for split in splits
-                for measure, value in task.measure(predictor, split).items()
-            }
+            found: dict[tuple[str, str], Tensor] = {}
+            for suffix, predictor in models.items():
+                if predictor is None:
+                    continue
+                for split in splits:
+                    outcomes = task.outcomes(predictor, split)
+                    means = task.means(outcomes, split).items()
+                    found |= {(split, measure + suffix): value.double() for measure, value in means}
+                    if (split, suffix) == ("test", "") and outcomes:
+                        own = outcomes["accuracy" if self.model.classes else "mae"].cpu().numpy()
+                        counts = task.counts(split).tolist()
+                        samples.update({name: row[:n] for name, row, n in zip(task.names, own, counts, strict=True)})
+            return found
 
         values: dict[tuple[str, str], np.ndarray] = {}
         for place, part in zip(*self._over(cohort, measured), strict=True):
             for key, value in part.items():
                 values.setdefault(key, np.full(len(cohort.ids), np.nan))[place.cpu()] = value.cpu()
-        return Measures(cohort, values)
+        names = [cohort.roster.names[i] for i in cohort.ids.tolist()]
+        return Measures(cohort, values, {name: samples[name] for name in names if name in samples})
 
     @torch.no_grad()
     def personal(self, cohort: Cohort, down: Any) -> Predictor:

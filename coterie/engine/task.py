@@ -132,13 +132,26 @@ class Task:
             return out
         return torch.einsum("kc,kc...->k...", predictor.weights, out.reshape(*models.shape[:2], *out.shape[1:]))
 
-    @torch.no_grad()
     def measure(self, predictor: Predictor, split: str) -> dict[str, Tensor]:
         """What each silo's model is worth on a split: (k,) each, NaN for an empty split.
 
         The mean loss; of classes also the accuracy, of numbers rmse and mae in the label's own unit, and r2.
         """
-        total: dict[str, Tensor] = {}
+        return self.means(self.outcomes(predictor, split), split)
+
+    def means(self, outcomes: dict[str, Tensor], split: str) -> dict[str, Tensor]:
+        """Of what is known of every sample of a split, the mean over each silo's own."""
+        counts = self.counts(split)
+        means = {name: value.sum(1) / counts.reshape(-1, *[1] * (value.ndim - 2)) for name, value in outcomes.items()}
+        return means if self.model.classes or not means else _of_numbers(means, self.model.unit)
+
+    @torch.no_grad()
+    def outcomes(self, predictor: Predictor, split: str) -> dict[str, Tensor]:
+        """What is known of every sample of a split: (k, n, ...) each, 0 where a silo has fewer than n.
+
+        The loss; of classes whether the guess was right, of numbers how far off it was in the label's own unit.
+        """
+        parts: dict[str, list[Tensor]] = {}
         for x, y, real in self._samples(split, _models_each(predictor.models)):
             out = self.predict(predictor, x)
             if self.model.classes:
@@ -146,15 +159,16 @@ class Task:
                 chosen = out.gather(2, y.unsqueeze(2)).squeeze(2).clamp_min(1e-30).log()
                 values = {"accuracy": hits, "loss": -chosen.reshape(*y.shape[:2], -1).mean(-1)}
             else:
-                values = {"loss": self.model.sample_losses(out, y), **_moments(out.reshape(y.shape), y)}
+                values = {
+                    "loss": self.model.sample_losses(out, y),
+                    **_moments(out.reshape(y.shape), y, self.model.unit),
+                }
             # A diverged model has lost everything; NaN would say that there was nothing to measure.
             values["loss"] = values["loss"].nan_to_num(nan=torch.inf, posinf=torch.inf)
             for name, value in values.items():
-                sums = torch.where(real.reshape(*real.shape, *[1] * (value.ndim - 2)) > 0, value, 0).sum(1)
-                total[name] = total[name] + sums if name in total else sums
-        counts = self.counts(split)
-        means = {name: value / counts.reshape(-1, *[1] * (value.ndim - 1)) for name, value in total.items()}
-        return means if self.model.classes or not means else _in_units(means, self.model.unit)
+                within = real.reshape(*real.shape, *[1] * (value.ndim - 2)) > 0
+                parts.setdefault(name, []).append(torch.where(within, value, 0))
+        return {name: torch.cat(values, 1) for name, values in parts.items()}
 
     # Loops. The engine owns them; a method hands over what one step does.
 
@@ -231,19 +245,19 @@ class Task:
             yield out, _repeated(y, each), real
 
 
-def _moments(out: Tensor, y: Tensor) -> dict[str, Tensor]:
+def _moments(out: Tensor, y: Tensor, unit: float) -> dict[str, Tensor]:
     """Of every sample (k, b, targets): how far off, and what the variance of the targets is made of."""
     out, y = (t.reshape(*y.shape[:2], -1) for t in (out, y))
-    off = (out - y).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+    off = unit * (out - y).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
     return {"mae": off.mean(-1), "mean": y, "square": y.square()}
 
 
-def _in_units(means: dict[str, Tensor], unit: float) -> dict[str, Tensor]:
+def _of_numbers(means: dict[str, Tensor], unit: float) -> dict[str, Tensor]:
     """Measures of numbers, of which the model's 1 is so many of the label's own unit."""
     variance = (means["square"] - means["mean"].square()).mean(-1)
     # Targets that are all alike leave nothing to explain: no r2.
     r2 = torch.where(variance > 1e-9, 1 - means["loss"] / variance, torch.nan)
-    return {"loss": means["loss"], "rmse": unit * means["loss"].sqrt(), "mae": unit * means["mae"], "r2": r2}
+    return {"loss": means["loss"], "rmse": unit * means["loss"].sqrt(), "mae": means["mae"], "r2": r2}
 
 
 def plain_step(task: Task, state: Weights, batch: Batch) -> Weights:

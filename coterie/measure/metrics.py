@@ -16,19 +16,10 @@ from pandas import DataFrame, Series
 from coterie.errors import BadInput
 
 KEYS = ["method", "seed", "round", "silo", "split", "measure"]
-COSTS = ["bytes_up", "bytes_down", "train_seconds"]
+COSTS = ["bytes_up", "bytes_down", "train_seconds", "missing"]
 SCORES = ("accuracy", "rmse", "loss")  # a study is scored by the first of these that it measured
-
-
-def score_of(measured: Iterable[str]) -> str:
-    """Which measure a study is scored by."""
-    known = set(measured)
-    return next((measure for measure in SCORES if measure in known), "loss")
-
-
-def lower_better(measure: str) -> bool:
-    """Whether less of a measure is more."""
-    return measure.startswith(("loss", "rmse", "mae"))
+SPREAD = ["bmta", "val_picked"]  # the scores whose standard deviation over seeds is told
+JUDGED = ("accuracy", "mae", "loss")  # and a silo judged by the first of these, of which every sample has its own
 
 
 def summarize(
@@ -63,6 +54,40 @@ def by_round(runs: DataFrame, measure: str, split: str) -> DataFrame:
     return grid[(measured == measured.max()) & (measured > 0)]
 
 
+def main_measure(runs: DataFrame) -> str:
+    """What a study is scored by: accuracy where there is any, or else an error."""
+    return _first(SCORES, runs.loc[(runs["split"] == "test") & runs["value"].notna(), "measure"])
+
+
+def judged_by(measured: Iterable[str]) -> str:
+    """What a round is picked and a silo judged by."""
+    return _first(JUDGED, measured)
+
+
+def _first(known: Sequence[str], measured: Iterable[str]) -> str:
+    found = set(measured)
+    return next((measure for measure in known if measure in found), "loss")
+
+
+def picked(run: DataFrame, measure: str) -> tuple[int, Series, Series | None]:
+    """The round of one method and seed that validation data pick: its number, every silo's test and validation score.
+
+    Without validation data it is the last one, and there is no validation score.
+    """
+    test = _after_training(by_round(run, measure, "test"))
+    validation = _after_training(by_round(run, measure, "validation"))
+    validation = validation[validation.index.isin(test.index)]
+    if validation.empty:
+        return int(test.index[-1]), test.iloc[-1].dropna(), None
+    best = _best_round(validation.mean(axis=1), lower_better(measure))
+    return best, test.loc[best].dropna(), validation.loc[best].dropna()
+
+
+def lower_better(measure: str) -> bool:
+    """Whether less of a measure is more."""
+    return measure.startswith(("loss", "rmse", "mae"))
+
+
 def _summarize_method(
     name: str, runs: DataFrame, sizes: Mapping[int, Mapping[str, int]], extras: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
@@ -70,7 +95,7 @@ def _summarize_method(
     if extras and len(extras) != len(seeds):
         raise BadInput(f"{name}: {len(extras)} records of bytes and seconds for {len(seeds)} seeds")
     measured = set(runs.loc[(runs["split"] == "test") & runs["value"].notna(), "measure"])
-    measure = score_of(measured)
+    measure = main_measure(runs)
     cloud, unseen = f"{measure}_cloud" in measured, f"{measure}_unseen" in measured
     costs = {extra.get("seed", seed): extra for seed, extra in zip(seeds, extras, strict=False)}
 
@@ -92,8 +117,9 @@ def _summarize_method(
 
     summary: dict[str, Any] = {key: _mean([seed[key] for seed in per_seed]) for key in per_seed[0] if key != "seed"}
     if len(seeds) > 1:
-        best = _key("bmta", measure)
-        summary[f"{best}_std"] = float(np.std([seed[best] for seed in per_seed], ddof=1))
+        for key in (_key(key, measure) for key in SPREAD):
+            if summary[key] is not None:
+                summary[f"{key}_std"] = float(np.std([seed[key] for seed in per_seed], ddof=1))
     if float(summary["best_round"]).is_integer():
         summary["best_round"] = int(summary["best_round"])
     summary["per_silo"] = _mean_per_silo(silos)
@@ -109,14 +135,11 @@ def _summarize_method(
 
 def _score(run: DataFrame, measure: str, sizes: Mapping[str, int], where: str) -> tuple[dict[str, Any], Series]:
     """The scalars of one seed, and every silo's score at the best round."""
-    less = lower_better(measure)
     test = _test(run, measure)
     if test.empty:
         raise BadInput(f"{where}: no test {measure} in the results")
-    validation = _after_training(by_round(run, measure, "validation"))
-    validation = validation[validation.index.isin(test.index)]
     means = test.mean(axis=1)
-    best = _best_round(means, less)
+    best = _best_round(means, lower_better(measure))
     at_best = test.loc[best].dropna()
     unknown = [silo for silo in at_best.index if silo not in sizes]
     if unknown:
@@ -124,14 +147,14 @@ def _score(run: DataFrame, measure: str, sizes: Mapping[str, int], where: str) -
     weights = np.array([sizes[silo] for silo in at_best.index], dtype=float)
     if weights.sum() <= 0:
         raise BadInput(f"{where}: the test sizes sum to {weights.sum():g}")
-    picked = None if validation.empty else _best_round(validation.mean(axis=1), less)
+    chosen, _, validation = picked(run, measure)
     scores = {
         "bmta": float(means[best]),
         "best_round": best,
         "last": float(means.iloc[-1]),
-        "val_picked": None if picked is None else float(means[picked]),
+        "val_picked": None if validation is None else float(means[chosen]),
         "weighted": float(np.average(at_best.to_numpy(dtype=float), weights=weights)),
-        "bottom_decile": _bottom_decile(at_best.to_numpy(dtype=float), less),
+        "bottom_decile": _bottom_decile(at_best.to_numpy(dtype=float), lower_better(measure)),
     }
     return {_key(key, measure): value for key, value in scores.items()}, at_best
 
@@ -141,11 +164,11 @@ def _test(run: DataFrame, measure: str) -> DataFrame:
     return _after_training(by_round(run, measure, "test")) * (1 if lower_better(measure) else 100)
 
 
-def _bottom_decile(scores: "np.ndarray[Any, Any]", less: bool) -> float:
+def _bottom_decile(scores: "np.ndarray[Any, Any]", lower: bool) -> float:
     """The 10th percentile over silos of how well they do (of a loss, the 90th)."""
     if not np.isfinite(scores).all():  # interpolating between infinities is not a number
         return float(np.quantile(scores, 0.9, method="higher"))
-    return float(np.quantile(scores, 0.9 if less else 0.1))
+    return float(np.quantile(scores, 0.9 if lower else 0.1))
 
 
 def _after_training(grid: DataFrame) -> DataFrame:
@@ -154,10 +177,10 @@ def _after_training(grid: DataFrame) -> DataFrame:
     return grid if trained.empty else trained
 
 
-def _best_round(means: Series, less: bool) -> int:
+def _best_round(means: Series, lower: bool) -> int:
     """The earliest of the best rounds; rounded, since equal means can differ in the last bit."""
     rounded = means.round(12)
-    return int(rounded.idxmin() if less else rounded.idxmax())
+    return int(rounded.idxmin() if lower else rounded.idxmax())
 
 
 def _key(key: str, measure: str) -> str:

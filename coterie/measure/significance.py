@@ -1,7 +1,7 @@
 """Is one method better than another over the silos, or was it luck?"""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from scipy.stats import wilcoxon
 from coterie.errors import BadInput
 
 Array = np.ndarray[Any, Any]
+SURE = 0.05  # a p below it is no luck
 
 
 def compare(per_silo: Mapping[str, Mapping[str, float]]) -> DataFrame:
@@ -23,10 +24,25 @@ def compare(per_silo: Mapping[str, Mapping[str, float]]) -> DataFrame:
         silos = [silo for silo in per_silo[method] if silo in per_silo[other]]
         if not silos:
             raise BadInput(f"'{method}' and '{other}' have no silo in common to compare")
-        difference = np.array([per_silo[method][silo] - per_silo[other][silo] for silo in silos])
+        difference = np.array([_difference(per_silo[method][silo], per_silo[other][silo]) for silo in silos])
         rows.append((method, other, len(silos), float(difference.mean()), signed_rank(difference)))
     table = DataFrame(rows, columns=["method", "other", "silos", "mean_difference", "p"])
     return table.assign(p_holm=holm(table["p"].to_numpy(dtype=float)))
+
+
+def beside(pairs: Sequence[Mapping[str, Any]], reference: str, lower_better: bool) -> dict[str, int]:
+    """Of every method that differs significantly from a reference: 1 if it is better, -1 if it is worse."""
+    found = {}
+    for pair in pairs:
+        if reference in (pair["method"], pair["other"]) and pair["p_holm"] < SURE:
+            other = pair["other"] if pair["method"] == reference else pair["method"]
+            lead = pair["mean_difference"] if pair["other"] == reference else -pair["mean_difference"]
+            found[other] = 1 if (lead < 0) == lower_better else -1
+    return found
+
+
+def _difference(a: float, b: float) -> float:
+    return 0.0 if a == b else a - b  # two losses may both be infinite
 
 
 def signed_rank(differences: Array) -> float:

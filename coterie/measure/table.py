@@ -1,7 +1,7 @@
 """The summary of a study as a table: methods × measures, the best of each score marked."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich import box
@@ -9,8 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.data.own.agree import Difference
+from coterie.measure.significance import beside
 
 MARK = "*"  # so that the best shows without colour
+ABOVE, BELOW = "↑", "↓"
 
 ACCURACY = {
     "bmta": "BMTA",
@@ -61,6 +63,12 @@ def error_of(summary: Mapping[str, Mapping[str, Any]]) -> str | None:
     return next((e for e in ERRORS if any(f"best_{e}" in scores for scores in summary.values())), None)
 
 
+def main_score(summary: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+    """The key of the score that methods are compared by, and what it is called."""
+    error = error_of(summary)
+    return ("bmta", "BMTA, %") if error is None else (f"best_{error}", f"best test {error}")
+
+
 def is_error(key: str) -> bool:
     """Whether a key of the summary is an error, of which less is more."""
     return any(error in key.split("_") for error in ERRORS)
@@ -88,9 +96,17 @@ def summary_cells(summary: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], 
     return list(columns.values()), rows
 
 
-def summary_table(summary: Mapping[str, Mapping[str, Any]], width: int = 100) -> Table:
-    """The summary for a terminal of so many columns."""
+def summary_table(
+    summary: Mapping[str, Mapping[str, Any]],
+    width: int = 100,
+    pairs: Sequence[Mapping[str, Any]] = (),
+    reference: str | None = None,
+) -> Table:
+    """The summary for a terminal of so many columns; `pairs` say which methods differ from the reference for sure."""
     headings, rows = summary_cells(summary)
+    found = beside(pairs, reference, error_of(summary) is not None) if reference is not None else {}
+    for method, way in found.items():
+        rows[method][0] = replace(rows[method][0], text=rows[method][0].text + (ABOVE if way > 0 else BELOW))
     left_out = list[str]()
     needed = {h: 1 + _width(h, [cells[i].text + MARK for cells in rows.values()]) for i, h in enumerate(headings)}
     names = min(16, max(len(method) for method in ["method", *rows]))
@@ -99,6 +115,7 @@ def summary_table(summary: Mapping[str, Mapping[str, Any]], width: int = 100) ->
         needed.pop(left_out[-1], None)
     other = next((scores["compared"] for scores in summary.values() if "compared" in scores), None)
     ours = f" Ours - paper: of {ACCURACY[other]}, which the paper reports." if other else ""
+    sure = f" {ABOVE}{BELOW} significantly better or worse than {reference} over the silos." if found else ""
     more = f" In the report: {', '.join(left_out)}." if left_out else ""
     table = Table(
         box=box.SIMPLE_HEAD,
@@ -106,7 +123,7 @@ def summary_table(summary: Mapping[str, Mapping[str, Any]], width: int = 100) ->
         pad_edge=False,
         show_edge=False,
         caption=f"{MARK} best of its column. {headings[0]} picks its round on test data, val-picked on validation."
-        f"{ours}{more}",
+        f"{ours}{sure}{more}",
         caption_justify="left",
     )
     table.add_column("method", overflow="fold", vertical="bottom", min_width=names)

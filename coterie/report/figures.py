@@ -1,64 +1,67 @@
-"""The pictures of the report, each a function that returns a Plotly figure; a method has one colour in all of them."""
+"""The figures of methods: curves, scores, distributions, costs; a method has one colour in all of them."""
 
-import html
-from collections.abc import Iterable, Mapping
-from types import ModuleType
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from pandas import DataFrame
 
-from coterie.errors import BadInput
-from coterie.measure.metrics import by_round, lower_better, score_of
-from coterie.measure.table import error_of
-from coterie.report.theme import PALETTE, Ink
+from coterie.measure.table import error_of, main_score
+from coterie.report.canvas import Figure, axis_labels, blank, label, legend_below, plotly_objects
+from coterie.report.series import curve
+from coterie.report.theme import Ink
 
-Figure = Any  # plotly.graph_objects.Figure: plotly is imported only where a figure is drawn
-Array = np.ndarray[Any, Any]
-
-
-def plotly_objects() -> ModuleType:
-    """plotly.graph_objects, or an error that says how to get it: a machine that only trains has no plotly."""
-    try:
-        import plotly.graph_objects
-    except ImportError:
-        raise BadInput("the report draws with plotly, which is not installed here: pip install plotly") from None
-    return plotly.graph_objects  # type: ignore[no-any-return]
+Scores = Mapping[str, Mapping[str, Any]]
 
 
-def label(name: object, longest: int = 28) -> str:
-    """A name as Plotly shall show it: cut when very long, and never read as the markup Plotly understands."""
-    text = str(name)
-    return html.escape(text if len(text) <= longest else text[: longest - 1] + "…", quote=False)
-
-
-def axis_labels(names: Iterable[object], longest: int = 28) -> list[str]:
-    """Names for a category axis, which would merge two whose names were cut to the same text."""
-    short = [label(name, longest) for name in names]
-    return [text if short.count(text) == 1 else f"{text} #{i + 1}" for i, text in enumerate(short)]
-
-
-def accuracy_curves(results: DataFrame, inks: Mapping[str, Ink]) -> Figure:
-    """The mean over silos of the test accuracy by round (of the error where there is none), one line a method."""
-    measure = score_of(results["measure"].unique())
-    figure = blank(height=460, hovermode="x unified", legend=_legend_below())
+def curves(results: DataFrame, inks: Mapping[str, Ink], measure: str = "accuracy", split: str = "test") -> Figure:
+    """The mean over silos by round, one line a method; a method's cloud model is dashed."""
+    data = {"test": "test", "train": "training", "validation": "validation"}[split]
+    figure = blank(height=460, hovermode="x unified", legend=legend_below())
     figure.update_xaxes(title_text="round")
-    figure.update_yaxes(title_text=f"test {measure}" if lower_better(measure) else "test accuracy, %")
-    drawn = results[(results["split"] == "test") & results["measure"].isin([measure, f"{measure}_cloud"])]
-    runs = dict(list(drawn.groupby(["method", "measure"], observed=True)))
+    figure.update_yaxes(title_text=f"{data} {measure}" + (", %" if measure == "accuracy" else ""))
     for method, ink in inks.items():
-        if (method, measure) in runs:
-            _add_curve(figure, runs[method, measure], method, ink)
-        if (method, f"{measure}_cloud") in runs:
-            _add_curve(figure, runs[method, f"{measure}_cloud"], f"{method} (cloud)", ink, cloud=True)
+        _add_curve(figure, curve(results, method, measure, split), method, measure, ink)
+        _add_curve(figure, curve(results, method, f"{measure}_cloud", split), f"{method} (cloud)", measure, ink, True)
     return figure
 
 
-def silo_distribution(summary: Mapping[str, Mapping[str, Any]], inks: Mapping[str, Ink]) -> Figure:
+def bars(summary: Scores, inks: Mapping[str, Ink]) -> Figure:
+    """Each method's score, its standard deviation over seeds, and what its paper reports."""
+    key, title = main_score(summary)
+    names = axis_labels(summary)
+    spread = [scores.get(f"{key}_std") for scores in summary.values()]
+    published = [scores.get("published") for scores in summary.values()]
+    figure = blank(
+        height=90 + 28 * len(summary), bargap=0.35, legend=legend_below(), showlegend=any(published), hovermode="y"
+    )
+    figure.add_bar(
+        x=[scores.get(key) for scores in summary.values()],
+        y=names,
+        orientation="h",
+        name="ours",
+        marker_color=[inks[method].colour for method in summary],
+        error_x={"type": "data", "array": spread, "visible": any(s is not None for s in spread), "thickness": 1.5},
+        hovertemplate="%{x:.4~g}<extra>%{y}</extra>",
+    )
+    if any(published):
+        figure.add_scatter(
+            x=published,
+            y=names,
+            mode="markers",
+            name="paper",
+            marker={"symbol": "diamond", "size": 10, "color": "#ffffff", "line": {"width": 2, "color": "#1b2127"}},
+            hovertemplate="paper %{x:.2f}<extra></extra>",
+        )
+    figure.update_xaxes(title_text=title, rangemode="tozero")
+    figure.update_yaxes(type="category", autorange="reversed")
+    return figure
+
+
+def silo_distribution(summary: Scores, inks: Mapping[str, Ink]) -> Figure:
     """Every silo's score at the best round: a box and a dot per silo for each method."""
     go = plotly_objects()
     error = error_of(summary)
-    figure = blank(height=110 + 58 * len(summary), showlegend=False)
+    figure = blank(height=90 + 44 * len(summary), showlegend=False)
     for (method, scores), shown in zip(summary.items(), axis_labels(summary), strict=True):
         figure.add_box(
             x=list(scores["per_silo"].values()),
@@ -80,43 +83,11 @@ def silo_distribution(summary: Mapping[str, Mapping[str, Any]], inks: Mapping[st
     return figure
 
 
-def label_distribution(labels: DataFrame) -> Figure:
-    """How many samples of each label every silo holds, from columns `silo`, `label`, `count`."""
-    missing = {"silo", "label", "count"} - set(labels.columns)
-    if missing:
-        raise BadInput(f"labels: missing columns {', '.join(sorted(missing))}")
-    plotly_objects()
-    counts = labels.pivot_table(index="silo", columns="label", values="count", aggfunc="sum", sort=False).fillna(0)
-    counts = counts[sorted(counts.columns, key=_natural)]
-    many = len(counts.columns) > 20
-    figure = blank(
-        height=420,
-        barmode="stack",
-        showlegend=not many,
-        legend={**_legend_below(), "traceorder": "normal"},
-        bargap=0.15,
-    )
-    colours = _class_colours(len(counts.columns))
-    for (name, column), colour in zip(counts.items(), colours, strict=True):
-        figure.add_bar(
-            x=axis_labels(counts.index, longest=18),
-            y=column.to_numpy(dtype=float),
-            name=label(name),
-            marker_color=colour,
-            marker_line_width=0,
-            hovertemplate="%{x}: %{y:,} of label %{fullData.name}<extra></extra>",
-        )
-    figure.update_xaxes(type="category")
-    figure.update_yaxes(title_text="samples")
-    return figure
-
-
-def costs(summary: Mapping[str, Mapping[str, Any]], inks: Mapping[str, Ink], keys: Mapping[str, str]) -> Figure:
+def costs(summary: Scores, inks: Mapping[str, Ink], keys: Mapping[str, str]) -> Figure:
     """Horizontal bars, one a method, of costs that share a unit: `keys` maps a key of the summary to its legend."""
-    plotly_objects()
     figure = blank(
-        height=110 + (26 * len(keys) + 14) * len(summary), barmode="group", bargap=0.35, showlegend=len(keys) > 1,
-        legend=_legend_below(),
+        height=110 + (18 * len(keys) + 10) * len(summary), barmode="group", bargap=0.35, showlegend=len(keys) > 1,
+        legend=legend_below(),
     )  # fmt: skip
     for i, (key, name) in enumerate(keys.items()):
         scale = 1e-6 if key.startswith("bytes") else 1.0
@@ -134,35 +105,15 @@ def costs(summary: Mapping[str, Mapping[str, Any]], inks: Mapping[str, Ink], key
     return figure
 
 
-def blank(**layout: Any) -> Figure:
-    """A figure without a background; the page's script gives it the colours of the theme."""
-    go = plotly_objects()
-    figure = go.Figure(layout={"template": "none", "autosize": True, **layout})
-    figure.update_layout(
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        margin={"l": 8, "r": 12, "t": 28, "b": 8},
-        font={"size": 13},
-    )
-    figure.update_xaxes(automargin=True, zeroline=False, title_standoff=8)
-    figure.update_yaxes(automargin=True, zeroline=False, title_standoff=8)
-    return figure
-
-
-def _add_curve(figure: Figure, runs: DataFrame, title: str, ink: Ink, cloud: bool = False) -> None:
-    measure = str(runs["measure"].iloc[0])
-    seeds = [by_round(run, measure, "test").mean(axis=1) for _, run in runs.groupby("seed")]
-    curves = DataFrame(seeds).T.sort_index() * (1 if lower_better(measure) else 100)
-    # A diverged silo makes its round infinite, which Plotly leaves out of the line as a gap.
-    mean = curves.mean(axis=1).replace(np.inf, np.nan)
-    rounds = curves.index.to_numpy()
+def _add_curve(figure: Figure, found: DataFrame, title: str, measure: str, ink: Ink, cloud: bool = False) -> None:
+    if found.empty:
+        return
     name = label(title, longest=36)
-    if curves.shape[1] > 1 and not cloud:
-        finite = curves[np.isfinite(mean)]
-        low, high, within = finite.min(axis=1), finite.max(axis=1), finite.index.to_numpy()
+    inside = found.dropna()
+    if not cloud and (inside["high"] > inside["low"]).any():
         figure.add_scatter(
-            x=np.concatenate([within, within[::-1]]),
-            y=np.concatenate([high, low[::-1]]),
+            x=[*inside.index, *inside.index[::-1]],
+            y=[*inside["high"], *inside["low"][::-1]],
             fill="toself",
             fillcolor=ink.faded(0.15),
             line={"width": 0},
@@ -172,32 +123,12 @@ def _add_curve(figure: Figure, runs: DataFrame, title: str, ink: Ink, cloud: boo
             showlegend=False,
         )
     figure.add_scatter(
-        x=rounds,
-        y=mean.to_numpy(),
+        x=found.index.to_numpy(),
+        y=found["mean"].to_numpy(),
         name=name,
         legendgroup=name,
-        mode="lines" if len(rounds) > 30 else "lines+markers",
-        line={"color": ink.colour, "width": 1.5 if cloud else 2.25, "dash": "dash" if cloud else ink.dash},
-        marker={"size": 5},
-        hovertemplate="%{y:.4g}" if lower_better(measure) else "%{y:.2f}%",
+        mode="lines" if len(found) > 30 else "lines+markers",
+        line={"color": ink.colour, "width": 1.25 if cloud else 2.25, "dash": "dash" if cloud else ink.dash},
+        marker={"size": 4},
+        hovertemplate="%{y:.2f}%" if measure == "accuracy" else "%{y:.4g}",
     )
-
-
-def _legend_below() -> dict[str, Any]:
-    return {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0, "xanchor": "left"}
-
-
-def _natural(name: object) -> tuple[int, float, str]:
-    """2 before 10, and words after numbers."""
-    try:
-        return (0, float(str(name)), "")
-    except ValueError:
-        return (1, 0.0, str(name))
-
-
-def _class_colours(count: int) -> list[str]:
-    if count <= len(PALETTE):
-        return PALETTE[:count]
-    from plotly.colors import sample_colorscale
-
-    return list(sample_colorscale("Viridis", np.linspace(0, 1, count).tolist()))

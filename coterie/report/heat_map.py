@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import BadInput
-from coterie.report.figures import Array, Figure, axis_labels, blank, plotly_objects
+from coterie.report.canvas import Figure, axis_labels, blank, plotly_objects
+from coterie.report.clusters import Array, together
+from coterie.report.series import thinned
 
 MOST_ROUNDS = 25
 MOST_CELLS = 400_000  # about 2 MB of the page
@@ -17,14 +19,17 @@ def collaboration(weights: Array, silos: Sequence[str], rounds: Sequence[int] | 
     """The weight of every silo (column) in every other's model (row), `weights` being rounds × silos × silos.
 
     `rounds` are their numbers, from 1 unless given. Of many rounds an even choice is shown, first and last among them.
+    Silos that weigh each other most in the last round stand together.
     """
     weights = np.asarray(weights, dtype=np.float32)
     if weights.ndim != 3 or weights.shape[1:] != (len(silos), len(silos)) or not weights.size:
         raise BadInput(f"collaboration: expected rounds × {len(silos)} × {len(silos)} weights, found {weights.shape}")
     go = plotly_objects()
+    order = together(weights[-1])
+    weights = weights[:, order][:, :, order]
     shown = shown_rounds(*weights.shape[:2])
     number = list(range(1, len(weights) + 1)) if rounds is None else list(rounds)
-    names = axis_labels(silos, longest=18)
+    names = [axis_labels(silos, longest=18)[i] for i in order]
     style = _scale(weights[shown])
     figure = blank(height=480)
     figure.add_heatmap(
@@ -48,18 +53,20 @@ def collaboration(weights: Array, silos: Sequence[str], rounds: Sequence[int] | 
 
 def shown_rounds(rounds: int, silos: int) -> list[int]:
     """The indices of the rounds the page has room for."""
-    count = max(2, min(rounds, MOST_ROUNDS, MOST_CELLS // silos**2))
-    return sorted({int(i) for i in np.linspace(0, rounds - 1, count).round()})
+    return thinned(rounds, max(2, min(MOST_ROUNDS, MOST_CELLS // silos**2)))
 
 
-def _scale(weights: Array) -> dict[str, Any]:
-    """Colours up to the largest weight between two silos, which a silo's weight on itself would drown."""
+def largest_between(weights: Array) -> tuple[float, bool]:
+    """The largest weight between two silos, which one on itself would drown, and whether any is negative."""
     between = weights[:, ~np.eye(weights.shape[1], dtype=bool)]
     between = between[np.isfinite(between)]
     largest = float(np.abs(between).max()) if between.size else 0.0
-    if largest == 0.0:
-        largest = 1.0
-    if between.size and between.min() < 0:
+    return largest or 1.0, bool(between.size) and bool(between.min() < 0)
+
+
+def _scale(weights: Array) -> dict[str, Any]:
+    largest, signed = largest_between(weights)
+    if signed:
         return {"colorscale": DIVERGING, "zmin": -largest, "zmax": largest}
     return {"colorscale": "Viridis", "zmin": 0.0, "zmax": largest}
 

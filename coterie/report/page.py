@@ -1,18 +1,14 @@
 """The report of a study: one HTML file that needs nothing else and opens offline."""
 
-from collections.abc import Mapping
 from html import escape
 from pathlib import Path
-from typing import Any
-
-from pandas import DataFrame
 
 from coterie import __version__
 from coterie.errors import BadInput
-from coterie.measure.table import error_of
-from coterie.report.figures import Array, plotly_objects
-from coterie.report.sections import SECTIONS, Report
-from coterie.report.theme import CSS, JS
+from coterie.report.canvas import plotly_objects
+from coterie.report.folder import Run
+from coterie.report.sections import SECTIONS
+from coterie.report.theme import asset
 
 # The browser itself refuses to load anything from outside, whatever a name in the data might contain.
 POLICY = (
@@ -21,75 +17,63 @@ POLICY = (
 )
 
 
-def render(
-    summary: Mapping[str, Mapping[str, Any]],
-    results: DataFrame,
-    traces: Mapping[str, Mapping[str, Array]],
-    labels: DataFrame | None,
-    study: Mapping[str, Any],
-    out: Path,
-) -> None:
-    """Write the report to `out`; `study` holds its `name`, the `command` that ran it and the resolved `toml`."""
-    if not summary:
-        raise BadInput("the report needs the results of at least one method")
-    report = Report(summary, results, traces, labels, study)
-    page = _page(report)
+def render(run: Run, out: Path) -> None:
+    """Write the report of a run to `out`."""
+    page = page_of(run)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
 
 
-def in_words(report: Report) -> str:
-    """The outcome in a paragraph: the best method and its lead over training alone."""
-    error = error_of(report.summary)
-    key, unit, better = (f"best_{error}", "", min) if error else ("bmta", "%", max)
-    score = {method: float(scores[key]) for method, scores in report.summary.items() if key in scores}
-
-    def say(value: float) -> str:
-        return f"{value:.4g}" if report.regression else f"{value:.2f}"
-
-    best = better(score, key=lambda method: score[method])
-    scores = report.summary[best]
-    silos, seeds = len(scores["per_silo"]), len(scores["per_seed"])
-    measure = f"lowest mean test {error}" if error else "best mean test accuracy"
-    when = f"at round {scores['best_round']}" if seeds == 1 else f"(mean of {seeds} seeds)"
-    words = f"{best} has the {measure} over {silos} silo{'s' * (silos != 1)}: {say(score[best])}{unit} {when}."
-    if "separate" not in score or len(score) == 1:
-        return words
-    if say(score[best]) == say(score["separate"]):
-        return f"{words} No method does better than each silo training alone (separate)."
-    lead = say(abs(score[best] - score["separate"]))
-    points = f"{lead} less than" if report.regression else f"{lead} points more than"
-    return f"{words} That is {points} each silo training alone (separate, {say(score['separate'])}{unit})."
+def facts(run: Run) -> dict[str, str]:
+    """The size of a study at a glance."""
+    results = run.results
+    members = results[~results["measure"].str.endswith("_unseen")]
+    return {
+        "Silos": f"{members['silo'].nunique():,}",
+        "Methods": f"{len(run.methods):,}",
+        "Rounds": f"{int(results['round'].max()):,}",
+        "Seeds": f"{results['seed'].nunique():,}",
+        **({"Computed on": str(run.about["device"])} if run.about.get("device") else {}),
+    }
 
 
-def _page(report: Report) -> str:
+def page_of(run: Run) -> str:
+    """The report as HTML."""
+    if not run.methods:
+        raise BadInput("there are no results yet; the report needs those of at least one method")
+    body = "\n".join(text for text in (make(run) for make in SECTIONS) if text)
+    told = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts(run).items())
+    header = f"<p class='kicker'>Coterie study</p><h1>{escape(run.name)}</h1><dl class='facts'>{told}</dl>"
+    if not run.finished:
+        header += "<p class='note unfinished'>This run has not finished: this is what there is so far.</p>"
+    return shell(run.name, header, body, asset("page.js"), POLICY)
+
+
+def shell(title: str, header: str, body: str, script: str, policy: str) -> str:
+    """A page with everything in it; `title` is text, the others are HTML and JavaScript."""
     plotly_objects()
     from plotly.offline import get_plotlyjs
 
-    name = escape(str(report.study.get("name", "Study")))
-    body = "\n".join(text for text in (make(report) for make in SECTIONS) if text)
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>{name} · Coterie</title>
-<style>{CSS}</style>
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{escape(title)} · Coterie</title>
+<style>{asset("page.css")}</style>
 <script>{get_plotlyjs()}</script>
 </head>
 <body>
 <main>
 <header>
-<p class="kicker">Coterie study</p>
-<h1>{name}</h1>
-<p class="lead">{escape(in_words(report))}</p>
+{header}
 <noscript><p class="note">The figures need JavaScript; the tables do not.</p></noscript>
 </header>
 {body}
-<footer>Written by Coterie {escape(__version__)}. This file holds everything it shows and loads nothing.</footer>
+<footer>Written by Coterie {escape(__version__)}. This page holds everything it shows and loads nothing.</footer>
 </main>
-<script>{JS}</script>
+<script>{script}</script>
 </body>
 </html>
 """

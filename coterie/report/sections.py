@@ -1,181 +1,139 @@
 """The sections of the report: each a function from what a study found to HTML, empty when it has nothing to say."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from html import escape
-from typing import Any
-
-from pandas import DataFrame
 
 from coterie.measure.notes import notes
 from coterie.measure.table import error_of, summary_cells
 from coterie.report import figures
-from coterie.report.figures import Array, Figure
-from coterie.report.heat_map import collaboration
-from coterie.report.theme import Ink, inks
+from coterie.report.folder import Run
+from coterie.report.html import cell, note, plot, section, table
+from coterie.report.labels import label_distribution
+from coterie.report.learning import adjusted, who_learns_from_whom
+from coterie.report.pairs import significance
+from coterie.report.theme import inks
+from coterie.report.verdict_section import verdict
 
 
-@dataclass(frozen=True)
-class Report:
-    """All that the sections draw on."""
-
-    summary: Mapping[str, Mapping[str, Any]]
-    results: DataFrame
-    traces: Mapping[str, Mapping[str, Array]]
-    labels: DataFrame | None
-    study: Mapping[str, Any]  # name, command, toml
-
-    @property
-    def inks(self) -> dict[str, Ink]:
-        """A method's colour, the same in every section."""
-        return inks(self.summary)
-
-    @property
-    def regression(self) -> bool:
-        """Whether the study is scored by an error."""
-        return error_of(self.summary) is not None
-
-
-def scores(report: Report) -> str:
-    """The table of methods × measures."""
-    headings, rows = summary_cells(report.summary)
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in ["method", *headings])
-    body = "".join(
-        f"<tr><th scope='row'>{_dot(report, method)}{escape(method)}</th>"
-        + "".join(_cell(cell.text, cell.best) for cell in cells)
-        + "</tr>"
-        for method, cells in rows.items()
-    )
-    error = error_of(report.summary)
+def scores(run: Run) -> str:
+    """The table of methods × measures, and the main one of them as bars."""
+    headings, rows = summary_cells(run.methods)
+    error = error_of(run.methods)
     first = f"best {error}" if error else "BMTA, the best over rounds of the mean test accuracy over silos,"
-    note = (
+    text = (
         f"{first} picks its round on test data; val-picked picks it on validation data. Weighted (by test size) and "
         "bottom decile (over silos) are at the best round. Round 0, before training, does not count."
     )
-    table = f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    unit = "" if report.regression else "Accuracies in percent. "
-    beside = "".join(f"<p class='note'>{escape(line)}</p>" for line in notes(report.summary))
-    return section("Scores", f"<p class='note'>{unit}{note[0].upper()}{note[1:]}</p>{table}{beside}")
+    if any("published" in each for each in run.methods.values()):
+        text += " Diamonds and the column paper are what the paper reports."
+    body = {name: "".join(cell(each.text, each.best) for each in cells) for name, cells in rows.items()}
+    shown = table(["method", *headings], body, dots=_dots(run))
+    unit = "" if error else "Accuracies in percent. "
+    beside = "".join(note(line) for line in notes(run.methods))
+    drawn = plot(figures.bars(run.methods, inks(run.methods)))
+    return section("Scores", note(f"{unit}{text[0].upper()}{text[1:]}") + shown + beside + drawn)
 
 
-def curves(report: Report) -> str:
-    """Accuracy over rounds."""
-    seeds = report.results["seed"].nunique()
+def curves(run: Run) -> str:
+    """Accuracy and loss over the rounds."""
+    seeds = run.results["seed"].nunique()
     band = f" The band spans the {seeds} seeds, lowest to highest." if seeds > 1 else ""
-    drawn = plot(figures.accuracy_curves(report.results, report.inks))
-    return section("Over the rounds", f"<p class='note'>The mean over silos on test data.{band}</p>{drawn}")
+    text = f"The mean over silos.{band} Click a name to hide it, click it twice to see it alone."
+    drawn = ""
+    error = error_of(run.methods)
+    if error != "loss":  # which has its own figure below
+        main = figures.curves(run.results, inks(run.methods), error or "accuracy")
+        drawn = f"<h3>Test {error or 'accuracy'}</h3>{plot(main)}"
+    losses = ""
+    for split, title in (("train", "Training loss"), ("test", "Test loss")):
+        found = run.results[(run.results["split"] == split) & (run.results["measure"] == "loss")]
+        if len(found):
+            losses += f"<div><h3>{title}</h3>{plot(figures.curves(found, inks(run.methods), 'loss', split))}</div>"
+    return section("Over the rounds", f"{note(text)}{drawn}<div class='figures'>{losses}</div>")
 
 
-def distribution(report: Report) -> str:
+def distribution(run: Run) -> str:
     """Every silo's score, drawn and as a table."""
-    methods = list(report.summary)
-    silos = list(dict.fromkeys(silo for method in methods for silo in report.summary[method]["per_silo"]))
-    head = "".join(f"<th>{escape(name)}</th>" for name in ["silo", *methods])
-    body = "".join(
-        f"<tr><th scope='row' title='{escape(silo)}'>{escape(silo)}</th>{_silo_cells(report, silo)}</tr>"
-        for silo in silos
-    )
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    drawn = plot(figures.silo_distribution(report.summary, report.inks))
+    silos = list(dict.fromkeys(silo for each in run.methods.values() for silo in each["per_silo"]))
+    shown = table(["silo", *run.methods], {silo: _silo_cells(run, silo) for silo in silos}, tall=True)
+    drawn = plot(figures.silo_distribution(run.methods, inks(run.methods)))
     return section(
         "Over the silos",
-        f"<p class='note'>Each dot is a silo at its method's best round, the mean over seeds.</p>{drawn}"
-        f"<details><summary>Every silo as a table</summary><div class='scroll tall'>{table}</div></details>",
+        note("Each dot is a silo at its method's best round, the mean over seeds.")
+        + f"{drawn}<details><summary>Every silo as a table</summary>{shown}</details>",
     )
 
 
-def who_learns_from_whom(report: Report) -> str:
-    """The collaboration weights, one heat map a method that has them."""
-    drawn = [
-        f"<div><h3>{_dot(report, method)}{escape(method)}</h3>"
-        + plot(collaboration(trace["collaboration"], [str(silo) for silo in trace["silos"]], _rounds(trace)))
-        + "</div>"
-        for method, trace in report.traces.items()
-        if "collaboration" in trace
-    ]
-    if not drawn:
+def differences(run: Run) -> str:
+    """Which method is significantly better than which."""
+    if run.significance is None or run.significance.empty:
         return ""
-    note = (
-        "A row is a silo, a column the silo it learns from. Colours run to the largest weight between two different "
-        "silos, so a silo's weight on itself may lie beyond them; point at a cell for its value."
+    drawn = plot(significance(run.significance, list(run.methods), error_of(run.methods) is not None))
+    silos = int(run.significance["silos"].min())
+    text = (
+        f"Wilcoxon's signed-rank test over {silos} silos at each method's best round, Holm's correction over all "
+        "pairs. ▲ where the row is significantly better than the column (p < 0.05), ▼ where it is worse; no colour: "
+        "may be luck."
     )
-    return section("Who learns from whom", f"<p class='note'>{note}</p><div class='figures'>{''.join(drawn)}</div>")
+    return section("Significance", note(text) + drawn)
 
 
-def labels(report: Report) -> str:
+def data(run: Run) -> str:
     """What every silo's data holds."""
-    if report.labels is None or report.labels.empty:
+    if run.labels is None or run.labels.empty:
         return ""
-    drawn = plot(figures.label_distribution(report.labels))
-    return section("The data of the silos", f"<p class='note'>Samples of each label.</p>{drawn}")
+    drawn = plot(label_distribution(run.labels))
+    return section("The data of the silos", note("Training samples of each label (of the first seed).") + drawn)
 
 
-def costs(report: Report) -> str:
-    """Bytes that crossed the wire and seconds of training."""
+def costs(run: Run) -> str:
+    """Bytes that crossed the wire, seconds of training, replies that did not count."""
     drawn = ""
     for title, keys in [
         ("Megabytes exchanged, all silos and rounds", {"bytes_up": "up", "bytes_down": "down"}),
         ("Seconds of training", {"train_seconds": "seconds"}),
+        ("Replies that did not come", {"missing": "missing"}),
     ]:
-        if any(scores.get(key) is not None for scores in report.summary.values() for key in keys):
-            drawn += f"<div><h3>{title}</h3>{plot(figures.costs(report.summary, report.inks, keys))}</div>"
+        values = [each.get(key) for each in run.methods.values() for key in keys]
+        if any(values) or (title.startswith(("Mega", "Sec")) and any(v is not None for v in values)):
+            drawn += f"<div><h3>{title}</h3>{plot(figures.costs(run.methods, inks(run.methods), keys))}</div>"
     return section("What it cost", f"<div class='figures'>{drawn}</div>") if drawn else ""
 
 
-def reproduce(report: Report) -> str:
+def reproduce(run: Run) -> str:
     """The command and the study with every default written back."""
-    command, toml = report.study.get("command"), report.study.get("toml")
+    command, toml, versions = (run.about.get(key) for key in ("command", "toml", "versions"))
     body = f"<pre>{escape(str(command))}</pre>" if command else ""
+    if versions:
+        told = ", ".join(f"{name} {version}" for name, version in versions.items())
+        body += note(f"Computed on {run.about.get('device')} with {told}.")
     if toml:
         body += f"<p>The study, with every default written back:</p><pre>{escape(str(toml))}</pre>"
     return section("How to reproduce", body) if body else ""
 
 
-SECTIONS: list[Callable[[Report], str]] = [
+SECTIONS: list[Callable[[Run], str]] = [
+    verdict,
     scores,
     curves,
     distribution,
+    differences,
     who_learns_from_whom,
-    labels,
+    adjusted,
+    data,
     costs,
     reproduce,
 ]
 
 
-def section(title: str, body: str) -> str:
-    """A titled block of the page; `body` is HTML already."""
-    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+def _dots(run: Run) -> dict[str, str]:
+    return {method: ink.colour for method, ink in inks(run.methods).items()}
 
 
-def plot(figure: Figure) -> str:
-    """A figure as data that the page's script draws."""
-    # In a script element only `<` could end it or open a comment.
-    data = figure.to_json().replace("<", "\\u003c")
-    height = int(figure.layout.height)
-    return (
-        f"<div class='figure'><div class='plot' style='height:{height}px'></div>"
-        f"<script type='application/json'>{data}</script></div>"
-    )
-
-
-def _dot(report: Report, method: str) -> str:
-    ink = report.inks.get(method)
-    return f"<span class='dot' style='background:{ink.colour}'></span>" if ink else ""
-
-
-def _cell(text: str, best: bool) -> str:
-    return f"<td class='best'>{escape(text)}</td>" if best else f"<td>{escape(text)}</td>"
-
-
-def _silo_cells(report: Report, silo: str) -> str:
-    values = [scores["per_silo"].get(silo) for scores in report.summary.values()]
-    texts = ["-" if v is None else f"{v:.4g}" if report.regression else f"{v:.2f}" for v in values]
+def _silo_cells(run: Run, silo: str) -> str:
+    regression = error_of(run.methods) is not None
+    values = [each["per_silo"].get(silo) for each in run.methods.values()]
+    texts = ["-" if v is None else f"{v:.4g}" if regression else f"{v:.2f}" for v in values]
     known = [v for v in values if v is not None]
-    best = (min if report.regression else max)(known)
-    best_text = texts[values.index(best)]
-    return "".join(_cell(text, text == best_text) for text in texts)
-
-
-def _rounds(trace: Mapping[str, Array]) -> list[int] | None:
-    """The rounds after which a trace was kept, where it says so."""
-    return [int(round) for round in trace["rounds"]] if "rounds" in trace else None
+    best_text = texts[values.index((min if regression else max)(known))]
+    return "".join(cell(text, text == best_text) for text in texts)

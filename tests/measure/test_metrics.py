@@ -28,7 +28,7 @@ def test_every_score_of_one_seed():
     scores = summary["amp"]
     assert set(scores) == {
         "bmta", "best_round", "last", "val_picked", "weighted", "bottom_decile", "per_silo",
-        "bytes_up", "bytes_down", "train_seconds", "per_seed",
+        "bytes_up", "bytes_down", "train_seconds", "missing", "per_seed",
     }  # fmt: skip
     assert scores["bmta"] == pytest.approx(60.0)  # (80 + 40) / 2 at round 2; round 0 does not count
     assert scores["best_round"] == 2

@@ -1,10 +1,12 @@
 """Tests of significance against exact values."""
 
+import math
+
 import numpy as np
 import pytest
 
 from coterie.errors import BadInput
-from coterie.measure.significance import bootstrap_interval, compare, holm, signed_rank
+from coterie.measure.significance import beside, bootstrap_interval, compare, holm, signed_rank
 
 
 def silos(*values):
@@ -57,3 +59,19 @@ def test_the_bootstrap_interval_is_that_of_the_mean():
 def test_a_bootstrap_of_nothing_is_refused():
     with pytest.raises(BadInput, match="at least one"):
         bootstrap_interval(np.array([]), np.random.default_rng(0))
+
+
+def test_what_is_significantly_above_or_below_a_reference():
+    pairs = [
+        {"method": "separate", "other": "fedamp", "mean_difference": -3.0, "p_holm": 0.01},
+        {"method": "fedavg", "other": "separate", "mean_difference": -1.0, "p_holm": 0.04},
+        {"method": "separate", "other": "fedprox", "mean_difference": -9.0, "p_holm": 0.06},
+        {"method": "fedavg", "other": "fedamp", "mean_difference": -9.0, "p_holm": 0.001},
+    ]
+    assert beside(pairs, "separate", lower_better=False) == {"fedamp": 1, "fedavg": -1}
+    assert beside(pairs, "separate", lower_better=True) == {"fedamp": -1, "fedavg": 1}
+
+
+def test_two_infinite_losses_do_not_differ():
+    table = compare({"a": {"x": math.inf, "y": 1.0, "z": 2.0}, "b": {"x": math.inf, "y": 1.0, "z": 2.0}})
+    assert (table["mean_difference"][0], table["p"][0]) == (0.0, 1.0)

@@ -91,3 +91,12 @@ def test_a_narrow_terminal_has_fewer_columns_and_says_so():
         }
         assert left_out[width] in told and ("In the report" in told) == (width < 120)
         assert ("weighted" in lines[1], "seconds" in lines[1]) == (width == 120, width == 120)
+
+
+def test_what_is_significantly_above_the_reference_is_marked():
+    pairs = [{"method": "separate", "other": "fedamp", "mean_difference": -5.0, "p_holm": 0.01}]
+    out = io.StringIO()
+    low = {**SCORES, "bmta": 85.0}
+    Console(file=out, width=100).print(summary_table({"separate": low, "fedamp": SCORES}, 100, pairs, "separate"))
+    assert "90.00↑*" in out.getvalue() and "85.00 " in out.getvalue()
+    assert "↑↓ significantly better or worse than separate" in " ".join(out.getvalue().split())

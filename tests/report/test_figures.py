@@ -7,8 +7,10 @@ import pandas as pd
 import pytest
 
 from coterie.errors import BadInput
-from coterie.report.figures import accuracy_curves, axis_labels, label, label_distribution, silo_distribution
+from coterie.report.canvas import axis_labels, label
+from coterie.report.figures import curves, silo_distribution
 from coterie.report.heat_map import MOST_ROUNDS, collaboration, shown_rounds
+from coterie.report.labels import label_distribution
 from coterie.report.theme import inks
 
 
@@ -18,7 +20,7 @@ def results(method, seed, values, measure="accuracy"):
 
 
 def test_a_curve_is_the_mean_over_silos_then_seeds_in_percent():
-    drawn = accuracy_curves(
+    drawn = curves(
         pd.concat(
             [
                 results("amp", 0, {0: {"a": 0.1, "b": 0.3}, 5: {"a": 0.5, "b": 0.7}}),
@@ -36,19 +38,19 @@ def test_a_curve_is_the_mean_over_silos_then_seeds_in_percent():
 
 def test_the_cloud_model_is_dashed_in_the_colour_of_its_method():
     both = pd.concat([results("apfl", 0, {1: {"a": 0.5}}), results("apfl", 0, {1: {"a": 0.25}}, "accuracy_cloud")])
-    personal, cloud = accuracy_curves(both, inks(["apfl"])).data
+    personal, cloud = curves(both, inks(["apfl"])).data
     assert (cloud.name, cloud.line.dash, list(cloud.y)) == ("apfl (cloud)", "dash", [25.0])
     assert personal.line.color == cloud.line.color
 
 
 def test_regression_draws_its_loss():
-    (line,) = accuracy_curves(results("amp", 0, {1: {"a": 2.0, "b": 4.0}}, "loss"), inks(["amp"])).data
+    (line,) = curves(results("amp", 0, {1: {"a": 2.0, "b": 4.0}}, "loss"), inks(["amp"]), "loss").data
     assert list(line.y) == [3.0]
 
 
 def test_a_round_that_diverged_is_a_gap():
     runs = results("amp", 0, {1: {"a": 2.0, "b": 4.0}, 2: {"a": 1.0, "b": np.nan}, 3: {"a": 1.0, "b": 1.0}}, "loss")
-    (line,) = accuracy_curves(runs, inks(["amp"])).data
+    (line,) = curves(runs, inks(["amp"]), "loss").data
     assert list(line.x) == [1, 2, 3]
     assert np.array_equal(line.y, [3.0, np.nan, 1.0], equal_nan=True)
 

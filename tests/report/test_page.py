@@ -10,11 +10,14 @@ import pandas as pd
 import pytest
 
 from coterie.errors import BadInput
+from coterie.experiment import PREDICTED
+from coterie.measure.judgement import judgement
 from coterie.measure.metrics import summarize
-from coterie.report.page import in_words, render
-from coterie.report.sections import Report
+from coterie.report.folder import Run
+from coterie.report.page import render
 
 EVIL = "<img src=x onerror=alert(1)>"
+QUOTES = "\"'><b onmouseover='alert(3)'>"
 CLOSER = "</script><script>alert(2)</script>"
 
 
@@ -42,22 +45,35 @@ class Tags(HTMLParser):
         return sum(tag == name for tag, _ in self.tags)
 
 
-def study(measure="accuracy", scores=(("separate", 0.5), ("fedamp", 0.75)), silos=("a", EVIL, CLOSER)):
+def study(measure="accuracy", scores=(("separate", 0.5), ("fedamp", 0.75)), silos=("a", EVIL, CLOSER, QUOTES)):
     rows = [(m, 0, r, s, "test", measure, v * r / 2) for m, v in scores for r in (1, 2) for s in silos]
     results = pd.DataFrame(rows, columns=["method", "seed", "round", "silo", "split", "measure", "value"])
     cost = [{"bytes_up": 1e6, "bytes_down": 2e6, "train_seconds": 3.0}]
-    return summarize(results, {0: dict.fromkeys(silos, 10)}, {m: cost for m, _ in scores}), results
+    sizes = {0: dict.fromkeys(silos, 10)}
+    return summarize(results, sizes, {m: cost for m, _ in scores}), results
+
+
+def judged(summary, results, traces=None, alone="separate"):
+    sizes = {0: dict.fromkeys(results["silo"].unique(), 10)}
+    found = judgement(summary, results, pd.DataFrame(columns=PREDICTED), traces or {}, alone, sizes)
+    return {"verdict": found["verdict"], "significance": pd.DataFrame(found["significance"])}
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     summary, results = study()
-    silos = np.array(["a", EVIL, CLOSER])
-    traces = {"fedamp": {"collaboration": np.ones((2, 3, 3)), "silos": silos, "pi": np.ones((2, 3, 1))}}
+    silos = np.array(["a", EVIL, CLOSER, QUOTES])
+    weights = {"collaboration": np.ones((2, 4, 4)), "pi": np.ones((2, 4, 1))}
+    traces = {"fedamp": {"silos": silos, "rounds": np.array([1, 2]), **weights}}
     labels = pd.DataFrame({"silo": [EVIL, "a"], "label": [CLOSER, "0"], "count": [1, 2]})
     out = tmp_path_factory.mktemp("report") / "deep" / "report.html"
-    texts = {"name": EVIL, "command": f"coterie run {CLOSER}", "toml": f'name = "{EVIL}"'}
-    render(summary, results, traces, labels, texts, out)
+    texts = {
+        "command": f"coterie run {CLOSER}",
+        "toml": f'name = "{EVIL}"',
+        "device": QUOTES,
+        "versions": {EVIL: CLOSER},
+    }
+    render(Run(EVIL, summary, results, traces, labels, about=texts, **judged(summary, results, traces)), out)
     return out.read_text(encoding="utf-8")
 
 
@@ -74,7 +90,11 @@ def test_plotly_is_inlined_once(page):
 
 
 def test_no_figure_can_be_sent_to_a_cloud(page):
-    own = next(text for _, text in Tags(page).scripts if "Plotly.newPlot(plot, figure)" in text)
+    own = next(
+        text
+        for _, text in Tags(page).scripts
+        if "Plotly.newPlot(plot, figure)" in text and "IntersectionObserver" in text
+    )
     assert "showSendToCloud: false" in own and 'plotlyServerURL: ""' in own
 
 
@@ -84,23 +104,23 @@ def test_hostile_names_are_inert(page):
     assert not any(attr.startswith("on") for _, attrs in tags.tags for attr in attrs)
     figures = [text for attrs, text in tags.scripts if attrs.get("type") == "application/json"]
     assert tags.count("script") == len(figures) + 2  # plotly and the page's own
-    assert len(figures) == 6
+    assert len(figures) == 13
     for text in figures:
         assert "<" not in text
         json.loads(text)
     shown = "".join(tags.text)
-    assert EVIL in shown and CLOSER in shown
+    assert EVIL in shown and CLOSER in shown and QUOTES in shown
 
 
 def test_plotly_is_given_names_as_text(page):
     figures = [json.loads(text) for attrs, text in Tags(page).scripts if attrs.get("type") == "application/json"]
     named = [trace for figure in figures for trace in figure["data"] if trace["type"] == "heatmap"]
-    assert named[0]["x"][1].startswith("&lt;img")
+    assert any(name.startswith("&lt;img") for name in named[-1]["x"])
 
 
 def test_sections_follow_what_is_known(page, tmp_path):
-    titles = ["Scores", "Over the rounds", "Over the silos", "Who learns from whom", "The data of the silos"]
-    titles += ["What it cost", "How to reproduce"]
+    titles = ["Verdict", "Scores", "Over the rounds", "Over the silos", "Significance", "Who learns from whom"]
+    titles += ["Trajectories", "The data of the silos", "What it cost", "How to reproduce"]
     found = [page.index(f"<h2>{title}</h2>") for title in titles]
     assert found == sorted(found)
     summary, results = study()
@@ -108,9 +128,9 @@ def test_sections_follow_what_is_known(page, tmp_path):
         method: {**scores, "bytes_up": None, "bytes_down": None, "train_seconds": None}
         for method, scores in summary.items()
     }
-    render(bare, results, {}, None, {"name": "bare"}, tmp_path / "bare.html")
+    render(Run("bare", bare, results), tmp_path / "bare.html")
     text = (tmp_path / "bare.html").read_text(encoding="utf-8")
-    assert [title for title in titles if f"<h2>{title}</h2>" in text] == titles[:3]
+    assert [title for title in titles if f"<h2>{title}</h2>" in text] == titles[1:4]
 
 
 def test_the_table_marks_the_best(page):
@@ -118,39 +138,21 @@ def test_the_table_marks_the_best(page):
     assert "<td>50.00</td>" in page
 
 
-def words(**options):
-    summary, results = study(silos=("a", "b"), **options)
-    return in_words(Report(summary, results, {}, None, {}))
-
-
-def test_the_outcome_in_words():
-    assert words() == (
-        "fedamp has the best mean test accuracy over 2 silos: 75.00% at round 2. "
-        "That is 25.00 points more than each silo training alone (separate, 50.00%)."
-    )
-    assert words(scores=(("fedavg", 0.5), ("fedamp", 0.75))) == (
-        "fedamp has the best mean test accuracy over 2 silos: 75.00% at round 2."
-    )
-    assert "No method does better" in words(scores=(("separate", 0.75), ("fedamp", 0.5)))
-    assert "No method does better" in words(scores=(("fedamp", 0.75), ("separate", 0.75)))
-
-
-def test_regression_in_words():
-    assert words(measure="loss", scores=(("separate", 4.0), ("fedamp", 2.0))) == (
-        "fedamp has the lowest mean test loss over 2 silos: 1 at round 1. "
-        "That is 1 less than each silo training alone (separate, 2)."
-    )
+def test_the_verdict_comes_first_in_words(page):
+    shown = "".join(Tags(page).text)
+    assert shown.index("No method is chosen: there are no validation data") < shown.index("Scores")
+    assert "With fedamp the silos gain 25.0" in shown
 
 
 def test_regression_renders(tmp_path):
     summary, results = study(measure="loss")
-    render(summary, results, {}, None, {"name": "loss"}, tmp_path / "loss.html")
+    render(Run("loss", summary, results, **judged(summary, results)), tmp_path / "loss.html")
     assert "<th>best loss</th>" in (tmp_path / "loss.html").read_text(encoding="utf-8")
 
 
 def test_nothing_to_report_is_refused(tmp_path):
     with pytest.raises(BadInput, match="at least one method"):
-        render({}, pd.DataFrame(), {}, None, {}, tmp_path / "none.html")
+        render(Run("none", {}, pd.DataFrame()), tmp_path / "none.html")
 
 
 def test_importing_the_report_does_not_need_plotly():

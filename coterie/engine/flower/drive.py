@@ -20,13 +20,12 @@ from coterie.engine.judge import judged
 from coterie.engine.rounds import Outcome, drawn, measure, traces
 from coterie.engine.rows import Model
 from coterie.errors import BadInput
-from coterie.experiment import Finished, device_name, versions, write
+from coterie.experiment import PREDICTED, Finished, summarized, write
 from coterie.export import file_name
-from coterie.measure.metrics import summarize
-from coterie.measure.spent import spent
 from coterie.methods import written
 from coterie.methods.method import Cohort, Method, Roster
 from coterie.options import option, resolved
+from coterie.run_folder import COLUMNS
 from coterie.study import Study, check
 
 OWN_DATA = {"name": "silos"}  # the `[data]` of such a study: each silo has its own
@@ -67,21 +66,14 @@ class Federated:
                 if name not in kept and outcome.traces:
                     about = {"silos": np.array(list(members)), "rounds": np.array(outcome.measured)}
                     kept[name] = {**about, **traces(outcome)}
-        columns = ["method", "seed", "round", "silo", "split", "measure", "value"]
-        whole = pd.concat(results, ignore_index=True)[columns]
+        whole = pd.concat(results, ignore_index=True)[COLUMNS]
         known = members | self._declared("guests.json")
         sizes = {seed: {name: each.sizes[2] for name, each in known.items()} for seed in self.study.seeds}
-        summary: dict[str, Any] = {
-            "study": self.study.name,
-            "device": device_name(torch.device("cpu")),
-            "versions": versions(),
-            "methods": summarize(whole, sizes, extras),
-        }
-        for name, method in self.study.methods.items():
-            asked = {seed: list(members) for seed in self.study.seeds}
-            summary["methods"][name] |= spent(method, asked, self.study.training)
-        labels = pd.DataFrame(columns=["silo", "label", "count"])  # no silo declares how its labels are spread
-        finished = Finished(self.study, whole, summary, kept, labels)
+        untold = pd.DataFrame(columns=PREDICTED)  # no silo tells its test samples one by one
+        asked = {seed: list(members) for seed in self.study.seeds}
+        summary = summarized(self.study, whole, untold, kept, sizes, extras, asked, torch.device("cpu"))
+        labels = pd.DataFrame(columns=["silo", "label", "count"])  # nor declares how its labels are spread
+        finished = Finished(self.study, whole, summary, kept, labels, untold)
         write(finished, self.folder, command)
         self._tell(state="finished")
         return finished

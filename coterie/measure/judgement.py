@@ -1,0 +1,33 @@
+"""What a summary says beyond scores: the verdict, in figures and in words, and which methods differ significantly."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pandas import DataFrame
+
+from coterie.errors import BadInput
+from coterie.measure import verdict_words
+from coterie.measure.paired import Array
+from coterie.measure.significance import compare
+from coterie.measure.verdict import judge
+
+
+def judgement(
+    methods: Mapping[str, Mapping[str, Any]],
+    results: DataFrame,
+    predictions: DataFrame,
+    traces: Mapping[str, Mapping[str, Array]],
+    alone: str | None,
+    sizes: Mapping[int, Mapping[str, int]],
+) -> dict[str, Any]:
+    """The `verdict` and the `significance` of a summary."""
+    verdict = judge(results, predictions, traces, alone, sizes)
+    words = {
+        "consortium": verdict_words.consortium(verdict),
+        "silos": [verdict_words.silo(standing, verdict) for standing in verdict["silos"]],
+    }
+    try:
+        pairs = compare({name: scores["per_silo"] for name, scores in methods.items()}).to_dict("records")
+    except BadInput:  # real silos come and go: two methods may have been measured on different ones
+        pairs = []
+    return {"verdict": {**verdict, "words": words}, "significance": pairs}

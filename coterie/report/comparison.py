@@ -1,0 +1,121 @@
+"""Several runs side by side: the scores of each method in each, and whether they differ over the silos they share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from coterie import toml
+from coterie.errors import BadInput
+from coterie.measure.significance import SURE, holm, signed_rank
+from coterie.measure.table import ERRORS, error_of, is_error, main_score
+from coterie.report.folder import Run
+
+SCORES = ("bmta", *(f"best_{error}" for error in ERRORS))
+
+
+@dataclass(frozen=True)
+class Change:
+    """One method in another run than the first: the mean over shared silos of the difference, and p after Holm."""
+
+    method: str
+    run: int
+    silos: int
+    difference: float
+    p_holm: float
+
+
+def changes(runs: Sequence[Run]) -> list[Change]:
+    """Every later run against the first, paired over the silos that both have; Holm's correction is over them all."""
+    found, p = list[tuple[str, int, int, float]](), list[float]()
+    for i, run in enumerate(runs[1:], 1):
+        for method, scores in run.methods.items():
+            base = runs[0].methods.get(method, {}).get("per_silo", {})
+            shared = [silo for silo in scores["per_silo"] if silo in base]
+            if shared:
+                difference = np.array([_minus(scores["per_silo"][silo], base[silo]) for silo in shared])
+                found.append((method, i, len(shared), float(difference.mean())))
+                p.append(signed_rank(difference))
+    corrected = holm(np.array(p))
+    return [Change(*each, float(q)) for each, q in zip(found, corrected, strict=True)]
+
+
+def settings(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """The study keys in which the runs differ, and what each run says; of methods only those that all runs have."""
+    flat = [_flat(run.study) for run in runs]
+    everywhere = [name for name in runs[0].methods if all(name in run.methods for run in runs)]
+    all_keys = dict.fromkeys(key for each in flat for key in each)
+    keys = [key for key in all_keys if not key.startswith("methods.") or key.split(".")[1] in everywhere]
+    told = {key: [toml.value(each[key]) if key in each else "-" for each in flat] for key in keys}
+    return {key: values for key, values in told.items() if len(set(values)) > 1}
+
+
+def comparison(runs: Mapping[str, Run]) -> Table:
+    """The table; a column a run, named by its folder."""
+    scored = {error_of(run.methods) or "accuracy" for run in runs.values()}
+    if len(scored) > 1:
+        raise BadInput(f"these runs are scored by {' and by '.join(sorted(scored))}; compare like with like")
+    loss = scored != {"accuracy"}
+    all_runs = list(runs.values())
+    found = {(each.method, each.run): each for each in changes(all_runs)}
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, caption_justify="left")
+    table.add_column("method", overflow="fold")
+    for i, name in enumerate(runs):
+        table.add_column(Text(name), justify="right")
+        if i:
+            table.add_column("change", justify="right")
+            table.add_column("p", justify="right")
+    for method in dict.fromkeys(method for run in all_runs for method in run.methods):
+        cells = [Text(method)]
+        for i, run in enumerate(all_runs):
+            cells.append(Text(_score(run.methods.get(method))))
+            if i:
+                cells += _change(found.get((method, i)), loss)
+        table.add_row(*cells)
+    title = main_score(all_runs[0].methods)[1]
+    table.caption = (
+        f"{title[0].upper()}{title[1:]}. Change and p: against the first run, over the silos of the same name "
+        "(Wilcoxon's signed-rank test, Holm's correction over the table); * where p < 0.05."
+    )
+    if any(key == "seeds" or key.startswith("data.") for key in settings(all_runs)):
+        table.caption += " The runs have different data or seeds: a silo of one may not be the silo of the other."
+    return table
+
+
+def _score(scores: Mapping[str, Any] | None) -> str:
+    if scores is None:
+        return "-"
+    key = next(key for key in SCORES if key in scores)
+    digits = ".4g" if is_error(key) else ".2f"
+    spread = scores.get(f"{key}_std")
+    return f"{scores[key]:{digits}}" + ("" if spread is None else f"±{spread:{digits}}")
+
+
+def _change(change: Change | None, loss: bool) -> list[Text]:
+    if change is None:
+        return [Text("-"), Text("-")]
+    sure = change.p_holm < SURE
+    better = (change.difference < 0) == loss
+    style = ("bold green" if better else "bold red") if sure else ""
+    text = f"{change.difference:+.3g}" if loss else f"{change.difference:+.2f}"
+    return [Text(text + ("*" if sure else " "), style), Text(f"{change.p_holm:.2g}")]
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found = dict[str, Any]()
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{prefix}{key}.")
+        elif not prefix and key in ("name", "about", "paper"):
+            continue
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def _minus(a: float, b: float) -> float:
+    return 0.0 if a == b else a - b

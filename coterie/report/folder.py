@@ -1,0 +1,115 @@
+"""What the folder of a run holds, as the report, the figures and comparisons read it."""
+
+import json
+import math
+import tomllib
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas import DataFrame
+
+from coterie.engine.checkpoint import traces_in
+from coterie.errors import BadInput
+from coterie.measure.metrics import summarize
+from coterie.measure.table import ERRORS
+from coterie.run_folder import UNFINISHED, Begun, checkpoint_folder, partial_results
+
+Array = np.ndarray[Any, Any]
+# Null in these is what JSON lacks: infinity.
+NEVER_NULL = tuple(f"{score}_{error}" for score in ("best", "last", "weighted", "bottom_decile") for error in ERRORS)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A study that has run, or is running."""
+
+    name: str
+    methods: Mapping[str, Mapping[str, Any]]  # the scores of each, in the study's order
+    results: DataFrame
+    traces: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
+    labels: DataFrame | None = None
+    verdict: Mapping[str, Any] | None = None
+    significance: DataFrame | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)  # command, toml, device, versions
+    finished: bool = True
+
+    @property
+    def study(self) -> dict[str, Any]:
+        """The study's table."""
+        return tomllib.loads(str(self.about.get("toml", "")))
+
+
+def read_run(folder: Path) -> Run:
+    """The run in a folder, finished or not."""
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: no such folder; give the folder of a run, as `coterie run --out` made it")
+    if not (folder / "summary.json").exists():
+        if (folder / UNFINISHED).exists():
+            return _so_far(folder)
+        raise BadInput(f"{folder}: no summary.json in it; give the folder of a run, as `coterie run --out` made it")
+    try:
+        summary = json.loads((folder / "summary.json").read_text("utf-8"))
+        toml = (folder / "study.toml").read_text("utf-8")
+        tomllib.loads(toml)
+        results = pd.read_parquet(folder / "results.parquet")
+        labels = pd.read_parquet(folder / "labels.parquet") if (folder / "labels.parquet").exists() else None
+        methods = {str(name): _scores(scores) for name, scores in summary["methods"].items()}
+        return Run(
+            str(summary["study"]),
+            methods,
+            results,
+            {name: trace for name in methods if (trace := _trace(folder / "collaboration" / f"{name}.npz"))},
+            labels,
+            summary.get("verdict"),
+            DataFrame(summary["significance"]) if summary.get("significance") else None,
+            {**{key: summary.get(key) for key in ("command", "device", "versions")}, "toml": toml},
+        )
+    except OSError as error:
+        raise BadInput(f"{folder}: {error.strerror or error}; give the folder of a finished run") from None
+    except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise BadInput(f"{folder}: damaged ({error!r:.200}); run the study again") from None
+
+
+def _so_far(folder: Path) -> Run:
+    """A run that is going on, or was stopped: what its journals hold."""
+    begun = Begun.read(folder)
+    study = tomllib.loads(begun.study)
+    results = partial_results(folder)
+    results = results[results["method"].isin(study["methods"])]
+    # How much test data each silo has is told at the end only, so until then no score is weighted by it.
+    sizes = {int(seed): dict.fromkeys(results["silo"].unique(), 1) for seed in results["seed"].unique()}
+    methods = {
+        name: {key: value for key, value in scores.items() if not key.startswith("weighted")}
+        for name, scores in (summarize(results, sizes, {}) if len(results) else {}).items()
+    }
+    traces = {}
+    for place, (name, seed) in enumerate(product(study["methods"], study["seeds"])):
+        kept = checkpoint_folder(folder, place, name, seed)
+        if name in methods and name not in traces and kept.exists() and (found := traces_in(kept)):
+            silos = results.loc[(results["method"] == name) & (results["round"] == 0), "silo"].unique()
+            traces[name] = {"silos": silos.astype(str), **found}
+    about = {"toml": begun.study, "command": begun.command, "device": begun.machine.get("device")}
+    return Run(str(study["name"]), methods, results, traces, about=about, finished=False)
+
+
+def _scores(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's scores, with the infinite losses that JSON cannot hold."""
+    restored = dict(scores)
+    for key in NEVER_NULL:
+        if key in restored and restored[key] is None:
+            restored[key] = math.inf
+    restored["per_silo"] = {str(k): math.inf if v is None else float(v) for k, v in scores["per_silo"].items()}
+    return restored
+
+
+def _trace(path: Path) -> dict[str, Array]:
+    if not path.exists():
+        return {}
+    with np.load(path, allow_pickle=False) as kept:
+        return {name: kept[name] for name in kept.files}

@@ -1,0 +1,68 @@
+"""Who learns from whom, and what methods adjust over the rounds: the sections."""
+
+from collections.abc import Mapping
+from html import escape
+
+from coterie.report.clusters import Array
+from coterie.report.folder import Run
+from coterie.report.graph import graph
+from coterie.report.heat_map import collaboration
+from coterie.report.html import blocks, note, plot, section, select
+from coterie.report.trajectories import Trajectory, drawn, trajectories
+
+
+def who_learns_from_whom(run: Run) -> str:
+    """The collaboration weights of each method that has them: a heat map over the rounds, a graph of the last."""
+    shown = {
+        method: "<div class='figures'><div>"
+        + plot(collaboration(trace["collaboration"], _silos(trace), _rounds(trace)))
+        + "</div><div>"
+        + plot(graph(trace["collaboration"][-1], _silos(trace)))
+        + "</div></div>"
+        for method, trace in _first(run).items()
+        if "collaboration" in trace
+    }
+    if not shown:
+        return ""
+    text = (
+        "In the map a row is a silo, a column the silo it learns from; silos that weigh each other most in the last "
+        "round stand together. Colours run to the largest weight between two different silos, so a silo's weight on "
+        "itself may lie beyond them. The graph is of the last round: a line joins two silos when one takes half as "
+        "much again as an even share from the other, wider for more; colours are the groups that this makes."
+    )
+    return section("Who learns from whom", note(text) + blocks("Method", shown))
+
+
+def adjusted(run: Run) -> str:
+    """What each method's weights did over the rounds."""
+    shown = {
+        method: "<div class='figures'>" + "".join(_drawn(each) for each in found) + "</div>"
+        for method, trace in _first(run).items()
+        if "rounds" in trace and (found := list(trajectories(trace)))
+    }
+    if not shown:
+        return ""
+    text = "What a method adjusts beside the models, of the first seed. Of many weights those that were ever largest."
+    return section("Trajectories", note(text) + blocks("Method", shown))
+
+
+def _drawn(trajectory: Trajectory) -> str:
+    title = f"<h3>{escape(trajectory.title[0].upper() + trajectory.title[1:])}</h3>"
+    choose = select("Silo", trajectory.silos, "data-lines") if len(trajectory.silos) > 1 else ""
+    return f"<div class='lines'>{title}{choose}{plot(drawn(trajectory))}</div>"
+
+
+def _first(run: Run) -> dict[str, Mapping[str, Array]]:
+    """The traces, that of the method of the verdict first."""
+    judged = (run.verdict or {}).get("judged")
+    names = sorted(run.traces, key=lambda name: name != judged)
+    return {name: run.traces[name] for name in names}
+
+
+def _silos(trace: Mapping[str, Array]) -> list[str]:
+    return [str(silo) for silo in trace["silos"]]
+
+
+def _rounds(trace: Mapping[str, Array]) -> list[int] | None:
+    """The rounds after which a trace was kept, where it says so."""
+    return [int(round) for round in trace["rounds"]] if "rounds" in trace else None

@@ -1,0 +1,145 @@
+"""A run as it goes on, in the browser: a small server on this machine alone, asked every two seconds."""
+
+import hashlib
+import json
+from html import escape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from coterie.errors import BadInput
+from coterie.measure.metrics import main_measure
+from coterie.measure.table import summary_cells
+from coterie.report import figures
+from coterie.report.folder import Run, read_run
+from coterie.report.html import cell, table
+from coterie.report.page import page_of, shell
+from coterie.report.theme import asset, inks
+from coterie.run_folder import CHECKPOINTS
+
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "connect-src 'self'; form-action 'none'; base-uri 'none'"
+)
+BODY = """<section><h2>Progress</h2><div id="progress"></div></section>
+<section><h2>Over the rounds</h2><div class="figure"><div class="plot" id="curves" style="height:460px"></div></div>
+</section>
+<section><h2>Scores so far</h2><div id="scores"></div></section>"""
+
+
+class Live(ThreadingHTTPServer):
+    """Serves one folder to this machine; the system chooses the port."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path) -> None:
+        read_run(folder)  # a folder that cannot be read is told before a browser opens
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.folder = folder
+
+    @property
+    def address(self) -> str:
+        """Where a browser finds it."""
+        return f"http://127.0.0.1:{self.server_port}/"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """The page, its state, and the whole report."""
+
+    server: Live
+
+    def do_GET(self) -> None:
+        """Answer a browser on this machine; a page of another site that a name was bent to point here is refused."""
+        if self.headers.get("Host") not in {f"{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost")}:
+            self.send_error(403)
+            return
+        asked = urlsplit(self.path)
+        try:
+            if asked.path == "/":
+                self._answer(page(read_run(self.server.folder)), "text/html")
+            elif asked.path == "/state":
+                known = parse_qs(asked.query).get("known", [""])[0]
+                self._answer(json.dumps(state(self.server.folder, known)), "application/json")
+            elif asked.path == "/report":
+                self._answer(page_of(read_run(self.server.folder)), "text/html")
+            else:
+                self.send_error(404)
+        except BadInput as error:
+            self._answer(str(error), "text/plain", 503)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet: a line every two seconds would drown the terminal."""
+
+    def _answer(self, text: str, kind: str, code: int = 200) -> None:
+        body = text.encode()
+        self.send_response(code)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def page(run: Run) -> str:
+    """What the browser keeps open."""
+    header = (
+        "<p class='kicker'>Coterie, live</p>"
+        f"<h1>{escape(run.name)}</h1><p class='lead' id='status' role='status'>Reading…</p>"
+        "<p><a href='/report' target='_blank'>The whole report as of now</a></p>"
+    )
+    return shell(run.name, header, BODY, asset("page.js") + asset("live.js"), POLICY)
+
+
+def state(folder: Path, known: str) -> dict[str, Any]:
+    """What the page shows, or only its version where that is known already."""
+    version = _version(folder)
+    if version == known:
+        return {"version": version}
+    run = read_run(folder)
+    drawn = {}
+    if run.methods:
+        measure = main_measure(run.results)
+        drawn["curves"] = json.loads(figures.curves(run.results, inks(run.methods), measure).to_json())
+    headings, rows = summary_cells(run.methods) if run.methods else ([], {})
+    cells = {name: "".join(cell(each.text, each.best) for each in row) for name, row in rows.items()}
+    dots = {method: ink.colour for method, ink in inks(run.methods).items()}
+    return {
+        "version": version,
+        "status": _status(run),
+        "progress": _progress(run),
+        "scores": table(["method", *headings], cells, dots=dots) if rows else "",
+        "figures": drawn,
+    }
+
+
+def _status(run: Run) -> str:
+    if run.finished:
+        return "Finished. " + " ".join((run.verdict or {}).get("words", {}).get("consortium", []))
+    return "Running, or stopped before its end." if run.methods else "No round has been measured yet."
+
+
+def _progress(run: Run) -> str:
+    """A bar for every method and seed."""
+    study = run.study
+    total = int(study.get("train", {}).get("rounds", 0)) or 1
+    seeds = [int(seed) for seed in study.get("seeds", [0])]
+    done = run.results.groupby(["method", "seed"])["round"].max().to_dict() if len(run.results) else {}
+    bars = ""
+    for method, seed in product(study.get("methods", {}), seeds):
+        rounds = int(done.get((method, seed), 0))
+        name = method if len(seeds) == 1 else f"{method}, seed {seed}"
+        bars += (
+            f"<div class='bar'><span>{escape(name)}</span><progress max='{total}' value='{rounds}'></progress>"
+            f"<span>{rounds} / {total}</span></div>"
+        )
+    return bars
+
+
+def _version(folder: Path) -> str:
+    """Changes whenever the run has written."""
+    files = [folder / "summary.json", *sorted((folder / CHECKPOINTS).glob("*/journal"))]
+    found = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.exists()]
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:16]

@@ -1,0 +1,56 @@
+"""Which method is significantly better than which: methods × methods."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from pandas import DataFrame
+
+from coterie.measure.significance import SURE
+from coterie.report.canvas import Figure, axis_labels, blank
+from coterie.report.clusters import Array
+from coterie.report.heat_map import DIVERGING
+
+
+def matrix(pairs: DataFrame, methods: Sequence[str], lower_better: bool) -> tuple[Array, Array]:
+    """Row minus column, positive where the row is better, and p after Holm: methods × methods, NaN on the diagonal."""
+    place = {name: i for i, name in enumerate(methods)}
+    better, p = (np.full((len(methods), len(methods)), np.nan) for _ in range(2))
+    for row in pairs.to_dict("records"):
+        i, j = place[row["method"]], place[row["other"]]
+        difference = np.nan if row["mean_difference"] is None else float(row["mean_difference"])
+        better[i, j] = -difference if lower_better else difference
+        better[j, i] = -better[i, j]
+        p[i, j] = p[j, i] = float(row["p_holm"])
+    return better, p
+
+
+def significance(pairs: DataFrame, methods: Sequence[str], lower_better: bool) -> Figure:
+    """Colour only where the difference is significant; point at a cell for the figures."""
+    better, p = matrix(pairs, methods, lower_better)
+    names = axis_labels(methods, longest=16)
+    sure = np.where(p < SURE, better, np.nan)
+    largest = float(np.nanmax(np.abs(sure))) if np.isfinite(sure).any() else 1.0
+    figure = blank(height=max(320, 150 + 24 * len(methods)))
+    figure.add_heatmap(
+        z=np.where(np.isnan(better), np.nan, np.where(p < SURE, better, 0)),
+        x=names,
+        y=names,
+        customdata=np.dstack([np.nan_to_num(better), np.nan_to_num(p)]),
+        text=[
+            ["" if not ok else "▲" if v > 0 else "▼" for ok, v in zip(*both, strict=True)]
+            for both in zip(p < SURE, better, strict=True)
+        ],
+        texttemplate="%{text}",
+        textfont={"size": 10},
+        colorscale=DIVERGING,
+        zmin=-largest,
+        zmax=largest,
+        xgap=1,
+        ygap=1,
+        hoverongaps=False,
+        hovertemplate="%{y} over %{x}: %{customdata[0]:+.3g}, p = %{customdata[1]:.2g}<extra></extra>",
+        colorbar={"thickness": 10, "outlinewidth": 0},
+    )
+    figure.update_xaxes(type="category", showgrid=False, ticks="", tickangle=-90, side="top")
+    figure.update_yaxes(type="category", showgrid=False, ticks="", autorange="reversed")
+    return figure

@@ -1,0 +1,223 @@
+"""The figures of a run as files for papers and pages, drawn with matplotlib in the report's colours."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import BadInput
+from coterie.export import file_name
+from coterie.measure.metrics import main_measure
+from coterie.measure.significance import SURE
+from coterie.measure.table import error_of, main_score
+from coterie.measure.verdict_words import ranked, unit
+from coterie.report import static_weights
+from coterie.report.folder import Run
+from coterie.report.gains import COLOURS
+from coterie.report.pairs import matrix
+from coterie.report.series import class_counts, curve
+from coterie.report.theme import Ink, inks
+
+FORMATS = ("svg", "png", "pdf")
+DASHES = {"solid": "-", "dot": ":", "dashdot": "-.", "longdash": (0, (7, 3))}
+STYLE: Any = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e8ea",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "coterie",  # the same run, the same bytes
+    "savefig.dpi": 200,
+    "savefig.bbox": "tight",
+    "figure.constrained_layout.use": True,
+}
+UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+Draw = Callable[[Any], None]  # draws on a matplotlib Axes
+
+
+def draw_all(run: Run, folder: Path, kind: str) -> list[Path]:
+    """Every figure that a run has something for; the files that were written."""
+    if not run.methods:
+        raise BadInput("there are no results yet; figures need those of at least one method")
+    return [_saved(folder / f"{name}.{kind}", size, draw) for name, size, draw in _figures(run)]
+
+
+def draw_sweep(runs: Sequence[Run], key: str, folder: Path, kind: str) -> Path:
+    """The score of each method against a key of the runs' studies, with its spread over seeds."""
+    points = sorted(((_looked_up(run.study, key), run) for run in runs), key=lambda point: point[0])
+    if len({x for x, _ in points}) < 2:
+        raise BadInput(f"--sweep {key}: it is {points[0][0]:g} in every run; give runs that differ in it")
+    methods = inks(dict.fromkeys(method for _, run in points for method in run.methods))
+    score, title = main_score(points[0][1].methods)
+
+    def draw(axes: Any) -> None:
+        for method, ink in methods.items():
+            found = [(x, run.methods[method]) for x, run in points if score in run.methods.get(method, {})]
+            axes.errorbar(
+                [x for x, _ in found],
+                [each[score] for _, each in found],
+                [each.get(f"{score}_std") or 0 for _, each in found],
+                label=method,
+                marker="o",
+                markersize=3.5,
+                capsize=2,
+                **_line(ink),
+            )
+        axes.set_xlabel(key)
+        axes.set_ylabel(title)
+        _legend(axes, len(methods))
+
+    return _saved(folder / f"sweep-{file_name(key)}.{kind}", (5.2, 3.4), draw)
+
+
+def _figures(run: Run) -> Iterator[tuple[str, tuple[float, float], Draw]]:
+    """Names, sizes in inches, and how to draw them."""
+    colours, count, measure = inks(run.methods), len(run.methods), main_measure(run.results)
+    for split, what in dict.fromkeys([("test", measure), ("train", "loss"), ("test", "loss")]):
+        if ((run.results["split"] == split) & (run.results["measure"] == what)).any():
+            yield f"{split}-{what}", (5.6, 3.4), partial(_curves, run=run, measure=what, split=split, colours=colours)
+    yield "bars", (1.2 + 0.42 * count, 3.2), lambda axes: _bars(axes, run, colours)
+    yield "silos", (5.2, 0.8 + 0.3 * count), lambda axes: _distribution(axes, run, colours)
+    if run.verdict is not None and run.verdict["silos"]:
+        found = run.verdict
+        yield "gains", (5.2, 0.8 + 0.18 * len(found["silos"])), partial(_gains, found=found)
+    if run.labels is not None and len(run.labels):
+        labels = run.labels
+        yield "labels", (6.4, 3.0), lambda axes: _labels(axes, class_counts(labels))
+    if run.significance is not None and len(run.significance):
+        pairs, side = run.significance, 1.6 + 0.3 * count
+        better, p = matrix(pairs, list(run.methods), error_of(run.methods) is not None)
+        yield "significance", (side + 0.6, side), lambda axes: _significance(axes, better, p, list(run.methods))
+    for method, trace in run.traces.items():
+        yield from static_weights.figures(file_name(method), trace)
+
+
+def _curves(axes: Any, run: Run, measure: str, split: str, colours: Mapping[str, Ink]) -> None:
+    for method, ink in colours.items():
+        for suffix, name in (("", method), ("_cloud", f"{method} (cloud)")):
+            found = curve(run.results, method, measure + suffix, split)
+            if found.empty:
+                continue
+            style = _line(ink) if not suffix else {**_line(ink), "linestyle": "--", "linewidth": 0.9}
+            axes.plot(found.index, found["mean"], label=name, **style)
+            if (found["high"] > found["low"]).any() and not suffix:
+                axes.fill_between(found.index, found["low"], found["high"], color=ink.colour, alpha=0.15, linewidth=0)
+    axes.set_xlabel("round")
+    axes.set_ylabel(f"{'training' if split == 'train' else split} {measure}{', %' * (measure == 'accuracy')}")
+    _legend(axes, len(colours))
+
+
+def _bars(axes: Any, run: Run, colours: Mapping[str, Ink]) -> None:
+    key, title = main_score(run.methods)
+    places = np.arange(len(run.methods))
+    spread = [scores.get(f"{key}_std") or 0 for scores in run.methods.values()]
+    heights = [scores[key] for scores in run.methods.values()]
+    shades = [colours[method].colour for method in run.methods]
+    axes.bar(places, heights, color=shades, yerr=spread if any(spread) else None, capsize=3)
+    published = [(i, s["published"]) for i, s in enumerate(run.methods.values()) if s.get("published") is not None]
+    if published:
+        axes.plot(*zip(*published, strict=True), "D", color="white", markeredgecolor="black", label="paper")
+        axes.legend()
+    axes.set_xticks(places, list(run.methods), rotation=45, ha="right", rotation_mode="anchor")
+    axes.grid(axis="x", visible=False)
+    axes.set_ylabel(title)
+
+
+def _distribution(axes: Any, run: Run, colours: Mapping[str, Ink]) -> None:
+    rng = np.random.default_rng(0)
+    for i, (method, scores) in enumerate(run.methods.items()):
+        values = [value for value in scores["per_silo"].values() if np.isfinite(value)]
+        colour = colours[method].colour
+        axes.boxplot(
+            values, positions=[i], orientation="horizontal", widths=0.55, showfliers=False,
+            boxprops={"color": colour}, whiskerprops={"color": colour}, capprops={"color": colour},
+            medianprops={"color": colour, "linewidth": 2},
+        )  # fmt: skip
+        axes.plot(values, i + rng.uniform(-0.16, 0.16, len(values)), "o", color=colour, markersize=2.5, alpha=0.7)
+    axes.set_yticks(range(len(run.methods)), list(run.methods))
+    axes.invert_yaxis()
+    axes.set_xlabel(f"test {error}" if (error := error_of(run.methods)) else "test accuracy, %")
+
+
+def _gains(axes: Any, found: Mapping[str, Any]) -> None:
+    shown = [each for each in ranked(found["silos"]) if each["gain"] is not None]
+    for i, each in enumerate(shown):
+        colour = COLOURS[each["outcome"]]
+        axes.plot([each["gain_low"], each["gain_high"]], [i, i], color=colour, linewidth=1.2)
+        axes.plot(each["gain"], i, "o", color=colour, markersize=4)
+    axes.axvline(0, color="#5b6570", linewidth=0.8)
+    static_weights.ticks(axes, "y", [each["silo"] for each in shown])
+    axes.invert_yaxis()
+    axes.set_xlabel(f"gain of {found['judged']} over {found['alone']}{',' * bool(unit(found))}{unit(found)}")
+
+
+def _labels(axes: Any, counts: Any) -> None:
+    drawn = axes.imshow(counts.to_numpy(dtype=float).T, aspect="auto", cmap="viridis")
+    axes.figure.colorbar(drawn, ax=axes, label="training samples", pad=0.02)
+    static_weights.ticks(axes, "x", [str(silo) for silo in counts.index])
+    static_weights.ticks(axes, "y", [str(name) for name in counts.columns])
+    axes.set_ylabel("label")
+    axes.grid(visible=False)
+
+
+def _significance(axes: Any, better: Any, p: Any, methods: list[str]) -> None:
+    sure = np.where(p < SURE, better, np.where(np.isnan(better), np.nan, 0))
+    largest = float(np.nanmax(np.abs(sure))) if np.isfinite(sure).any() else 1.0
+    drawn = axes.imshow(sure, cmap="RdBu", vmin=-(largest or 1), vmax=largest or 1)
+    axes.figure.colorbar(drawn, ax=axes, label="row over column", pad=0.02, shrink=0.8)
+    for i, j in zip(*np.nonzero(p < SURE), strict=True):
+        axes.text(j, i, "+" if better[i, j] > 0 else "−", ha="center", va="center")
+    static_weights.ticks(axes, "x", methods)
+    static_weights.ticks(axes, "y", methods)
+    axes.grid(visible=False)
+
+
+def _line(ink: Ink) -> dict[str, Any]:
+    return {"color": ink.colour, "linestyle": DASHES[ink.dash], "linewidth": 1.5}
+
+
+def _legend(axes: Any, count: int) -> None:
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, fontsize=8, ncols=1 + count // 16)
+
+
+def _looked_up(study: Mapping[str, Any], key: str) -> float:
+    value: Any = study
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadInput(f"--sweep {key}: the study of a run has no such number; give a key, e.g. train.participation")
+    return float(value)
+
+
+def _saved(path: Path, size: tuple[float, float], draw: Draw) -> Path:
+    with _pyplot() as figure_of:
+        figure, axes = figure_of(size)
+        draw(axes)
+        figure.savefig(path, metadata=UNDATED[path.suffix[1:]])
+    return path
+
+
+@contextmanager
+def _pyplot() -> Iterator[Callable[[tuple[float, float]], tuple[Any, Any]]]:
+    """Figures without a window and without a trace in the user's settings."""
+    try:
+        import matplotlib
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise BadInput("figures need matplotlib, which is not installed here: pip install matplotlib") from None
+    with matplotlib.rc_context(STYLE):
+
+        def make(size: tuple[float, float]) -> tuple[Any, Any]:
+            figure = Figure(figsize=size)
+            FigureCanvasAgg(figure)
+            return figure, figure.add_subplot()
+
+        yield make

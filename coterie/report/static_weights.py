@@ -1,0 +1,78 @@
+"""Who learns from whom, and what methods adjust over the rounds, as files."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from coterie.report.clusters import Array, network, together
+from coterie.report.heat_map import largest_between
+from coterie.report.theme import PALETTE, group_colour
+from coterie.report.trajectories import Trajectory, trajectories
+
+MOST_TICKS = 40
+Draw = Callable[[Any], None]
+
+
+def figures(name: str, trace: Mapping[str, Array]) -> Iterator[tuple[str, tuple[float, float], Draw]]:
+    """Names, sizes in inches, and how to draw them; `name` is the method's."""
+    silos = [str(silo) for silo in trace["silos"]]
+    if "collaboration" in trace:
+        last = trace["collaboration"][-1]
+        yield f"heat-map-{name}", (4.6, 3.8), lambda axes: _heat_map(axes, last, silos)
+        yield f"graph-{name}", (4.4, 4.0), lambda axes: _graph(axes, last, silos)
+    if "rounds" in trace:
+        for i, found in enumerate(trajectories(trace), 1):
+            yield f"trajectory-{name}-{i}", (4.8, 3.0), partial(_trajectory, each=found)
+
+
+def ticks(axes: Any, side: str, names: Sequence[str]) -> None:
+    """Names along an axis; of too many none, but how many there are."""
+    put = axes.set_xticks if side == "x" else axes.set_yticks
+    if len(names) > MOST_TICKS:
+        put([])
+        (axes.set_xlabel if side == "x" else axes.set_ylabel)(f"{len(names)} silos")
+    elif side == "x":
+        put(range(len(names)), [text(name) for name in names], rotation=90, fontsize=7)
+    else:
+        put(range(len(names)), [text(name) for name in names], fontsize=7)
+
+
+def text(name: str) -> str:
+    """A name that matplotlib does not read as mathematics, cut when very long."""
+    return (name if len(name) <= 24 else name[:23] + "…").replace("$", r"\$")
+
+
+def _heat_map(axes: Any, weights: Array, silos: list[str]) -> None:
+    order = together(weights)
+    most, signed = largest_between(weights[None])
+    drawn = axes.imshow(
+        weights[order][:, order], cmap="RdBu" if signed else "viridis", vmin=-most if signed else 0, vmax=most
+    )
+    axes.figure.colorbar(drawn, ax=axes, label="weight", pad=0.02, shrink=0.85)
+    for side in "xy":
+        ticks(axes, side, [silos[i] for i in order])
+    axes.set_xlabel("from")
+    axes.grid(visible=False)
+
+
+def _graph(axes: Any, weights: Array, silos: list[str]) -> None:
+    found = network(weights)
+    for i, j, weight in found.edges:
+        axes.plot(*found.places[[i, j]].T, color="#808890", alpha=0.5, linewidth=0.6 + 4 * weight, zorder=1)
+    colours = [group_colour(group) for group in found.groups]
+    axes.scatter(*found.places.T, c=colours, s=60, zorder=2, edgecolors="white")
+    if len(silos) <= MOST_TICKS:
+        for (x, y), name in zip(found.places, silos, strict=True):
+            axes.annotate(text(name), (x, y), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=7)
+    axes.set_axis_off()
+    axes.set_aspect("equal")
+
+
+def _trajectory(axes: Any, each: Trajectory) -> None:
+    shown = [(name, values) for name, values, silo in each.lines if silo in (None, 0)]
+    for i, (name, values) in enumerate(shown):
+        axes.plot(each.rounds, values, color=PALETTE[i % len(PALETTE)], linewidth=1.2, label=text(name))
+    axes.set_xlabel("round")
+    axes.set_title(each.title + (f" ({text(each.silos[0])})" if each.silos else ""), fontsize=9, loc="left")
+    if each.silos:
+        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)

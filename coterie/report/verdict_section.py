@@ -1,0 +1,101 @@
+"""The verdict: first in the report."""
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from coterie.measure.metrics import lower_better
+from coterie.measure.verdict_words import OUTCOMES, amount, ranked, score, silo, unit
+from coterie.report.folder import Run
+from coterie.report.gains import gains
+from coterie.report.html import cell, note, plot, section, table
+
+TOLD = 12  # with more silos the words are folded away
+
+
+def verdict(run: Run) -> str:
+    """Which method, who gains, from whom."""
+    found = run.verdict
+    if found is None:
+        return ""
+    body = "".join(f"<p class='lead'>{escape(text)}</p>" for text in found["words"]["consortium"])
+    if found["silos"]:
+        body += _tiles(found) + plot(gains(found["silos"], unit(found))) + _words(found) + _table(found)
+        body += note(_how(found))
+    elif any("gain" in scores for scores in found["methods"].values()):
+        body += _methods(found)
+    return section("Verdict", body)
+
+
+def _tiles(found: Mapping[str, Any]) -> str:
+    counts = found["methods"][found["judged"]]
+    return (
+        "<div class='tiles'>"
+        + "".join(
+            f"<div class='tile {outcome}'><b>{counts[outcome]}</b><span>{said}</span></div>"
+            for outcome, said in OUTCOMES.items()
+        )
+        + "</div>"
+    )
+
+
+def _words(found: Mapping[str, Any]) -> str:
+    items = "".join(f"<li>{escape(silo(each, found))}</li>" for each in ranked(found["silos"]))
+    listed = f"<ul class='words'>{items}</ul>"
+    if len(found["silos"]) <= TOLD:
+        return listed
+    return f"<details><summary>Every silo in words</summary>{listed}</details>"
+
+
+def _table(found: Mapping[str, Any]) -> str:
+    rows = {
+        s["silo"]: cell(score(s["score"], found))
+        + cell(f"{score(s['low'], found)} – {score(s['high'], found)}")
+        + cell(score(s["alone"], found))
+        + cell(_signed(s["gain"], found))
+        + cell(f"{_signed(s['gain_low'], found)} – {_signed(s['gain_high'], found)}")
+        + cell(f"{s['p_holm']:.2g}")
+        + cell(str(s["samples"]))
+        + cell(OUTCOMES[s["outcome"]], words=True)
+        for s in found["silos"]
+    }
+    headings = ["silo", found["judged"], "95%", found["alone"], "gain", "95%", "p (Holm)", "test samples", "outcome"]
+    return f"<details><summary>Every silo as a table</summary>{table(headings, rows, tall=True)}</details>"
+
+
+def _methods(found: Mapping[str, Any]) -> str:
+    """Without a chosen method: how many silos are better off with each."""
+    rows = {
+        name: cell(score(s["test"], found))
+        + cell(_signed(s["gain"], found))
+        + "".join(cell(str(s[outcome])) for outcome in OUTCOMES)
+        for name, s in found["methods"].items()
+        if "gain" in s
+    }
+    return table(["method", "test", "gain", *OUTCOMES.values()], rows)
+
+
+def _how(found: Mapping[str, Any]) -> str:
+    test = "McNemar's exact test" if not lower_better(found["measure"]) else "a paired t test"
+    pairing = (
+        f"Intervals are bootstraps over each silo's test samples, 95%; gains are paired over the same samples ({test}, "
+        "Holm's correction over the silos)."
+        if found["paired"]
+        else "The silos do not tell their test samples one by one: intervals and tests come from their accuracies and "
+        "counts, unpaired, and find less than a paired test would."
+    )
+    return (
+        f"Every method is judged at the round that validation data pick. {pairing} As well off alone: the whole "
+        f"interval is within {_margin(found)}. Mostly from: those who carry more than half of what a silo takes from "
+        "others."
+    )
+
+
+def _margin(found: Mapping[str, Any]) -> str:
+    return "5% of the error alone" if lower_better(found["measure"]) else "2 points of zero"
+
+
+def _signed(value: float | None, found: Mapping[str, Any]) -> str:
+    if value is None:
+        return "-"
+    return f"{'+' if value >= 0 else '−'}{amount(abs(value), found)}"

@@ -1,0 +1,131 @@
+"""`coterie report`, `compare`, `figures` and `watch`: looking at runs."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from coterie.errors import BadInput
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="the folder of a run, finished or not")]
+Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", help="folders of runs")]
+Open = Annotated[bool, typer.Option("--open", help="open it in the browser")]
+
+
+def report(
+    folder: Folder,
+    out: Annotated[Path | None, typer.Option(help="the file to write; none: report.html in DIR")] = None,
+    show: Open = False,
+) -> None:
+    """Write the report of a run again."""
+    from coterie.report.folder import read_run
+    from coterie.report.page import render
+
+    target = folder / "report.html" if out is None else out
+    _written(lambda: render(read_run(folder), target), target)
+    Console().print(f"Report: [bold]{escape(str(target))}[/]", highlight=False, soft_wrap=True)
+    if show:
+        _browse(target.resolve().as_uri())
+
+
+def compare(folders: Folders) -> None:
+    """Set runs side by side.
+
+    The scores of each method, and whether they differ significantly over the silos that the runs share.
+    """
+    from coterie.report.comparison import comparison, settings
+    from coterie.report.folder import read_run
+
+    if len(folders) < 2:
+        raise BadInput("compare takes two or more folders of runs")
+    names = [folder.name for folder in folders]
+    shown = [name if names.count(name) == 1 else str(folder) for name, folder in zip(names, folders, strict=True)]
+    if len(set(shown)) < len(shown):
+        raise BadInput(f"{next(name for name in shown if shown.count(name) > 1)} is given twice; give different runs")
+    runs = {name: read_run(folder) for name, folder in zip(shown, folders, strict=True)}
+    for name, run in runs.items():
+        if not run.methods:
+            raise BadInput(f"{name}: there are no results yet; wait for its first round")
+    console = Console()
+    console.print(comparison(runs))
+    differing = settings(list(runs.values()))
+    if differing:
+        table = Table(box=None, pad_edge=False, title="What the studies have different", title_justify="left")
+        for heading in ("key", *runs):
+            table.add_column(Text(heading), overflow="fold")
+        for key, values in differing.items():
+            table.add_row(Text(key), *(Text(value) for value in values))
+        console.print()
+        console.print(table)
+
+
+def figures(
+    folders: Folders,
+    kind: Annotated[str, typer.Option("--format", help="svg, png or pdf")] = "svg",
+    out: Annotated[Path | None, typer.Option(help="the folder to write to; none: figures/ in the first DIR")] = None,
+    sweep: Annotated[
+        str | None, typer.Option(help="draw the runs' scores against this key of their studies, e.g. data.dirty_labels")
+    ] = None,
+) -> None:
+    """Draw a run's figures as files, for papers and pages."""
+    from coterie.report.folder import read_run
+    from coterie.report.static import FORMATS, draw_all, draw_sweep
+
+    if kind not in FORMATS:
+        raise BadInput(f"--format {kind}: expected {', '.join(FORMATS)}")
+    if sweep is None and len(folders) > 1:
+        raise BadInput("several folders are drawn together with --sweep KEY only; without it give one")
+    target = folders[0] / "figures" if out is None else out
+    runs = [read_run(folder) for folder in folders]
+    drawn = list[Path]()
+
+    def draw() -> None:
+        target.mkdir(parents=True, exist_ok=True)
+        drawn.extend(draw_all(runs[0], target, kind) if sweep is None else [draw_sweep(runs, sweep, target, kind)])
+
+    _written(draw, target)
+    for path in drawn:
+        Console().print(str(path), markup=False, highlight=False, soft_wrap=True)
+
+
+def watch(folder: Folder, show: Open = False) -> None:
+    """See a running study live in the browser.
+
+    Served to this machine only, until Ctrl-C.
+    """
+    from coterie.report.live import Live
+
+    with Live(folder) as server:
+        told = f"Watching [bold]{escape(str(folder))}[/] at [bold]{server.address}[/] (Ctrl-C ends)"
+        Console().print(told, highlight=False, soft_wrap=True)
+        if show:
+            _browse(server.address)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+
+
+def add_to(app: typer.Typer) -> None:
+    """The commands, in the order of `--help`."""
+    for command in (report, compare, figures, watch):
+        app.command()(command)
+
+
+def _written(write: Callable[[], None], target: Path) -> None:
+    """Write something, or say in a line why it cannot be."""
+    try:
+        write()
+    except OSError as error:
+        raise BadInput(f"{target}: {error.strerror or error}; give a place that can be written") from None
+
+
+def _browse(address: str) -> None:
+    import webbrowser
+
+    if not webbrowser.open(address):
+        Console(stderr=True).print(f"There is no browser to open here; open {address} yourself.", markup=False)

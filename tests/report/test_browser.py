@@ -1,0 +1,119 @@
+"""The report in a real browser, from disk and without a network."""
+
+import shutil
+
+import pytest
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium: apt-get install chromium")
+
+DRAWN = "document.querySelectorAll('.figure .main-svg').length > 0"
+EVERY_FIGURE = """
+async () => {
+  for (const box of document.querySelectorAll('.figure')) {
+    if (box.closest('[hidden]')) continue;
+    box.scrollIntoView();
+    while (!box.querySelector('.main-svg')) await new Promise(done => setTimeout(done, 20));
+  }
+  window.scrollTo(0, 0);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def opened(browser, run_folder):
+    """Opens the report in a context of its own; whatever the page complains of fails the test."""
+    contexts, complaints = [], []
+
+    def open_report(**options):
+        context = browser.new_context(offline=True, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(120_000)  # the machine may be busy
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
+        page.on("request", lambda request: complaints.append(request.url) if request.url[:4] == "http" else None)
+        page.goto((run_folder / "report.html").as_uri())
+        page.wait_for_function(DRAWN)
+        return page
+
+    yield open_report
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def test_every_figure_is_drawn(opened):
+    page = opened()
+    page.evaluate(EVERY_FIGURE)
+    shown = page.locator(".figure:visible")
+    assert shown.count() == page.locator(".figure:visible .main-svg:first-child").count() > 8
+    assert page.locator("h2").first.inner_text() == "Verdict"
+
+
+def test_the_slider_moves_the_heat_map(opened):
+    page = opened()
+    page.evaluate(EVERY_FIGURE)
+    weights = "() => JSON.stringify(document.querySelector('.slider-container').closest('.js-plotly-plot').data[0].z)"
+    last = page.evaluate(weights)
+    page.locator(".slider-container").first.scroll_into_view_if_needed()
+    grip = page.locator(".slider-container .slider-grip-rect").first.bounding_box()
+    rail = page.locator(".slider-container .slider-rail-rect").first.bounding_box()
+    page.mouse.move(grip["x"] + grip["width"] / 2, grip["y"] + grip["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(rail["x"] + 2, grip["y"] + grip["height"] / 2, steps=4)
+    page.mouse.up()
+    page.wait_for_function("before => (" + weights + ")() !== before", arg=last)
+
+
+def test_the_legend_hides_a_method(opened):
+    page = opened()
+    page.evaluate(EVERY_FIGURE)
+    line = page.locator(".figure", has=page.locator(".legendtoggle")).filter(has_text="fedamp (cloud)").first
+    toggle = line.locator(".legendtoggle").first
+    toggle.scroll_into_view_if_needed()
+    toggle.click()
+    hidden = "p => p.data.some(line => line.visible === 'legendonly')"
+    page.wait_for_function(hidden, arg=line.locator(".js-plotly-plot").element_handle())
+
+
+def test_one_method_or_silo_is_shown_at_a_time(opened):
+    page = opened()
+    chooser = page.locator("select[data-lines]:visible").first
+    chooser.scroll_into_view_if_needed()
+    plot = "s => s.closest('.lines').querySelector('.plot')"
+    page.wait_for_function("s => (" + plot + ")(s).data", arg=chooser.element_handle())
+    chooser.select_option(index=1)
+    shown = "s => (" + plot + ")(s).data.filter(t => t.visible).every(t => t.meta === 1)"
+    page.wait_for_function(shown, arg=chooser.element_handle())
+    blocks = page.locator(".blocks", has=page.locator("select[data-blocks]")).last
+    blocks.locator("select[data-blocks]").select_option(index=1)
+    assert blocks.locator("> .choice").nth(0).is_hidden() and blocks.locator("> .choice").nth(1).is_visible()
+    blocks.locator("> .choice").nth(1).locator(".main-svg").first.wait_for()
+
+
+def test_dark_mode_changes_the_page_and_its_figures(opened):
+    page = opened(color_scheme="light")
+    of_figure = "document.querySelector('.js-plotly-plot').layout.font.color"
+    colours = f"() => [getComputedStyle(document.body).backgroundColor, {of_figure}]"
+    page.wait_for_function(of_figure)
+    light = page.evaluate(colours)
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function("before => (" + colours + ")().every((colour, i) => colour !== before[i])", arg=light)
+
+
+def test_a_phone_scrolls_down_only(opened):
+    page = opened(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
+    page.evaluate(EVERY_FIGURE)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.evaluate("[...document.querySelectorAll('.figure')].every(f => f.getBoundingClientRect().right <= 390)")

@@ -1,0 +1,51 @@
+"""Figures as files."""
+
+import shutil
+import xml.etree.ElementTree as ET
+
+import pytest
+from command import call
+
+pytest.importorskip("matplotlib")
+
+
+def test_every_figure_becomes_a_file(run_folder, tmp_path):
+    assert call("figures", run_folder, "--out", tmp_path) == 0
+    assert {path.stem for path in tmp_path.iterdir()} == {
+        "test-accuracy", "test-loss", "train-loss", "bars", "silos", "labels", "gains", "significance",
+        "heat-map-fedamp", "graph-fedamp", "trajectory-fedamp-1", "trajectory-fedamp-2", "trajectory-fedem-1",
+    }  # fmt: skip
+    for path in tmp_path.iterdir():
+        ET.parse(path)
+    text = (tmp_path / "test-accuracy.svg").read_text("utf-8")
+    assert "fedamp (cloud)" in text and "test accuracy, %" in text
+
+
+def test_the_same_run_gives_the_same_bytes(run_folder, tmp_path):
+    for name in ("one", "two"):
+        assert call("figures", run_folder, "--out", tmp_path / name) == 0
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
+
+
+def test_a_sweep_draws_scores_against_a_key_of_the_studies(run_folder, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(run_folder, other, ignore=shutil.ignore_patterns("models", "report.html"))
+    text = (other / "study.toml").read_text("utf-8")
+    (other / "study.toml").write_text(text.replace("drop = 0.0", "drop = 0.5"), "utf-8")
+    assert call("figures", other, run_folder, "--sweep", "train.drop", "--out", tmp_path / "out") == 0
+    (drawn,) = (tmp_path / "out").iterdir()
+    assert drawn.name == "sweep-train.drop.svg" and "train.drop" in drawn.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--format", "gif"], "expected svg, png, pdf"),
+        (["--sweep", "train.drop"], "give runs that differ in it"),
+        (["--sweep", "train.nothing"], "no such number"),
+    ],
+)
+def test_what_cannot_be_drawn_is_told(run_folder, tmp_path, capsys, words, told):
+    assert call("figures", run_folder, "--out", tmp_path / "out", *words) == 2
+    assert told in capsys.readouterr().err
