@@ -89,6 +89,11 @@ def run(
             raise BadInput("left out " + "; ".join(f"{each} ({error})" for each, error in left_out.items()))
         return
     console, code = Console(), model if is_code(model) else None
+
+    def say(line: str) -> None:
+        if not quiet:
+            console.print(escape(line), highlight=False)
+
     if unfinished is not None:
         said = (study, methods, assignments, rounds, seeds, cell, unseen, device, rows, out)
         own_data = (silos, label, task, drop, standardize, None if code else model)
@@ -96,7 +101,7 @@ def run(
             raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --quiet")
         folder = unfinished
         with promptly(stopped(folder)), shown(experiment.unfinished(folder, code), console, quiet) as watch:
-            finished = experiment.resume(folder, watch, code)
+            finished = experiment.resume(folder, watch, code, say)
     else:
         own = {"label": label, "task": task, "drop": _split(drop), "standardize": standardize}
         read = None if silos is not None and study is None else studies.select(studies.read(study), cell, scale)
@@ -115,7 +120,7 @@ def run(
         checked = studies.check(table, None if methods is None else _names(methods), code)
         folder = out if out is not None else default_folder(checked)
         with promptly(stopped(folder)), shown(checked, console, quiet) as watch:
-            finished = experiment.run_into(checked, folder, shlex.join(["coterie", *sys.argv[1:]]), watch)
+            finished = experiment.run_into(checked, folder, shlex.join(["coterie", *sys.argv[1:]]), watch, say)
     if not quiet:
         if finished.differences:
             console.print(differences_table(finished.differences))

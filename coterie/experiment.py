@@ -25,6 +25,7 @@ from coterie.data.own.ready import Own, ready
 from coterie.data.silo import Federated, Silo
 from coterie.durable import sync_all
 from coterie.engine.checkpoint import Checkpoint, traces_in
+from coterie.engine.rehearsal import peak_memory
 from coterie.engine.rounds import Outcome, Progress
 from coterie.errors import BadInput, warn
 from coterie.export import save_models
@@ -43,6 +44,8 @@ from coterie.study import Study, check
 
 PREDICTED = ["method", "seed", "round", "silo", "sample", "value"]
 Watch = Callable[[str, int, Progress], None]  # method, seed, progress
+Say = Callable[[str], None]  # a line for whoever waits
+WORTH_REHEARSING = 50  # rounds; of fewer on a CPU a rehearsal would be a good part
 
 
 @dataclass(frozen=True)
@@ -191,18 +194,18 @@ def _one(
     return outcome
 
 
-def run_into(study: Study, out: Path, command: str, watch: Watch) -> Finished:
+def run_into(study: Study, out: Path, command: str, watch: Watch, say: Say = lambda line: None) -> Finished:
     """Run a study and write its folder."""
     made = claim(out)
     with held(out), leaving(out, made):
         Begun(study.as_toml(), command).write(out)
-        return _go_on(study, out, watch)
+        return _go_on(study, out, watch, say)
 
 
-def resume(out: Path, watch: Watch, code: str | None = None) -> Finished:
+def resume(out: Path, watch: Watch, code: str | None = None, say: Say = lambda line: None) -> Finished:
     """Go on with a run that was stopped or killed; it ends as if it had not been."""
     with held(out), leaving(out):
-        return _go_on(unfinished(out, code), out, watch)
+        return _go_on(unfinished(out, code), out, watch, say)
 
 
 def unfinished(out: Path, code: str | None = None) -> Study:
@@ -210,7 +213,7 @@ def unfinished(out: Path, code: str | None = None) -> Study:
     return check(tomllib.loads(Begun.read(out).study), code=code)
 
 
-def _go_on(study: Study, out: Path, watch: Watch) -> Finished:
+def _go_on(study: Study, out: Path, watch: Watch, say: Say) -> Finished:
     begun = Begun.read(out)
     study, federations = prepare_all(study)
     machine = {"device": device_name(federations[study.seeds[0]].model.device), **versions()}
@@ -226,6 +229,11 @@ def _go_on(study: Study, out: Path, watch: Watch) -> Finished:
         warn(f"{out}: going on with another {changed}; results may differ in their last bits from an unbroken run")
     now.write(out)
     (out / "study.toml").write_text(now.study, "utf-8")
+    device = federations[study.seeds[0]].model.device
+    if device.type == "cuda" or study.training.rounds >= WORTH_REHEARSING:
+        engines = (federations[study.seeds[0]].engine(m, study.training_of(n)) for n, m in study.methods.items())
+        most = max(map(peak_memory, engines))
+        say(f"Memory at the peak: about {most / 2**30:.1f} GiB{' on the GPU' if device.type == 'cuda' else ''}")
     finished = run(study, federations, out, watch)
     if begun.machine:
         finished.summary["seconds"] = None  # how long the processes before this one took is not known

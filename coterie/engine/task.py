@@ -185,6 +185,8 @@ class Task:
         epochs = self.epochs if epochs is None else epochs
         counts = self.store["train"].count[self.silos.cpu().numpy()]
         plan = Plan(self.names, counts, self.batch_size, epochs, self.seed, purpose, self.round, whole=full)
+        if self.most_steps is not None:
+            plan.shorten(self.most_steps)
         order = torch.from_numpy(plan.order).to(self.store.device)
         real, index = (order >= 0).to(self.model.dtype), order.clamp_min(0)
         noise = plan.noise() if self.model.draws else np.zeros(plan.order.shape[:2], dtype=np.int64)
@@ -194,7 +196,7 @@ class Task:
         def batch(task: Task, rows: Tensor | slice, t: int, size: int) -> Batch:
             return task._batch(index[rows, t, :size], real[rows, t, :size], keys[rows, t])
 
-        for t in range(order.shape[1])[: self.most_steps]:
+        for t in range(int(plan.steps.max(initial=0))):
             active = plan.active(t)
             if active < task.k:
                 finished.append(state.take(slice(active, task.k)))

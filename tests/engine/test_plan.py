@@ -86,3 +86,10 @@ def test_every_step_has_noise_of_its_own() -> None:
     noise = plan().noise()
     drawn = np.concatenate([noise[row, :steps] for row, steps in enumerate((9, 6, 3))])
     assert len(np.unique(drawn)) == 18
+
+
+def test_a_shorter_plan_keeps_its_proportions() -> None:
+    p = plan()
+    p.shorten(2)
+    assert p.steps.tolist() == [2, 2, 1]
+    assert [p.active(t) for t in range(3)] == [3, 2, 0]

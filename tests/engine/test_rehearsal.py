@@ -51,7 +51,7 @@ from coterie.engine.rehearsal import peak_memory
 from coterie.engine.rounds import run_rounds
 from coterie.methods import make
 wide = lambda: nn.Sequential(nn.Linear(5, 60_000), nn.ReLU(), nn.Linear(60_000, CLASSES))
-e = make_engine(wide, make_silos((60,) * 5), make("fedamp", {}), "all", rounds=3, optimizer="adam")
+e = make_engine(wide, make_silos((60, 50, 40, 20, 10)), make("fedamp", {}), "all", rounds=3, optimizer="adam")
 stated = peak_memory(e)
 run_rounds(e.method, e, e.roster, e.model, e.training)
 print(stated, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
