@@ -1,7 +1,6 @@
-"""The silo's Flower app: hands each message to the silo's side. What a run ships is neither unpacked nor imported."""
+"""The silo's Flower app: hands each message to the silo's side."""
 
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -25,18 +24,6 @@ def handle(message: Message, context: Context) -> Message:
         # What went wrong may quote the data: the coordinator hears that something did, the silo's log says what.
         side.note(f"failed: {type(error).__name__}: {error}")
         return reply(message, Answer(refusal=f"the silo failed with {type(error).__name__}; see its log"))
-
-
-def main() -> None:
-    """Stands for Flower's program that runs a silo's part of a run: whatever the run ships, this app is what runs."""
-    from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
-    from flwr.supernode.runtime import run_clientapp
-
-    flower: Any = run_clientapp
-    flower.install_from_fab = lambda *given, **named: None
-    flower.get_project_dir = lambda *given, **named: Path()
-    flower.get_load_client_app_fn = lambda **named: lambda *given: app
-    flwr_clientapp()
 
 
 app = ClientApp()

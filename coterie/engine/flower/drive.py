@@ -120,7 +120,7 @@ class Federated:
         checkpoint: Checkpoint,
     ) -> None:
         """As `run_rounds` does it, but that a checkpoint is on disk before any silo is told that its reply arrived."""
-        training = self.study.training
+        training = self.study.training_of(name)
         everyone = torch.arange(len(roster), device=model.device)
         about: dict[str, Any] = {"method": name, "seed": seed, "rounds": training.rounds}
         while True:
@@ -183,6 +183,7 @@ class Federated:
             raise BadInput(f"no silo takes part ({told or 'none is registered'})")
         members = {name: found[name] for name in sorted(found)}
         _agreeing(members)
+        self._tell(state="gathered", silos={}, absent={name: failure.reason for name, failure in why.items()})
         self._declare("members.json", members)
         return members
 
@@ -214,7 +215,7 @@ class Federated:
             method=name,
             options=written(name, self.study.methods[name]),
             model=self.study.model,
-            train=resolved(self.study.training),
+            train=resolved(self.study.training_of(name)),
             seed=seed,
             shape=first.sample,
             classes=classes,
@@ -235,6 +236,8 @@ class Federated:
             latest = latest[latest["round"] == latest["round"].max()]
             if len(latest):
                 news["accuracy"] = float(latest["value"].mean())
+        elif outcome is not None:
+            before.pop("accuracy", None)  # that of the method before
         write_whole(path, json.dumps(before | news | {"time": time.time()}).encode())
 
 

@@ -28,7 +28,7 @@ def main(grid: Grid, context: Context) -> None:
             asked = json.loads((folder / "asked.json").read_text("utf-8"))
             study = study_of(tomllib.loads((folder / "asked.toml").read_text("utf-8")), asked["methods"])
             patience = parse(Patience, asked["patience"], "patience")
-            transport = GridTransport(grid, lambda: nodes(coordinator))
+            transport = GridTransport(grid, lambda: nodes(coordinator), lambda silos: _note(folder, waiting=silos))
             Federated(folder, study, transport, lambda: sorted(nodes(coordinator)), patience).run(asked["command"])
         except BadInput as error:
             _note(folder, state="failed", reason=str(error))

@@ -50,8 +50,8 @@ class SiloSide:
                     raise Refused(f"a {type(up).__name__} may not leave, only a {expected.__name__}")
                 read_policy(self.folder).judge_upload(up)
                 body = encode_up(up)
+                Ledger(self.folder).record(request, up)  # first: nothing leaves that is not written down
                 vault.answer(request.kind, request.digest(), body)
-                Ledger(self.folder).record(request, up)
             except (Refused, BadInput) as error:
                 self.note(f"refused {request.kind} of run {request.run}, round {request.round + 1}: {error}")
                 return Answer(refusal=str(error))
