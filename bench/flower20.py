@@ -70,7 +70,7 @@ def watch(fed: Path, running: subprocess.Popen[bytes], strike: Callable[[], None
     while running.poll() is None:
         time.sleep(LOOK)
         news = {}
-        with contextlib.suppress(OSError, ValueError, IndexError):
+        with contextlib.suppress(OSError, ValueError, StopIteration):
             news = json.loads(next((fed / "coordinator" / "runs").glob("*/progress.json")).read_text())
         if news.get("state") in ("training", "measuring") and (news["state"], news["round"]) != seen:
             if seen[0] == "training" and news["round"] != seen[1]:

@@ -1,7 +1,7 @@
 """Which state of this part the long tests with real processes have passed on.
 
-    python tests/flower/verified.py           says whether it is this one (exit code 0) or another (1)
-    python tests/flower/verified.py --write   notes that it is this one
+python tests/flower/verified.py           says whether it is this one (exit code 0) or another (1)
+python tests/flower/verified.py --write   notes that it is this one
 """
 
 import hashlib

@@ -30,6 +30,7 @@ from coterie.study import Study, check
 
 OWN_DATA = {"name": "silos"}  # the `[data]` of such a study: each silo has its own
 PROGRESS = "progress.json"
+MEMBERS = "members.json"  # written when all are there, before the first round
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Federated:
         untold = pd.DataFrame(columns=PREDICTED)  # no silo tells its test samples one by one
         asked = {seed: list(members) for seed in self.study.seeds}
         summary = summarized(self.study, whole, untold, kept, sizes, extras, asked, torch.device("cpu"))
+        summary = {"seconds": time.time() - (self.folder / MEMBERS).stat().st_mtime, **summary}
         labels = pd.DataFrame(columns=["silo", "label", "count"])  # nor declares how its labels are spread
         finished = Finished(self.study, whole, summary, kept, labels, untold)
         write(finished, self.folder, command)
@@ -164,7 +166,7 @@ class Federated:
 
     def _members(self) -> dict[str, Declaration]:
         """Who is in this run: those who declared themselves before its first round."""
-        known = self._declared("members.json")
+        known = self._declared(MEMBERS)
         if known:
             return known
         until = time.monotonic() + self.patience.gather
@@ -184,7 +186,7 @@ class Federated:
         members = {name: found[name] for name in sorted(found)}
         _agreeing(members)
         self._tell(state="gathered", silos={}, absent={name: failure.reason for name, failure in why.items()})
-        self._declare("members.json", members)
+        self._declare(MEMBERS, members)
         return members
 
     def _declared(self, file: str) -> dict[str, Declaration]:

@@ -25,6 +25,7 @@ from coterie.errors import BadInput
 Say = Callable[[str], None]
 UNKNOWN_KEY_SECONDS = 30  # a coordinator that has just started may not have registered the key yet
 CONNECTED_SECONDS = 20  # a SuperNode that runs so long was let in
+FAILURES = 5  # starts in a row that end at once
 STILL_ONLINE_SECONDS = 180  # after an unclean end Flower takes the silo for connected for a while
 
 
@@ -75,7 +76,7 @@ def silo(folder: Path, data: Path, device: str, say: Say) -> None:
     with only_one(folder / "state", f"silo {own['name']}"):
         end_left_over(folder)
         say(f"silo {own['name']}: {samples} training samples; connecting to {address}")
-        refused = time.monotonic()
+        refused, failures = time.monotonic(), 0
         events, known = folder / EVENTS, folder / "state" / "connected"
         seen = events.stat().st_size if events.exists() else 0
         while True:
@@ -95,6 +96,10 @@ def silo(folder: Path, data: Path, device: str, say: Say) -> None:
                         refused = time.monotonic()
                         known.touch()
             _judge_end(program, refused, known.exists(), say)
+            failures = failures + 1 if time.monotonic() - began < CONNECTED_SECONDS else 0
+            if failures > FAILURES and commands.exit_code(program.said()) is None:
+                last = (program.said().splitlines() or ["no word"])[-1]
+                raise BadInput(f"{program.name} ended {failures} times as soon as it was started: {last}")
             time.sleep(5)
 
 
