@@ -153,21 +153,20 @@ def status(
 
     coordinator = running_coordinator(folder)
     console = Console()
-    states = silo_states(coordinator)
     if not watch:
-        console.print(picture({}, states, 0))
+        console.print(picture({}, silo_states(coordinator), 0))
         latest = newest_run(coordinator)
         if latest is not None:
             console.print(f"{latest.name}: {line(progress(latest))}", highlight=False, markup=False, soft_wrap=True)
         return
-    asked = time.monotonic()
+    asked, states = -ASK, dict[str, str]()
     with suppress(KeyboardInterrupt), View(console) as view:
         while True:
+            if time.monotonic() - asked > ASK:
+                states, asked = silo_states(coordinator), time.monotonic()
             latest = newest_run(running_coordinator(folder))
             view({} if latest is None else progress(latest), states)
             time.sleep(WATCH)
-            if time.monotonic() - asked > ASK:
-                states, asked = silo_states(coordinator), time.monotonic()
 
 
 def coordinator(
