@@ -81,7 +81,7 @@ def test_a_killed_process_costs_time_and_nothing_else(victim: str, fed: Real) ->
 
 def test_a_silo_whose_supernode_is_killed_is_missed_and_comes_back_under_its_name(fed: Real) -> None:
     watched = Watched(fed)
-    rounds = 25
+    rounds = 14
     running = fed.begin(fed.study(["scaffold"], rounds=rounds, measure_every=rounds))
     in_round(fed, 1)
     training_process(fed, "south")
