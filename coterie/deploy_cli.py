@@ -1,5 +1,6 @@
 """The commands of a federation between real organisations."""
 
+import json
 import shlex
 import sys
 import time
@@ -109,7 +110,7 @@ def run(
     """
     _need_flower()
     from coterie import study as studies
-    from coterie.engine.flower.drive import Patience
+    from coterie.engine.flower.gathering import Patience
     from coterie.engine.flower.launch import ask_run, follow, running_coordinator
     from coterie.federation_view import View
     from coterie.measure.table import summary_table
@@ -134,8 +135,6 @@ def run(
         again = f"coterie federation run {shlex.quote(str(folder))} --resume {shlex.quote(where.name)}"
         console.print(f"Stopped; go on with: {escape(again)}", highlight=False, soft_wrap=True)
         raise
-    import json
-
     summary = json.loads((where / "summary.json").read_text("utf-8"))
     console.print(summary_table(summary["methods"], console.width))
     console.print(f"Results in [bold]{escape(str(where))}[/]", highlight=False, soft_wrap=True)
@@ -181,7 +180,13 @@ def coordinator(
 
 def silo(
     words: Annotated[list[str], typer.Argument(metavar="[ledger] DIR", help="the silo's folder")],
-    data: Annotated[Path | None, typer.Option(help="its data, an .npz archive; none: data.npz in its folder")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="its data: .npz, .csv, .parquet, a folder of pictures or tables; none: data.npz there"),
+    ] = None,
+    label: Annotated[str, typer.Option(help="of a table: the column to predict")] = "",
+    drop: Annotated[str, typer.Option(help="of a table: columns to leave out, e.g. id,name")] = "",
+    task: Annotated[str, typer.Option(help="auto, classification or regression")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
 ) -> None:
     """Take part in a federation, or show its `ledger`.
@@ -196,8 +201,13 @@ def silo(
     _need_flower()
     from coterie.engine.flower import keeper
 
+    if task not in ("auto", "classification", "regression"):
+        raise BadInput(f"--task {task}: take auto, classification or regression")
     folder = Path(words[0])
-    keeper.silo(folder, folder / "data.npz" if data is None else data, device, _say)
+    path = folder / "data.npz" if data is None else data
+    dropped = [name.strip() for name in drop.split(",") if name.strip()]
+    source = {"path": str(path.resolve()), "label": label, "drop": dropped, "task": task}
+    keeper.silo(folder, json.dumps(source), device, _say)
 
 
 def _ledger(folder: Path) -> None:

@@ -10,7 +10,8 @@ from loop import NAMES, Loop, settle, silos
 
 from coterie.assembly import Assembly
 from coterie.engine.exchange import Failure
-from coterie.engine.flower.drive import Federated, Patience, study_of
+from coterie.engine.flower.drive import Federated, study_of
+from coterie.engine.flower.gathering import Patience
 from coterie.engine.flower.messages import Answer, Request
 from coterie.errors import BadInput
 from coterie.experiment import run_into

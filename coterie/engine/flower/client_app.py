@@ -7,6 +7,7 @@ from flwr.clientapp import ClientApp
 
 from coterie.engine.flower.grid import reply, request_of
 from coterie.engine.flower.messages import Answer
+from coterie.engine.flower.own import Source
 from coterie.engine.flower.silo import SiloSide
 from coterie.errors import BadInput
 
@@ -14,7 +15,7 @@ from coterie.errors import BadInput
 def handle(message: Message, context: Context) -> Message:
     """Answer one message."""
     own = {key: str(value) for key, value in context.node_config.items()}
-    side = SiloSide(own["silo"], Path(own["folder"]), Path(own["data"]), own.get("device", "auto"))
+    side = SiloSide(own["silo"], Path(own["folder"]), Source.read(own["source"]), own.get("device", "auto"))
     try:
         return reply(message, side.answer(request_of(message)))
     except BadInput as error:

@@ -63,16 +63,16 @@ def coordinator(folder: Path, say: Say) -> None:
                 time.sleep(1)
 
 
-def silo(folder: Path, data: Path, device: str, say: Say) -> None:
-    """Run a silo until it is stopped."""
-    folder, data = folder.resolve(), data.resolve()
+def silo(folder: Path, source: str, device: str, say: Say) -> None:
+    """Run a silo until it is stopped; `source` says where its data are, as JSON."""
+    folder = folder.resolve()
     own = settings(folder)
-    samples, ca = _looked(folder, data), _ca(folder, own)
+    samples, ca = _looked(folder, source), _ca(folder, own)
     address = f"{own['host']}:{own['port']}"
     guard = commands.write_guard(folder / "flower" / "guard")
     env = commands.environment(folder / "flower")
     env["PATH"] = f"{guard}{os.pathsep}{env['PATH']}"
-    config = {"silo": own["name"], "folder": str(folder), "data": str(data), "device": device}
+    config = {"silo": own["name"], "folder": str(folder), "source": source, "device": device}
     with only_one(folder / "state", f"silo {own['name']}"):
         end_left_over(folder)
         say(f"silo {own['name']}: {samples} training samples; connecting to {address}")
@@ -124,9 +124,9 @@ def _introduced(folder: Path, own: dict[str, str], program: Program) -> bool:
     return True
 
 
-def _looked(folder: Path, data: Path) -> str:
+def _looked(folder: Path, source: str) -> str:
     """Check policy and data before anything is asked of them, in a process that ends with its imports."""
-    words = [sys.executable, "-m", "coterie.engine.flower.look", str(folder), str(data)]
+    words = [sys.executable, "-m", "coterie.engine.flower.look", str(folder), source]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         raise BadInput((done.stderr.splitlines() or ["the silo's folder could not be read"])[-1])

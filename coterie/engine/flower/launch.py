@@ -9,7 +9,8 @@ from typing import Any
 
 from coterie import toml
 from coterie.engine.flower import commands
-from coterie.engine.flower.drive import PROGRESS, Patience, study_of
+from coterie.engine.flower.drive import PROGRESS, study_of
+from coterie.engine.flower.gathering import Patience
 from coterie.engine.flower.home import nodes, settings, write_whole
 from coterie.engine.flower.programs import is_kept
 from coterie.errors import BadInput

@@ -38,7 +38,9 @@ class Ledger:
             known = {(e["field"], e["sha256"]) for e in entries if all(e[key] == about[key] for key in about)}
             last = entries[-1]["hash"] if entries else START
             for name, tensor in up.tensors().items():
-                content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+                # Copied, because a tensor of one element counts as contiguous with any stride.
+                plain = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.detach().reshape(-1))
+                content = plain.view(torch.uint8)
                 digest = hashlib.sha256(content.numpy().tobytes()).hexdigest()
                 if (name, digest) in known:
                     continue

@@ -10,7 +10,8 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from coterie.engine.flower.drive import PROGRESS, Federated, Patience, study_of
+from coterie.engine.flower.drive import PROGRESS, Federated, study_of
+from coterie.engine.flower.gathering import Patience
 from coterie.engine.flower.grid import GridTransport
 from coterie.engine.flower.home import COORDINATOR, nodes, write_whole
 from coterie.errors import BadInput
