@@ -10,6 +10,7 @@ from loop import NAMES, Loop
 from safetensors import safe_open
 from test_drive import by_silo, federated
 
+from coterie.assembly import Assembly
 from coterie.data.own.gather import from_frame
 from coterie.data.own.ready import Own, ready
 from coterie.engine.flower.ledger import Ledger
@@ -17,7 +18,7 @@ from coterie.engine.flower.own import Source
 from coterie.engine.flower.policy import FILE, policy_text
 from coterie.engine.flower.silo import SiloSide
 from coterie.errors import BadInput
-from coterie.assembly import Assembly
+from coterie.model_file import load_model
 from coterie.models import build
 
 TABLE = {
@@ -102,3 +103,12 @@ def test_tables_and_arrays_do_not_go_together(tmp_path: Path) -> None:
     sides["east"] = SiloSide("east", east.folder, Source(tmp_path / "data.npz"), "cpu")
     with pytest.raises(BadInput, match="one holds arrays, the other a table or pictures"):
         federated(tmp_path / "run", Loop(sides), TABLE).run("")
+
+
+def test_a_silos_own_model_predicts_for_raw_rows(tmp_path: Path) -> None:
+    auto = TABLE | {"model": {"name": "auto"}}
+    federated(tmp_path / "run", Loop(settled(tmp_path)), auto).run("")
+    model = load_model(next((tmp_path / "south" / "models").rglob("*.safetensors")))
+    found = model.predict(patients(NAMES.index("south")).drop(columns=["id", "outcome"]))
+    assert set(found["prediction"]) == {"ill", "well"}
+    np.testing.assert_allclose(found["probability_ill"] + found["probability_well"], 1, atol=1e-5)

@@ -25,6 +25,7 @@ from coterie.experiment import PREDICTED, Finished, summarized, write
 from coterie.export import file_name
 from coterie.methods import written
 from coterie.methods.method import Cohort, Method, Roster
+from coterie.models import build
 from coterie.options import resolved
 from coterie.run_folder import COLUMNS
 from coterie.study import Study, check
@@ -70,7 +71,8 @@ class Federated:
         summary = summarized(self.study, whole, untold, kept, sizes, extras, asked, torch.device("cpu"))
         summary = {"seconds": time.time() - (self.folder / MEMBERS).stat().st_mtime, **summary}
         labels = pd.DataFrame(columns=["silo", "label", "count"])  # nor declares how its labels are spread
-        finished = Finished(self.study, whole, summary, kept, labels, untold)
+        study = replace(self.study, model=dict(self._job(name, seed, members).model))
+        finished = Finished(study, whole, summary, kept, labels, untold)
         write(finished, self.folder, command)
         self._tell(state="finished")
         return finished
@@ -162,15 +164,17 @@ class Federated:
     def _job(self, name: str, seed: int, members: dict[str, Declaration]) -> Job:
         first, schema = next(iter(members.values())), self.gathering.schema()
         classes = max(each.classes for each in members.values())
+        outputs = classes or first.outputs
+        samples = float(np.median([each.sizes[0] for each in members.values()]))
         return Job(
             method=name,
             options=written(name, self.study.methods[name]),
-            model=self.study.model,
+            model=build(self.study.model, first.sample, outputs, samples)[1],
             train=resolved(self.study.training_of(name)),
             seed=seed,
             shape=first.sample,
             classes=classes,
-            outputs=classes or first.outputs,
+            outputs=outputs,
             names=tuple(members),
             sizes=tuple(each.sizes[0] for each in members.values()),
             validation=tuple(each.sizes[1] for each in members.values()),
