@@ -206,8 +206,8 @@ def silo(
     folder = Path(words[0])
     path = folder / "data.npz" if data is None else data
     dropped = [name.strip() for name in drop.split(",") if name.strip()]
-    source = {"path": str(path.resolve()), "label": label, "drop": dropped, "task": task}
-    keeper.silo(folder, json.dumps(source), device, _say)
+    source = {"path": str(path.resolve()), "label": label, "drop": dropped, "task": task, "device": device}
+    keeper.silo(folder, json.dumps(source), _say)
 
 
 def _ledger(folder: Path) -> None:

@@ -142,9 +142,9 @@ def test_a_silo_without_tls_talks_to_no_other_machine(tmp_path: Path) -> None:
     save_silo(digits(["a"])[0], silo / "data.npz")
     settings = json.loads((silo / "settings.json").read_text())
     (silo / "settings.json").write_text(json.dumps(settings | {"host": "fl.example.org"}))
-    source = {"path": str(silo / "data.npz"), "label": "", "drop": [], "task": "auto"}
+    source = {"path": str(silo / "data.npz"), "label": "", "drop": [], "task": "auto", "device": "cpu"}
     with pytest.raises(BadInput, match=r"insecure is for this machine alone, not for fl\.example\.org"):
-        keeper.silo(silo, json.dumps(source), "cpu", lambda said: None)
+        keeper.silo(silo, json.dumps(source), lambda said: None)
 
 
 def test_commands_without_a_running_coordinator_say_so(tmp_path: Path) -> None:

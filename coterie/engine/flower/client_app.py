@@ -1,21 +1,24 @@
 """The silo's Flower app: hands each message to the silo's side."""
 
+import os
 from pathlib import Path
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from coterie.engine.flower.grid import reply, request_of
+from coterie.engine.flower.home import SILO, SOURCE, settings
 from coterie.engine.flower.messages import Answer
-from coterie.engine.flower.own import Source
+from coterie.engine.flower.own import read_source
 from coterie.engine.flower.silo import SiloSide
 from coterie.errors import BadInput
 
 
 def handle(message: Message, context: Context) -> Message:
     """Answer one message."""
-    own = {key: str(value) for key, value in context.node_config.items()}
-    side = SiloSide(own["silo"], Path(own["folder"]), Source.read(own["source"]), own.get("device", "auto"))
+    folder = Path(os.environ[SILO])
+    source, device = read_source((folder / SOURCE).read_text("utf-8"))
+    side = SiloSide(settings(folder)["name"], folder, source, device)
     try:
         return reply(message, side.answer(request_of(message)))
     except BadInput as error:

@@ -71,14 +71,13 @@ def superexec(host: str, port: int, ca: Path | None) -> list[str]:
     return ["flower-superexec", *_trust(ca), "--runtime-api-address", f"{host}:{port}"]
 
 
-def supernode(address: str, port: int, config: dict[str, str], ca: Path | None, key: Path) -> list[str]:
+def supernode(address: str, port: int, ca: Path | None, key: Path) -> list[str]:
     """A silo's SuperNode."""
-    node = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
     return [
         "flower-supernode",
         *_trust(ca),
         *([] if ca is None else ("--auth-supernode-private-key", str(key))),
-        *("--superlink", address, "--port", str(port), "--node-config", node),
+        *("--superlink", address, "--port", str(port)),
     ]
 
 

@@ -13,7 +13,7 @@ import torch
 
 from coterie.engine.exchange import Replies, as_table
 from coterie.engine.flower.checkpoint import COSTS, Checkpoint
-from coterie.engine.flower.gathering import MEMBERS, Gathering, Patience
+from coterie.engine.flower.gathering import Gathering, Patience
 from coterie.engine.flower.home import write_whole
 from coterie.engine.flower.messages import Job, Transport
 from coterie.engine.flower.remote import Declaration, Remote
@@ -69,7 +69,7 @@ class Federated:
         untold = pd.DataFrame(columns=PREDICTED)  # no silo tells its test samples one by one
         asked = {seed: list(members) for seed in self.study.seeds}
         summary = summarized(self.study, whole, untold, kept, sizes, extras, asked, torch.device("cpu"))
-        summary = {"seconds": time.time() - (self.folder / MEMBERS).stat().st_mtime, **summary}
+        summary = {"seconds": time.time() - self.gathering.began(), **summary}
         labels = pd.DataFrame(columns=["silo", "label", "count"])  # nor declares how its labels are spread
         study = replace(self.study, model=dict(self._job(name, seed, members).model))
         finished = Finished(study, whole, summary, kept, labels, untold)

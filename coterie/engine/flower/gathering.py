@@ -87,6 +87,10 @@ class Gathering:
         """Members and guests."""
         return self.members() | self._read(GUESTS)
 
+    def began(self) -> float:
+        """When the members had gathered, by the clock."""
+        return (self.folder / MEMBERS).stat().st_mtime
+
     def schema(self) -> Schema | None:
         """How all silos encode their tables or pictures; None where they hold arrays."""
         path = self.folder / SCHEMA

@@ -14,6 +14,8 @@ LOOPBACK = "127.0.0.1"
 EVENTS = "events.log"  # in a silo's folder: what it answered and refused
 NODES = "state/nodes"  # in the coordinator's folder: by silo, the number of its node
 COORDINATOR = "COTERIE_COORDINATOR"  # the environment variable that names the coordinator's folder
+SILO = "COTERIE_SILO"  # and the one that names a silo's
+SOURCE = "state/source.json"  # in a silo's folder: where its data are, and on which device it trains
 
 
 def settings(folder: Path) -> dict[str, Any]:

@@ -13,11 +13,14 @@ from coterie.engine.flower.home import (
     COORDINATOR,
     EVENTS,
     LOOPBACK,
+    SILO,
+    SOURCE,
     free_port,
     is_loopback,
     nodes,
     settings,
     write_node,
+    write_whole,
 )
 from coterie.engine.flower.programs import Program, await_port, end_left_over, only_one, remember, running
 from coterie.errors import BadInput
@@ -63,25 +66,25 @@ def coordinator(folder: Path, say: Say) -> None:
                 time.sleep(1)
 
 
-def silo(folder: Path, source: str, device: str, say: Say) -> None:
-    """Run a silo until it is stopped; `source` says where its data are, as JSON."""
+def silo(folder: Path, source: str, say: Say) -> None:
+    """Run a silo until it is stopped; `source` says where its data are and on which device it trains, as JSON."""
     folder = folder.resolve()
     own = settings(folder)
     samples, ca = _looked(folder, source), _ca(folder, own)
     address = f"{own['host']}:{own['port']}"
     guard = commands.write_guard(folder / "flower" / "guard")
-    env = commands.environment(folder / "flower")
+    env = commands.environment(folder / "flower", **{SILO: str(folder)})
     env["PATH"] = f"{guard}{os.pathsep}{env['PATH']}"
-    config = {"silo": own["name"], "folder": str(folder), "source": source, "device": device}
     with only_one(folder / "state", f"silo {own['name']}"):
         end_left_over(folder)
+        write_whole(folder / SOURCE, source.encode())
         say(f"silo {own['name']}: {samples} training samples; connecting to {address}")
         refused, failures = time.monotonic(), 0
         events, known = folder / EVENTS, folder / "state" / "connected"
         seen = events.stat().st_size if events.exists() else 0
         while True:
             greet(own["host"], own["port"], ca, say)
-            words = commands.supernode(address, free_port(), config, ca, folder / "key")
+            words = commands.supernode(address, free_port(), ca, folder / "key")
             program = Program("SuperNode", words, env, folder / "logs/supernode.log")
             began = time.monotonic()
             with running([program]):

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from coterie.engine.flower.home import settings
-from coterie.engine.flower.own import Source
+from coterie.engine.flower.own import Source, read_source
 from coterie.engine.flower.policy import read_policy
 from coterie.engine.flower.silo import declared
 from coterie.errors import BadInput
@@ -21,4 +21,4 @@ def main(folder: Path, source: Source) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Source.read(sys.argv[2]))
+    main(Path(sys.argv[1]), read_source(sys.argv[2])[0])

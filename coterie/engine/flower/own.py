@@ -30,16 +30,16 @@ class Source:
     task: Task = "auto"
     standardize: bool = False  # by this silo's own means and deviations, which then do not leave
 
-    @classmethod
-    def read(cls, text: str) -> "Source":
-        """From JSON, as the silo's programs hand it on."""
-        table = json.loads(text)
-        return cls(Path(table["path"]), table["label"], tuple(table["drop"]), table["task"])
-
     @property
     def archive(self) -> bool:
         """Whether it is arrays, which are taken as they are."""
         return self.path.suffix.lower() == ".npz"
+
+
+def read_source(text: str) -> tuple[Source, str]:
+    """From JSON, as a silo's programs hand it on; and the device to train on."""
+    table = json.loads(text)
+    return Source(Path(table["path"]), table["label"], tuple(table["drop"]), table["task"]), table["device"]
 
 
 class Raw:
