@@ -32,7 +32,7 @@ Made with --insecure: no TLS, no keys. For trying out on this machine; never put
 SILO = """# Silo {name} of a Coterie federation
 
     pip install 'coterie[flower]'
-    coterie silo . --data YOUR_DATA.npz
+    coterie silo . --data YOUR_DATA.csv --label COLUMN     # or .parquet, .npz, a folder of pictures
 
 in this folder takes part until Ctrl-C. It connects to {host}:{port} and needs no open port of its own.
 

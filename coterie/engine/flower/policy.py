@@ -97,6 +97,7 @@ smallest_cohort = {default.smallest_cohort}
 largest_upload = {default.largest_upload}
 
 # Of tables: whether means and deviations of columns may leave, so that all silos standardise alike. With false they
-# stay here, and this silo standardises by its own. Names of columns, levels of text and classes always leave.
+# stay here, and this silo standardises by its own. Names of columns, levels of text and classes always leave, and of
+# a label that is a number its count, mean and spread.
 statistics = true
 """
