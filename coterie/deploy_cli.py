@@ -1,10 +1,13 @@
 """The commands of a federation between real organisations."""
 
+import json
 import shlex
 import sys
+import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -18,6 +21,8 @@ federation = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+WATCH = 1.0  # seconds between two looks at a run
+ASK = 5.0  # seconds between two questions to Flower which silos are connected
 Place = Annotated[Path, typer.Argument(metavar="DIR", help="the federation's folder")]
 
 
@@ -38,6 +43,7 @@ def new(
         bool | None,
         typer.Option("--proxy/--no-proxy", help="publish by nginx only what silos need; default: unless on loopback"),
     ] = None,
+    insecure: Annotated[bool, typer.Option(help="no TLS and no keys, to try on this machine alone")] = False,
 ) -> None:
     """Make the folders of a federation's parties.
 
@@ -46,7 +52,7 @@ def new(
     _need_flower()
     from coterie.engine.flower.parties import new_federation
 
-    new_federation(folder, [name.strip() for name in silos.split(",")], host, port, proxy)
+    new_federation(folder, [name.strip() for name in silos.split(",")], host, port, proxy, insecure)
     typer.echo(f"coordinator: {folder / 'coordinator'}\nsilos:       {folder / 'silos'}/…  (hand each its own folder)")
 
 
@@ -58,6 +64,16 @@ def add(folder: Place, silo: Annotated[str, typer.Argument(metavar="SILO", help=
 
     add_silo(folder, silo)
     typer.echo(f"{folder / 'silos' / silo}: hand it to {silo}")
+
+
+@federation.command()
+def renew(folder: Place) -> None:
+    """Renew the coordinator's certificate, by the same CA; then start the coordinator again."""
+    _need_flower()
+    from coterie.engine.flower.parties import renew
+
+    renew(folder)
+    typer.echo(f"{folder / 'coordinator' / 'server.pem'}: renewed; start the coordinator again")
 
 
 @federation.command()
@@ -94,8 +110,9 @@ def run(
     """
     _need_flower()
     from coterie import study as studies
-    from coterie.engine.flower.drive import Patience
+    from coterie.engine.flower.gathering import Patience
     from coterie.engine.flower.launch import ask_run, follow, running_coordinator
+    from coterie.federation_view import View
     from coterie.measure.table import summary_table
 
     if resume is not None:
@@ -112,36 +129,43 @@ def run(
     console = Console()
     console.print(f"Run [bold]{escape(where.name)}[/]", highlight=False)
     try:
-        follow(where, _Lines(console))
+        with View(console) as view:
+            follow(where, view)
     except KeyboardInterrupt:
         again = f"coterie federation run {shlex.quote(str(folder))} --resume {shlex.quote(where.name)}"
         console.print(f"Stopped; go on with: {escape(again)}", highlight=False, soft_wrap=True)
         raise
-    import json
-
     summary = json.loads((where / "summary.json").read_text("utf-8"))
     console.print(summary_table(summary["methods"], console.width))
     console.print(f"Results in [bold]{escape(str(where))}[/]", highlight=False, soft_wrap=True)
 
 
 @federation.command()
-def status(folder: Place) -> None:
+def status(
+    folder: Place,
+    watch: Annotated[bool, typer.Option("--watch", help="go on showing it, until Ctrl-C")] = False,
+) -> None:
     """Which silos are there, and how far the newest run is."""
     _need_flower()
-    from coterie.engine.flower.launch import progress, running_coordinator, silo_states
+    from coterie.engine.flower.launch import newest_run, progress, running_coordinator, silo_states
+    from coterie.federation_view import View, line, picture
 
     coordinator = running_coordinator(folder)
     console = Console()
-    table = Table(box=None, pad_edge=False)
-    for heading in ("silo", "state"):
-        table.add_column(heading)
-    for name, state in silo_states(coordinator).items():
-        table.add_row(name, state)
-    console.print(table)
-    runs = sorted((coordinator / "runs").glob("*/asked.toml"), key=lambda path: path.stat().st_mtime)
-    if runs:
-        latest = runs[-1].parent
-        console.print(f"{latest.name}: {_line(progress(latest))}", highlight=False, markup=False)
+    if not watch:
+        console.print(picture({}, silo_states(coordinator), 0))
+        latest = newest_run(coordinator)
+        if latest is not None:
+            console.print(f"{latest.name}: {line(progress(latest))}", highlight=False, markup=False, soft_wrap=True)
+        return
+    asked, states = -ASK, dict[str, str]()
+    with suppress(KeyboardInterrupt), View(console) as view:
+        while True:
+            if time.monotonic() - asked > ASK:
+                states, asked = silo_states(coordinator), time.monotonic()
+            latest = newest_run(running_coordinator(folder))
+            view({} if latest is None else progress(latest), states)
+            time.sleep(WATCH)
 
 
 def coordinator(
@@ -156,7 +180,13 @@ def coordinator(
 
 def silo(
     words: Annotated[list[str], typer.Argument(metavar="[ledger] DIR", help="the silo's folder")],
-    data: Annotated[Path | None, typer.Option(help="its data, an .npz archive; none: data.npz in its folder")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="its data: .npz, .csv, .parquet, a folder of pictures or tables; none: data.npz there"),
+    ] = None,
+    label: Annotated[str, typer.Option(help="of a table: the column to predict")] = "",
+    drop: Annotated[str, typer.Option(help="of a table: columns to leave out, e.g. id,name")] = "",
+    task: Annotated[str, typer.Option(help="auto, classification or regression")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
 ) -> None:
     """Take part in a federation, or show its `ledger`.
@@ -171,8 +201,13 @@ def silo(
     _need_flower()
     from coterie.engine.flower import keeper
 
+    if task not in ("auto", "classification", "regression"):
+        raise BadInput(f"--task {task}: take auto, classification or regression")
     folder = Path(words[0])
-    keeper.silo(folder, folder / "data.npz" if data is None else data, device, _say)
+    path = folder / "data.npz" if data is None else data
+    dropped = [name.strip() for name in drop.split(",") if name.strip()]
+    source = {"path": str(path.resolve()), "label": label, "drop": dropped, "task": task, "device": device}
+    keeper.silo(folder, json.dumps(source), _say)
 
 
 def _ledger(folder: Path) -> None:
@@ -200,35 +235,6 @@ def _ledger(folder: Path) -> None:
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(table)
     console.print(f"{len(entries)} fields left, {sum(e['bytes'] for e in entries)} bytes; the chain is whole")
-
-
-class _Lines:
-    """A line for every change of a run, on a terminal the last one in place."""
-
-    def __init__(self, console: Console) -> None:
-        self.console, self.last = console, ""
-
-    def __call__(self, news: dict[str, Any]) -> None:
-        line = _line(news)
-        if line != self.last:
-            self.console.print(line, highlight=False, markup=False)
-            self.last = line
-
-
-def _line(news: dict[str, Any]) -> str:
-    parts = [str(news.get("state", "asked"))]
-    if "method" in news:
-        parts.append(f"{news['method']}, seed {news['seed']}, round {news['round']}/{news['rounds']}")
-    if "accuracy" in news:
-        parts.append(f"accuracy {100 * news['accuracy']:.1f}%")
-    silos = news.get("silos", {})
-    missing = {name: why for name, why in silos.items() if why}
-    if silos:
-        parts.append(f"{len(silos) - len(missing)} of {len(silos)} silos replied")
-    parts += [f"{name}: {why}" for name, why in missing.items()]
-    if news.get("restarts"):
-        parts.append(f"restarted {news['restarts']}×")
-    return " · ".join(parts)
 
 
 def _say(what: str) -> None:

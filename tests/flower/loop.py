@@ -8,7 +8,7 @@ from coterie.conformance import small_silos
 from coterie.data.silo import Silo
 from coterie.engine.exchange import Failure
 from coterie.engine.flower.messages import Answer, Job, Lost, Request, request
-from coterie.engine.flower.own import save_silo
+from coterie.engine.flower.own import Source, save_silo
 from coterie.engine.flower.policy import FILE, policy_text
 from coterie.engine.flower.silo import SiloSide
 from coterie.engine.training import Training
@@ -50,7 +50,7 @@ def settle(folder: Path, more: list[Silo] | None = None) -> dict[str, SiloSide]:
         home.mkdir(parents=True)
         (home / FILE).write_text(policy_text())
         save_silo(silo, home / "data.npz")
-        sides[silo.name] = SiloSide(silo.name, home, home / "data.npz", "cpu")
+        sides[silo.name] = SiloSide(silo.name, home, Source(home / "data.npz"), "cpu")
     return sides
 
 

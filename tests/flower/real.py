@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -28,16 +27,14 @@ COMMAND = [sys.executable, "-m", "coterie"]
 MODEL = {"name": "mlp", "hidden": [8]}
 TRAIN = {"rounds": 3, "local_epochs": 2, "batch_size": 16, "lr": 0.1, "measure_every": 3}
 
+NGINX = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin") is not None
 really = [
     pytest.mark.slow,
     pytest.mark.skipif(not os.environ.get("COTERIE_REAL"), reason="real Flower processes: set COTERIE_REAL=1"),
 ]
-nginx = pytest.mark.skipif(
-    shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin") is None, reason="needs Debian's nginx"
-)
 
 
-def coterie(*words: str, timeout: float = 120, check: bool = True) -> subprocess.CompletedProcess[str]:
+def coterie(*words: str, timeout: float = 240, check: bool = True) -> subprocess.CompletedProcess[str]:
     """One command to its end."""
     done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=timeout, env=environment())
     assert not check or done.returncode == 0, done.stdout + done.stderr
@@ -51,14 +48,16 @@ def environment() -> dict[str, str]:
 class Party:
     """One `coterie coordinator` or `coterie silo`."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
-        self.folder, self.words = folder, words
+    def __init__(self, folder: Path, *words: str, **env: str) -> None:
+        self.folder, self.words, self.env = folder, words, env
         self.log = folder.parent / f"{folder.name}.log"
         self.start()
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen([*COMMAND, *self.words], stdout=log, stderr=log, env=environment())
+            self.process = subprocess.Popen(
+                [*COMMAND, *self.words], stdout=log, stderr=log, env=environment() | self.env
+            )
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -75,28 +74,40 @@ class Party:
 class Real:
     """Coordinator and silos, running."""
 
-    def __init__(self, folder: Path, silos: list[Silo], proxy: bool) -> None:
+    def __init__(self, folder: Path, silos: list[Silo], proxy: bool = False, insecure: bool = False) -> None:
         self.folder, self.names = folder, [silo.name for silo in silos]
-        port = free_port()
-        front = "--proxy" if proxy else "--no-proxy"
-        coterie("federation", "new", str(folder), "--silos", ",".join(self.names), "--port", str(port), front)
+        front = ["--proxy"] if proxy else ["--insecure"] if insecure else ["--no-proxy"]
+        words = ["--silos", ",".join(self.names), "--port", str(free_port()), *front]
+        coterie("federation", "new", str(folder), *words)
         for silo in silos:
             save_silo(silo, folder / "silos" / silo.name / "data.npz")
         self.coordinator = Party(folder / "coordinator", "coordinator", str(folder / "coordinator"))
         self.silos = {name: self.silo(name) for name in self.names}
 
-    def silo(self, name: str) -> Party:
+    def silo(self, name: str, **env: str) -> Party:
         home = self.folder / "silos" / name
-        return Party(home, "silo", str(home), "--device", "cpu")
+        return Party(home, "silo", str(home), "--device", "cpu", **env)
+
+    def added(self, silo: Silo, **env: str) -> Party:
+        """One more silo, running."""
+        coterie("federation", "add", str(self.folder), silo.name)
+        save_silo(silo, self.folder / "silos" / silo.name / "data.npz")
+        self.silos[silo.name] = self.silo(silo.name, **env)
+        self.started()
+        return self.silos[silo.name]
+
+    def gone(self, name: str) -> None:
+        """End a silo for good."""
+        self.silos.pop(name).stop()
 
     def started(self) -> None:
         """Wait until every silo is connected."""
-        until = time.monotonic() + 120
+        until = time.monotonic() + 240
         while time.monotonic() < until:
             states = coterie("federation", "status", str(self.folder), check=False).stdout
             if states.count("online") >= len(self.silos):
                 return
-            time.sleep(2)
+            time.sleep(1)
         raise AssertionError(states + self.coordinator.said() + "".join(s.said() for s in self.silos.values()))
 
     def study(self, methods: list[str], **train: object) -> Path:
@@ -107,21 +118,29 @@ class Real:
         path.write_text(toml.dumps(table | {"methods": {name: {} for name in methods}}))
         return path
 
-    def run(self, study: Path, timeout: float = 600) -> tuple[Path, str]:
+    def words(self, study: Path) -> list[str]:
+        """To run a study with the silos that are connected: nobody waits for those that tests have left behind."""
+        return ["federation", "run", str(self.folder), str(study), "--gather", "0"]
+
+    def run(self, study: Path, timeout: float = 900) -> tuple[Path, str]:
         """A run to its end: its folder, and what was shown."""
-        done = coterie("federation", "run", str(self.folder), str(study), timeout=timeout)
+        done = coterie(*self.words(study), timeout=timeout)
         return self.latest(), done.stdout
 
     def begin(self, study: Path) -> subprocess.Popen[str]:
         """A run under way."""
-        words = [*COMMAND, "federation", "run", str(self.folder), str(study)]
-        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment())
+        before = self.latest()
+        words = [*COMMAND, *self.words(study)]
+        begun = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment())
+        when(lambda: self.latest() != before, 120)
+        return begun
 
-    def latest(self) -> Path:
-        return max((self.folder / "coordinator" / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
+    def latest(self) -> Path | None:
+        runs = self.folder / "coordinator" / "runs"
+        return max(runs.iterdir(), key=lambda path: path.stat().st_ctime, default=None) if runs.exists() else None
 
     def progress(self) -> dict:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, TypeError):
             return json.loads((self.latest() / "progress.json").read_text())
         return {}
 
@@ -131,16 +150,6 @@ class Real:
                 party.process.send_signal(signal.SIGTERM)
         for party in [*self.silos.values(), self.coordinator]:
             party.process.wait(40)
-
-
-@contextmanager
-def real(folder: Path, silos: list[Silo], proxy: bool = False) -> Iterator[Real]:
-    made = Real(folder, silos, proxy)
-    try:
-        made.started()
-        yield made
-    finally:
-        made.stop()
 
 
 def digits(names: list[str]) -> list[Silo]:
@@ -172,13 +181,13 @@ def when(condition: Callable[[], object], seconds: float = 120) -> None:
         time.sleep(0.05)
 
 
-def processes_of(session: int, word: str) -> list[int]:
-    """Processes of a session whose command has this word."""
+def processes_of(session: int, name: str) -> list[int]:
+    """Processes of a session by their name."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError, IndexError, ValueError):
                 same = int((entry / "stat").read_text().rpartition(")")[2].split()[3]) == session
-                if same and word in (entry / "cmdline").read_bytes().decode(errors="replace"):
+                if same and (entry / "comm").read_text().strip() == name:
                     found.append(int(entry.name))
     return found

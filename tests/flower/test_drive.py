@@ -10,10 +10,13 @@ from loop import NAMES, Loop, settle, silos
 
 from coterie.assembly import Assembly
 from coterie.engine.exchange import Failure
-from coterie.engine.flower.drive import Federated, Patience, study_of
+from coterie.engine.flower.drive import Federated, study_of
+from coterie.engine.flower.gathering import Patience
 from coterie.engine.flower.messages import Answer, Request
 from coterie.errors import BadInput
+from coterie.experiment import run_into
 from coterie.models import build
+from coterie.study import check
 
 QUICK = Patience(gather=0, reply=1, silence=0, pause=0)
 TABLE = {
@@ -67,6 +70,22 @@ def test_a_study_between_silos_ends_as_its_simulation_does(tmp_path: Path) -> No
         assert (tmp_path / "run" / file).exists()
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert list(summary["methods"]) == list(TABLE["methods"])
+
+
+def test_the_files_are_those_of_a_simulation_but_for_how_labels_are_spread(tmp_path: Path) -> None:
+    table = TABLE | {"methods": {"fedamp": {}}}
+    federated(tmp_path / "run", Loop(settle(tmp_path)), table).run("")
+    data = {"name": "digits", "split": "iid", "silos": 3}
+    run_into(check(table | {"data": data}), tmp_path / "simulated", "", lambda *told: None)
+    here, there = tmp_path / "run", tmp_path / "simulated"
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (here, there)]
+    assert summaries[0].keys() == summaries[1].keys()
+    assert summaries[0]["methods"]["fedamp"].keys() == summaries[1]["methods"]["fedamp"].keys()
+    columns = [list(pd.read_parquet(folder / "results.parquet").columns) for folder in (here, there)]
+    assert columns[0] == columns[1]
+    assert (here / "collaboration" / "fedamp.npz").exists()
+    spread = "The data of the silos"
+    assert spread in (there / "report.html").read_text() and spread not in (here / "report.html").read_text()
 
 
 @pytest.mark.parametrize("method", ["scaffold", "apple", "fedem"])

@@ -1,5 +1,6 @@
 """What a silo allows, what it writes down, what it keeps."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from loop import NAMES, TRAINING, Loop, job, settle
 
 from coterie.codec import encode, encode_up
 from coterie.engine.flower.ledger import FILE as LEDGER
-from coterie.engine.flower.ledger import Ledger
+from coterie.engine.flower.ledger import HEAD, Ledger
 from coterie.engine.flower.messages import Request
 from coterie.engine.flower.policy import FILE, read_policy
 from coterie.engine.flower.silo import SiloSide
@@ -96,6 +97,35 @@ def test_an_altered_ledger_is_found(harm: str, tmp_path: Path) -> None:
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(BadInput, match=r"line 2: the chain is broken here"):
         Ledger(side.folder).entries()
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [("cut", "2 of its .* lines are cut from the end"), ("empty", "are cut from the end"), ("head", "missing")],
+)
+def test_lines_cut_from_the_ledgers_end_are_missed(harm: str, reason: str, tmp_path: Path) -> None:
+    side = settle(tmp_path)["north"]
+    side.answer(Request("declare", "north", "run", 0))
+    path = side.folder / LEDGER
+    lines = path.read_text().splitlines(keepends=True)
+    if harm == "cut":
+        path.write_text("".join(lines[:-2]))
+    elif harm == "empty":
+        path.unlink()
+    else:
+        (side.folder / HEAD).unlink()
+    with pytest.raises(BadInput, match=reason):
+        Ledger(side.folder).entries()
+    assert "cut from the end" in side.answer(question()).refusal  # nor does anything leave that could not be proven
+
+
+def test_a_line_that_the_head_does_not_know_yet_is_no_harm(tmp_path: Path) -> None:
+    side = settle(tmp_path)["north"]
+    side.answer(Request("declare", "north", "run", 0))
+    head = (side.folder / HEAD).read_bytes()
+    side.answer(question())
+    (side.folder / HEAD).write_bytes(head)  # as if it was killed before it could write the new one
+    assert len(Ledger(side.folder).entries()) > json.loads(head)["entries"]
 
 
 def kept(value: float) -> Control:

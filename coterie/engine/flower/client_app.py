@@ -1,21 +1,24 @@
-"""The silo's Flower app: hands each message to the silo's side. What a run ships is neither unpacked nor imported."""
+"""The silo's Flower app: hands each message to the silo's side."""
 
+import os
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from coterie.engine.flower.grid import reply, request_of
+from coterie.engine.flower.home import SILO, SOURCE, settings
 from coterie.engine.flower.messages import Answer
+from coterie.engine.flower.own import read_source
 from coterie.engine.flower.silo import SiloSide
 from coterie.errors import BadInput
 
 
 def handle(message: Message, context: Context) -> Message:
     """Answer one message."""
-    own = {key: str(value) for key, value in context.node_config.items()}
-    side = SiloSide(own["silo"], Path(own["folder"]), Path(own["data"]), own.get("device", "auto"))
+    folder = Path(os.environ[SILO])
+    source, device = read_source((folder / SOURCE).read_text("utf-8"))
+    side = SiloSide(settings(folder)["name"], folder, source, device)
     try:
         return reply(message, side.answer(request_of(message)))
     except BadInput as error:
@@ -25,18 +28,6 @@ def handle(message: Message, context: Context) -> Message:
         # What went wrong may quote the data: the coordinator hears that something did, the silo's log says what.
         side.note(f"failed: {type(error).__name__}: {error}")
         return reply(message, Answer(refusal=f"the silo failed with {type(error).__name__}; see its log"))
-
-
-def main() -> None:
-    """Stands for Flower's program that runs a silo's part of a run: whatever the run ships, this app is what runs."""
-    from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
-    from flwr.supernode.runtime import run_clientapp
-
-    flower: Any = run_clientapp
-    flower.install_from_fab = lambda *given, **named: None
-    flower.get_project_dir = lambda *given, **named: Path()
-    flower.get_load_client_app_fn = lambda **named: lambda *given: app
-    flwr_clientapp()
 
 
 app = ClientApp()

@@ -43,8 +43,6 @@ run = ""
     "stub/server.py": "from coterie.engine.flower.server_app import app\n\n__all__ = ['app']\n",
     "stub/client.py": "from coterie.engine.flower.client_app import app\n\n__all__ = ['app']\n",
 }
-# Other programs that Flower may start for a run; a silo starts none of them.
-FORBIDDEN = ("flwr-serverapp", "flwr-simulation", "flwr-agentapp", "flwr-model", "flwr-connector")
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
@@ -55,43 +53,44 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     return {**os.environ, "PATH": programs, "FLWR_HOME": str(home), **quiet, **polls, **more}
 
 
-def superlink(folder: Path, host: str, port: int) -> list[str]:
-    """The SuperLink, which keeps everything in a database: it survives its own end."""
+def superlink(folder: Path, host: str, port: int, ca: Path | None) -> list[str]:
+    """The SuperLink, which keeps everything in a database: it survives its own end; without a CA no TLS, no keys."""
+    tls = ["--ssl-ca-certfile", str(ca), "--ssl-certfile", str(folder / "server.pem")]
+    tls += ["--ssl-keyfile", str(folder / "server.key"), "--enable-supernode-auth"]
     return [
         "flower-superlink",
         *("--host", host, "--port", str(port)),
-        *("--ssl-ca-certfile", str(folder / "ca.crt")),
-        *("--ssl-certfile", str(folder / "server.pem"), "--ssl-keyfile", str(folder / "server.key")),
-        "--enable-supernode-auth",
+        *(["--insecure"] if ca is None else tls),
         *("--database", str(folder / "state" / "superlink.db")),
         *("--isolation", "process", "--disable-runtime-dependency-installation"),
     ]
 
 
-def superexec(folder: Path, host: str, port: int) -> list[str]:
+def superexec(host: str, port: int, ca: Path | None) -> list[str]:
     """The SuperExec, which starts the server's part of a run."""
-    return [
-        "flower-superexec",
-        *("--root-certificates", str(folder / "ca.crt"), "--runtime-api-address", f"{host}:{port}"),
-    ]
+    return ["flower-superexec", *_trust(ca), "--runtime-api-address", f"{host}:{port}"]
 
 
-def supernode(folder: Path, address: str, port: int, config: dict[str, str]) -> list[str]:
+def supernode(address: str, port: int, ca: Path | None, key: Path) -> list[str]:
     """A silo's SuperNode."""
-    node = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
     return [
         "flower-supernode",
-        *("--root-certificates", str(folder / "ca.crt"), "--superlink", address),
-        *("--auth-supernode-private-key", str(folder / "key")),
-        *("--port", str(port), "--node-config", node),
+        *_trust(ca),
+        *([] if ca is None else ("--auth-supernode-private-key", str(key))),
+        *("--superlink", address, "--port", str(port)),
     ]
 
 
-def write_home(home: Path, host: str, port: int, ca: Path) -> None:
+def _trust(ca: Path | None) -> list[str]:
+    return ["--insecure"] if ca is None else ["--root-certificates", str(ca)]
+
+
+def write_home(home: Path, host: str, port: int, ca: Path | None) -> None:
     """Flower's configuration and the stub, for the coordinator's own commands."""
     (home / STUB).mkdir(parents=True, exist_ok=True)
     table = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{host}:{port}"\n'
-    (home / "config.toml").write_text(table + f"root-certificates = {json.dumps(str(ca))}\n", "utf-8")
+    trust = "insecure = true" if ca is None else f"root-certificates = {json.dumps(str(ca))}"
+    (home / "config.toml").write_text(f"{table}{trust}\n", "utf-8")
     for name, text in STUB_FILES.items():
         path = home / STUB / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,13 +98,11 @@ def write_home(home: Path, host: str, port: int, ca: Path) -> None:
 
 
 def write_guard(folder: Path) -> Path:
-    """Programs that stand before Flower's on a silo's path: of what a run ships, nothing is ever executed."""
+    """Programs that stand before Flower's on a silo's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    refuse = f"#!{sys.executable}\nimport sys\nsys.exit('coterie: a silo runs no such program')\n"
-    own = f"#!{sys.executable}\nfrom coterie.engine.flower.client_app import main\nmain()\n"
-    for name, text in {**dict.fromkeys(FORBIDDEN, refuse), "flwr-clientapp": own}.items():
-        path = folder / name
-        path.write_text(text, "utf-8")
+    for name in ("supernode", "superexec"):
+        path = folder / f"flower-{name}"
+        path.write_text(f"#!{sys.executable}\nfrom coterie.engine.flower.{name} import main\nmain()\n", "utf-8")
         path.chmod(0o755)
     return folder
 
@@ -141,6 +138,12 @@ def online(home: Path) -> dict[int, str] | None:
     """The state of every registered node; None where the SuperLink does not answer."""
     told = _told(home, ["supernode", "list", CONNECTION, "--format", "json"])
     return None if told is None else {int(n["node-id"]): str(n["status"]) for n in told.get("nodes", [])}
+
+
+def node_number(log: str) -> int | None:
+    """The number of a SuperNode that was let in."""
+    found = re.findall(r"SuperNode ID: (\d+)", log)
+    return int(found[-1]) if found else None
 
 
 def exit_code(log: str) -> int | None:

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from coterie.engine.exchange import Failure, Replies, as_table
+from coterie.engine.exchange import Replies, as_table
 from coterie.engine.flower.checkpoint import COSTS, Checkpoint
+from coterie.engine.flower.gathering import Gathering, Patience
 from coterie.engine.flower.home import write_whole
 from coterie.engine.flower.messages import Job, Transport
-from coterie.engine.flower.remote import Declaration, Remote, declarations
+from coterie.engine.flower.remote import Declaration, Remote
 from coterie.engine.judge import judged
 from coterie.engine.rounds import Outcome, drawn, measure, traces
 from coterie.engine.rows import Model
@@ -24,22 +25,13 @@ from coterie.experiment import PREDICTED, Finished, summarized, write
 from coterie.export import file_name
 from coterie.methods import written
 from coterie.methods.method import Cohort, Method, Roster
-from coterie.options import option, resolved
+from coterie.models import build
+from coterie.options import resolved
 from coterie.run_folder import COLUMNS
 from coterie.study import Study, check
 
 OWN_DATA = {"name": "silos"}  # the `[data]` of such a study: each silo has its own
 PROGRESS = "progress.json"
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long the coordinator waits, in seconds."""
-
-    gather: float = option(120.0, "for all silos, before the first round", low=0)
-    reply: float = option(600.0, "for one answer", above=0)
-    silence: float = option(600.0, "for any silo at all, before a round goes on without", low=0)
-    pause: float = option(3.0, "between two tries", low=0)
 
 
 @dataclass
@@ -52,9 +44,14 @@ class Federated:
     silos: Callable[[], list[str]]  # those registered by now
     patience: Patience = Patience()
 
+    @property
+    def gathering(self) -> Gathering:
+        """Who takes part."""
+        return Gathering(self.folder, self.transport, self.silos, self.patience, self._tell)
+
     def run(self, command: str) -> Finished:
         """All methods and seeds; then results, summary and report in the run's folder."""
-        members = self._members()
+        members = self.gathering.members()
         results, extras, kept = list[pd.DataFrame](), dict[str, list[dict[str, Any]]](), dict[str, dict[str, Any]]()
         for name in self.study.methods:
             for seed in self.study.seeds:
@@ -67,13 +64,15 @@ class Federated:
                     about = {"silos": np.array(list(members)), "rounds": np.array(outcome.measured)}
                     kept[name] = {**about, **traces(outcome)}
         whole = pd.concat(results, ignore_index=True)[COLUMNS]
-        known = members | self._declared("guests.json")
+        known = self.gathering.everyone()
         sizes = {seed: {name: each.sizes[2] for name, each in known.items()} for seed in self.study.seeds}
         untold = pd.DataFrame(columns=PREDICTED)  # no silo tells its test samples one by one
         asked = {seed: list(members) for seed in self.study.seeds}
         summary = summarized(self.study, whole, untold, kept, sizes, extras, asked, torch.device("cpu"))
+        summary = {"seconds": time.time() - self.gathering.began(), **summary}
         labels = pd.DataFrame(columns=["silo", "label", "count"])  # nor declares how its labels are spread
-        finished = Finished(self.study, whole, summary, kept, labels, untold)
+        study = replace(self.study, model=dict(self._job(name, seed, members).model))
+        finished = Finished(study, whole, summary, kept, labels, untold)
         write(finished, self.folder, command)
         self._tell(state="finished")
         return finished
@@ -99,7 +98,7 @@ class Federated:
         absent = {silo: why for silo, why in engine.last.items() if why}
         if absent:
             self._tell(state="models missing", silos=absent)
-        for guest, declared in self._guests().items():
+        for guest, declared in self.gathering.guests().items():
             found = engine.welcome(guest, declared, outcome.server, job.training.measure)
             if found is not None:
                 table = as_table(found, job.training.rounds)
@@ -120,7 +119,7 @@ class Federated:
         checkpoint: Checkpoint,
     ) -> None:
         """As `run_rounds` does it, but that a checkpoint is on disk before any silo is told that its reply arrived."""
-        training = self.study.training
+        training = self.study.training_of(name)
         everyone = torch.arange(len(roster), device=model.device)
         about: dict[str, Any] = {"method": name, "seed": seed, "rounds": training.rounds}
         while True:
@@ -162,67 +161,25 @@ class Federated:
             self._tell(state="waiting for silos", silos=engine.last)
             time.sleep(self.patience.pause)
 
-    def _members(self) -> dict[str, Declaration]:
-        """Who is in this run: those who declared themselves before its first round."""
-        known = self._declared("members.json")
-        if known:
-            return known
-        until = time.monotonic() + self.patience.gather
-        found, why = dict[str, Declaration](), dict[str, Failure]()
-        while True:
-            names = [name for name in self.silos() if name not in found]
-            some, why = declarations(self.transport, self.folder.name, names, self.patience.reply)
-            found |= some
-            waiting = [name for name, failure in why.items() if not failure.reason.startswith("refused")]
-            if not waiting or time.monotonic() > until:
-                break
-            self._tell(state="waiting for silos", silos={name: why[name].reason for name in waiting})
-            time.sleep(self.patience.pause)
-        if not found:
-            told = "; ".join(f"{name}: {failure.reason}" for name, failure in why.items())
-            raise BadInput(f"no silo takes part ({told or 'none is registered'})")
-        members = {name: found[name] for name in sorted(found)}
-        _agreeing(members)
-        self._declare("members.json", members)
-        return members
-
-    def _declared(self, file: str) -> dict[str, Declaration]:
-        path = self.folder / file
-        table = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        return {name: _declaration(each) for name, each in table.items()}
-
-    def _declare(self, file: str, silos: dict[str, Declaration]) -> None:
-        table = {name: asdict(each) for name, each in silos.items()}
-        write_whole(self.folder / file, json.dumps(table, indent=1).encode())
-
-    def _guests(self) -> dict[str, Declaration]:
-        """Silos that are here by now and were not when the run began."""
-        members = self._members()
-        late = [name for name in self.silos() if name not in members]
-        if not late:
-            return {}
-        found, _ = declarations(self.transport, self.folder.name, late, self.patience.reply)
-        first = next(iter(members.values()))
-        fitting = {name: each for name, each in found.items() if each.sample == first.sample}
-        self._declare("guests.json", self._declared("guests.json") | fitting)
-        return fitting
-
     def _job(self, name: str, seed: int, members: dict[str, Declaration]) -> Job:
-        first = next(iter(members.values()))
+        first, schema = next(iter(members.values())), self.gathering.schema()
         classes = max(each.classes for each in members.values())
+        outputs = classes or first.outputs
+        samples = float(np.median([each.sizes[0] for each in members.values()]))
         return Job(
             method=name,
             options=written(name, self.study.methods[name]),
-            model=self.study.model,
-            train=resolved(self.study.training),
+            model=build(self.study.model, first.sample, outputs, samples)[1],
+            train=resolved(self.study.training_of(name)),
             seed=seed,
             shape=first.sample,
             classes=classes,
-            outputs=classes or first.outputs,
+            outputs=outputs,
             names=tuple(members),
             sizes=tuple(each.sizes[0] for each in members.values()),
             validation=tuple(each.sizes[1] for each in members.values()),
             study=self.study.name,
+            schema={} if schema is None else schema.as_table(),
         )
 
     def _tell(self, outcome: Outcome | None = None, **news: Any) -> None:
@@ -235,6 +192,8 @@ class Federated:
             latest = latest[latest["round"] == latest["round"].max()]
             if len(latest):
                 news["accuracy"] = float(latest["value"].mean())
+        elif outcome is not None:
+            before.pop("accuracy", None)  # that of the method before
         write_whole(path, json.dumps(before | news | {"time": time.time()}).encode())
 
 
@@ -243,22 +202,3 @@ def study_of(table: dict[str, Any], methods: list[str] | None = None) -> Study:
     study = check({key: value for key, value in table.items() if key != "data"}, methods)
     machine = replace(study.machine, device="cpu", rows=1)
     return replace(study, data=dict(OWN_DATA), machine=machine)
-
-
-def _declaration(table: dict[str, Any]) -> Declaration:
-    train, validation, test = table["sizes"]
-    return Declaration((train, validation, test), tuple(table["sample"]), table["classes"], table["outputs"])
-
-
-def _agreeing(members: dict[str, Declaration]) -> None:
-    """Refuse silos whose data no one model fits."""
-    first, *others = members.items()
-    for name, each in others:
-        numbers = (each.classes == 0, first[1].classes == 0)
-        if each.sample != first[1].sample or numbers[0] != numbers[1]:
-            raise BadInput(
-                f"{name}'s samples are {each.sample} and {first[0]}'s {first[1].sample}: one model must fit both; "
-                "agree on the data first"
-            )
-        if not each.classes and each.outputs != first[1].outputs:
-            raise BadInput(f"{name} predicts {each.outputs} numbers and {first[0]} {first[1].outputs}; agree first")

@@ -22,8 +22,13 @@ ASK_AGAIN = {3, 4, 8}  # message or reply unavailable, the training process died
 class GridTransport:
     """Requests to silos by their registered nodes."""
 
-    def __init__(self, grid: Any, nodes: Callable[[], Mapping[str, int]]) -> None:
-        self.grid, self.nodes = grid, nodes
+    def __init__(
+        self,
+        grid: Any,
+        nodes: Callable[[], Mapping[str, int]],
+        tell: Callable[[list[str]], None] = lambda due: None,
+    ) -> None:
+        self.grid, self.nodes, self.tell = grid, nodes, tell  # `tell`: whose answers are due
 
     def exchange(self, requests: Mapping[str, Request], timeout: float) -> dict[str, Answer | Failure]:
         """Send all, then collect until the last reply or the timeout."""
@@ -40,12 +45,16 @@ class GridTransport:
         sent = [self._message(requests[name], nodes[name], timeout) for name in reached]
         waiting = dict(zip(self.grid.push_messages(sent), reached, strict=True))
         until = time.monotonic() + timeout
+        self.tell(list(waiting.values()))
         while waiting and time.monotonic() < until:
+            before = len(waiting)
             for reply in self.grid.pull_messages(list(waiting)):
                 # An error about a node that went away does not come from that node: only this says whose it is.
                 name = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if name is not None:
                     found[name] = answer_of(reply)
+            if len(waiting) < before:
+                self.tell(list(waiting.values()))
             if waiting:
                 time.sleep(POLL)
         return found | {name: Lost(f"no answer within {timeout:g} s") for name in waiting.values()}

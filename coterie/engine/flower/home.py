@@ -1,5 +1,6 @@
 """A party's folder, for programs that must stay small: nothing here imports PyTorch or Flower."""
 
+import ipaddress
 import json
 import socket
 from pathlib import Path
@@ -11,7 +12,10 @@ from coterie.errors import BadInput
 
 LOOPBACK = "127.0.0.1"
 EVENTS = "events.log"  # in a silo's folder: what it answered and refused
+NODES = "state/nodes"  # in the coordinator's folder: by silo, the number of its node
 COORDINATOR = "COTERIE_COORDINATOR"  # the environment variable that names the coordinator's folder
+SILO = "COTERIE_SILO"  # and the one that names a silo's
+SOURCE = "state/source.json"  # in a silo's folder: where its data are, and on which device it trains
 
 
 def settings(folder: Path) -> dict[str, Any]:
@@ -27,9 +31,21 @@ def settings(folder: Path) -> dict[str, Any]:
 
 
 def nodes(folder: Path) -> dict[str, int]:
-    """The registered silos' nodes by name, at the coordinator."""
-    path = folder / "state" / "nodes.json"
-    return {str(k): int(v) for k, v in json.loads(path.read_text("utf-8")).items()} if path.exists() else {}
+    """The known silos' nodes by name, at the coordinator."""
+    return {path.name: int(path.read_text("utf-8")) for path in (folder / NODES).glob("*") if not path.suffix}
+
+
+def write_node(folder: Path, silo: str, number: int) -> None:
+    """Note a silo's node, at the coordinator."""
+    write_whole(folder / NODES / silo, str(number).encode())
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def free_port() -> int:

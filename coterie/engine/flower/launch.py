@@ -9,9 +9,10 @@ from typing import Any
 
 from coterie import toml
 from coterie.engine.flower import commands
-from coterie.engine.flower.drive import PROGRESS, Patience, study_of
+from coterie.engine.flower.drive import PROGRESS, study_of
+from coterie.engine.flower.gathering import Patience
 from coterie.engine.flower.home import nodes, settings, write_whole
-from coterie.engine.flower.keeper import is_kept
+from coterie.engine.flower.programs import is_kept
 from coterie.errors import BadInput
 from coterie.export import file_name
 from coterie.options import resolved
@@ -19,7 +20,7 @@ from coterie.options import resolved
 RESTARTS = 20  # of the coordinator's app in one run
 START = 60.0  # seconds in which Flower must take a run
 LOOK = 1.0  # seconds between two looks at a run's progress
-ASK = 10.0  # seconds between two questions to Flower whether the app still runs
+ASK = 10.0  # seconds without news, until Flower is asked whether the app still runs
 
 
 def ask_run(folder: Path, table: dict[str, Any], methods: list[str] | None, patience: Patience, command: str) -> Path:
@@ -49,10 +50,11 @@ def follow(run: Path, show: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     home = run.parent.parent / "flower"
     write_whole(run / PROGRESS, json.dumps(progress(run) | {"state": "starting", "restarts": 0}).encode())
     number = _started(home, run.name)
-    asked, restarts = time.monotonic(), 0
+    asked, restarts, news = time.monotonic(), 0, dict[str, Any]()
     try:
         while True:
-            news = progress(run)
+            before, news = news, progress(run)
+            asked = time.monotonic() if news != before else asked
             show(news | {"restarts": restarts})
             if news.get("state") == "finished":
                 return news
@@ -92,9 +94,15 @@ def progress(run: Path) -> dict[str, Any]:
     return told
 
 
+def newest_run(coordinator: Path) -> Path | None:
+    """The run that was asked for last."""
+    runs = sorted((coordinator / "runs").glob("*/asked.toml"), key=lambda path: path.stat().st_mtime)
+    return runs[-1].parent if runs else None
+
+
 def silo_states(coordinator: Path) -> dict[str, str]:
     """Every registered silo: online, offline or registered."""
     found = commands.online(coordinator / "flower") or {}
-    waiting = [key.stem for key in sorted((coordinator / "members").glob("*.pub"))]
+    waiting = [key.stem for key in sorted((coordinator / "members").iterdir())]
     known = nodes(coordinator)
     return {name: found.get(known[name], "unknown") if name in known else "not registered yet" for name in waiting}

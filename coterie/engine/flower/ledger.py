@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 
+from coterie.engine.flower.home import write_whole
 from coterie.engine.flower.messages import Request
 from coterie.errors import BadInput
 from coterie.wire import Up
 
 FILE = "ledger.jsonl"
+HEAD = "ledger.head"  # how many lines there are and the last one's hash: lines cut from the end are missed
 START = "0" * 64
 
 
@@ -23,7 +25,7 @@ class Ledger:
     """The ledger in a silo's folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / FILE
+        self.path, self.head = folder / FILE, folder / HEAD
 
     def record(self, request: Request, up: Up) -> None:
         """Write down every field of an upload, once for each request that it answers."""
@@ -31,11 +33,14 @@ class Ledger:
         with self.path.open("r+", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             entries = list(_entries(file.read(), self.path))
+            self._check_end(entries)
             about = {"run": request.run, "kind": request.kind, "round": request.round, "attempt": request.attempt}
             known = {(e["field"], e["sha256"]) for e in entries if all(e[key] == about[key] for key in about)}
             last = entries[-1]["hash"] if entries else START
             for name, tensor in up.tensors().items():
-                content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+                # Copied, because a tensor of one element counts as contiguous with any stride.
+                plain = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.detach().reshape(-1))
+                content = plain.view(torch.uint8)
                 digest = hashlib.sha256(content.numpy().tobytes()).hexdigest()
                 if (name, digest) in known:
                     continue
@@ -50,21 +55,41 @@ class Ledger:
                 }
                 last = entry["hash"] = _hash(entry)
                 file.write(json.dumps(entry) + "\n")
+                entries.append(entry)
             file.flush()
             os.fsync(file.fileno())
+            # After the lines: whoever is killed in between has a line more than the head knows, never one less.
+            write_whole(self.head, json.dumps({"entries": len(entries), "hash": last}).encode())
 
     def entries(self) -> list[dict[str, Any]]:
         """All entries, verified: a line that was changed, moved or removed breaks the chain and is named."""
-        if not self.path.exists():
-            return []
-        entries = list(_entries(self.path.read_text("utf-8"), self.path))
+        text = self.path.read_text("utf-8") if self.path.exists() else ""
+        entries = list(_entries(text, self.path))
         last = START
         for number, entry in enumerate(entries, 1):
             body = {key: value for key, value in entry.items() if key != "hash"}
             if entry["before"] != last or _hash(body) != entry["hash"]:
                 raise BadInput(f"{self.path} line {number}: the chain is broken here; the ledger was altered")
             last = entry["hash"]
+        self._check_end(entries)
         return entries
+
+    def _check_end(self, entries: list[dict[str, Any]]) -> None:
+        """Find lines that were cut from the end."""
+        if not self.head.exists():
+            if entries:
+                raise BadInput(f"{self.head}: missing, so lines may have been cut from the end of {self.path}")
+            return
+        try:
+            head = json.loads(self.head.read_text("utf-8"))
+            count, last = int(head["entries"]), str(head["hash"])
+        except (ValueError, TypeError, KeyError):
+            raise BadInput(f"{self.head}: damaged, so lines may have been cut from the end of {self.path}") from None
+        if count > len(entries):
+            cut = count - len(entries)
+            raise BadInput(f"{self.path}: {cut} of its {count} lines are cut from the end; the ledger was altered")
+        if count > 0 and entries[count - 1]["hash"] != last:
+            raise BadInput(f"{self.path} line {count}: not the line that {self.head.name} tells of; it was altered")
 
 
 def _entries(text: str, path: Path) -> Iterator[dict[str, Any]]:

@@ -4,20 +4,21 @@ import sys
 from pathlib import Path
 
 from coterie.engine.flower.home import settings
-from coterie.engine.flower.own import own_silo
+from coterie.engine.flower.own import Source, read_source
 from coterie.engine.flower.policy import read_policy
+from coterie.engine.flower.silo import declared
 from coterie.errors import BadInput
 
 
-def main(folder: Path, data: Path) -> None:
+def main(folder: Path, source: Source) -> None:
     """The number on stdout, or the mistake as one line on stderr."""
     try:
         read_policy(folder)
-        silo, _ = own_silo(settings(folder)["name"], data)
+        said = declared(settings(folder)["name"], source)
     except BadInput as error:
         sys.exit(str(error))
-    sys.stdout.write(f"{len(silo.train)}\n")
+    sys.stdout.write(f"{int(said.sizes[0, 0])}\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), read_source(sys.argv[2])[0])

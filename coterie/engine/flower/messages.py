@@ -21,12 +21,12 @@ from coterie.models import build
 from coterie.options import parse
 from coterie.wire import Up, rows
 
-Kind = Literal["declare", "train", "measure", "keep", "adapt"]
-KINDS: tuple[Kind, ...] = ("declare", "train", "measure", "keep", "adapt")
+Kind = Literal["declare", "describe", "train", "measure", "keep", "adapt"]
+KINDS: tuple[Kind, ...] = ("declare", "describe", "train", "measure", "keep", "adapt")
 
 
 class Declared(Up):
-    """What a silo says of itself when it joins."""
+    """What a silo says of itself when it joins; of a table or pictures the last three are empty until all agree."""
 
     sizes: Tensor = rows("training, validation and test samples", "3", seen_by="server; the first two also other silos")
     sample: Tensor = rows("the shape of one sample", "axes", seen_by="server")
@@ -69,6 +69,7 @@ class Job:
     sizes: tuple[int, ...]
     validation: tuple[int, ...]
     study: str = ""
+    schema: Mapping[str, Any] = field(default_factory=dict)  # of tables and pictures: how all silos encode them
 
     @property
     def training(self) -> Training:
@@ -78,7 +79,7 @@ class Job:
     def built(self, device: torch.device | str = "cpu") -> tuple[Method, Model, Roster]:
         """The method, the model and the roster, the same at every party."""
         factory, _ = build(self.model, tuple(self.shape), self.outputs)
-        model = Model(factory, self.classes, device)
+        model = Model(factory, self.classes, device, unit=self.schema.get("unit", 1.0))
         method = make(self.method, self.options)
         if self.training.buffers == "local":
             method = local_buffers(method, model)

@@ -1,7 +1,5 @@
 """The front door: Flower's control, runtime and fleet paths share a port; nginx publishes what a silo needs of them."""
 
-from pathlib import Path
-
 # What a SuperNode with a registered key calls. `register-node` is not among them: the coordinator registers keys.
 FLEET = (
     "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
@@ -9,31 +7,34 @@ FLEET = (
 )  # fmt: skip
 
 
-def configuration(folder: Path, loopback: str, port: int, inner: int, local: bool) -> str:
-    """An nginx configuration that runs as an ordinary user; `local`: listen on this machine alone."""
+def configuration(loopback: str, port: int, inner: int, local: bool) -> str:
+    """An nginx configuration that runs as an ordinary user; `local`: listen on this machine alone.
+
+    Its paths are relative to the coordinator's folder, which may be moved.
+    """
     address = f"{loopback}:{port}" if local else f"{port}"
     return f"""# Written by `coterie federation new`. Silos reach the fleet paths of Flower, and nothing else.
 daemon off;
-pid "{folder}/nginx/nginx.pid";
-error_log "{folder}/logs/nginx.log" warn;
+pid "nginx/nginx.pid";
+error_log "logs/nginx.log" warn;
 events {{ worker_connections 1024; }}
 http {{
     access_log off;
     server_tokens off;
-    client_body_temp_path "{folder}/nginx/body";
-    proxy_temp_path "{folder}/nginx/proxy";
-    fastcgi_temp_path "{folder}/nginx/fastcgi";
-    uwsgi_temp_path "{folder}/nginx/uwsgi";
-    scgi_temp_path "{folder}/nginx/scgi";
+    client_body_temp_path "nginx/body";
+    proxy_temp_path "nginx/proxy";
+    fastcgi_temp_path "nginx/fastcgi";
+    uwsgi_temp_path "nginx/uwsgi";
+    scgi_temp_path "nginx/scgi";
     server {{
         listen {address} ssl;
-        ssl_certificate "{folder}/server.pem";
-        ssl_certificate_key "{folder}/server.key";
+        ssl_certificate "server.pem";
+        ssl_certificate_key "server.key";
         ssl_protocols TLSv1.2 TLSv1.3;
         client_max_body_size 0;  # models are as large as they are; the silos' policies limit them
         location ~ ^/v1/fleet/({"|".join(FLEET)})$ {{
             proxy_pass https://{loopback}:{inner};
-            proxy_ssl_trusted_certificate "{folder}/ca.crt";
+            proxy_ssl_trusted_certificate "ca.crt";
             proxy_ssl_verify on;
             proxy_ssl_name localhost;
             proxy_http_version 1.1;

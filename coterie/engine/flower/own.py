@@ -1,16 +1,71 @@
-"""A silo's own data: one NumPy archive."""
+"""A silo's own data: a NumPy archive as it is; a table or pictures as all silos agree on."""
 
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from coterie.data.arrays import class_labels, model_inputs
 from coterie.data.npz import read_npz
+from coterie.data.own.gather import read_silo
+from coterie.data.own.label import Task
+from coterie.data.own.ready import Own, Split, by_itself, encoded, split
+from coterie.data.own.schema import Schema
+from coterie.data.own.statistics import Statistics, declare
 from coterie.data.silo import Array, Part, Silo, check_silos
 from coterie.errors import BadInput
 from coterie.keys import generator
 
 SHARES = (0.6, 0.2)  # of samples that come without a split: training, validation; the rest is the test
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a silo's data are, and how its owner says to read them."""
+
+    path: Path
+    label: str = ""  # of tables: the column to predict
+    drop: tuple[str, ...] = ()  # of tables: columns to leave out
+    task: Task = "auto"
+    standardize: bool = False  # by this silo's own means and deviations, which then do not leave
+
+    @property
+    def archive(self) -> bool:
+        """Whether it is arrays, which are taken as they are."""
+        return self.path.suffix.lower() == ".npz"
+
+
+def read_source(text: str) -> tuple[Source, str]:
+    """From JSON, as a silo's programs hand it on; and the device to train on."""
+    table = json.loads(text)
+    return Source(Path(table["path"]), table["label"], tuple(table["drop"]), table["task"]), table["device"]
+
+
+class Raw:
+    """A silo's table or pictures, split by its name, always alike."""
+
+    def __init__(self, name: str, source: Source) -> None:
+        self.source, self.where = source, f"silo '{name}'"
+        holding = read_silo(source.path, source.label, source.drop)
+        self.split: Split = split(replace(holding, name=name), Own(task=source.task), 0)
+
+    def statistics(self) -> Statistics:
+        """What of it all silos must know to encode alike."""
+        own = self.split
+        shared = not self.source.standardize
+        return declare(own.holding.x, own.label, own.train, self.source.task, shared, self.where)
+
+    def encoded(self, agreed: Schema) -> tuple[Silo, Schema]:
+        """The silo as a model takes it, and by which schema."""
+        if agreed.classes:
+            new = sorted(set(self.split.label.names()) - set(agreed.classes))
+            if new:
+                raise BadInput(f"{self.where}: class {new[0]!r} is not among those that the silos declared")
+        schema = by_itself(agreed, self.split) if self.source.standardize else agreed
+        silo = encoded(self.split, schema)
+        check_silos([silo], len(schema.classes))
+        return silo, schema
 
 
 def own_silo(name: str, path: Path) -> tuple[Silo, int]:

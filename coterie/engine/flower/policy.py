@@ -26,10 +26,11 @@ class Policy:
     fields: tuple[str, ...] = option((), "fields that may leave; none listed: those that the method's page lists")
     smallest_cohort: int = option(2, "silos that a round must ask, at least", low=1)
     largest_upload: int = option(1 << 30, "bytes of one answer, at most", low=1)
+    statistics: bool = option(True, "whether means and deviations of a table's columns may leave")
 
     def judge(self, request: Request) -> None:
         """Refuse a request before anything is computed for it."""
-        if request.kind == "declare":
+        if request.kind in ("declare", "describe"):
             return
         if request.job is None:
             raise Refused("a request without a job")
@@ -94,4 +95,9 @@ smallest_cohort = {default.smallest_cohort}
 
 # Bytes of one answer, at most.
 largest_upload = {default.largest_upload}
+
+# Of tables: whether means and deviations of columns may leave, so that all silos standardise alike. With false they
+# stay here, and this silo standardises by its own. Names of columns, levels of text and classes always leave, and of
+# a label that is a number its count, mean and spread.
+statistics = true
 """

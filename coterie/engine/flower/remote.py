@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.codec import decode, encode
+from coterie.data.own.statistics import Statistics, words_of
 from coterie.engine.exchange import Failure, Measures, Rejected, Replies
 from coterie.engine.flower.messages import Answer, Declared, Done, Job, Lost, Measured, Request, Transport
 from coterie.engine.judge import alike
@@ -192,6 +193,21 @@ def declarations(
             shape, classes, outputs = tuple(up.sample[0].tolist()), int(up.classes[0]), int(up.outputs[0])
             found[name] = Declaration((train, validation, test), shape, classes, outputs)
         except (BadInput, ValueError, IndexError) as error:
+            failures[name] = Failure(str(error))
+    return found, failures
+
+
+def descriptions(
+    transport: Transport, run: str, names: list[str], timeout: float
+) -> tuple[dict[str, Statistics], dict[str, Failure]]:
+    """What silos say of their tables or pictures, so that all can encode alike."""
+    blobs, failures = ask(transport, Request("describe", "", run, 0), dict.fromkeys(names, b""), timeout, 1, {})
+    found = {}
+    for name, blob in blobs.items():
+        try:
+            found[name] = decode(Statistics, blob)
+            words_of(found[name])
+        except (BadInput, IndexError) as error:
             failures[name] = Failure(str(error))
     return found, failures
 

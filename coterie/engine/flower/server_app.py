@@ -10,7 +10,8 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from coterie.engine.flower.drive import PROGRESS, Federated, Patience, study_of
+from coterie.engine.flower.drive import PROGRESS, Federated, study_of
+from coterie.engine.flower.gathering import Patience
 from coterie.engine.flower.grid import GridTransport
 from coterie.engine.flower.home import COORDINATOR, nodes, write_whole
 from coterie.errors import BadInput
@@ -28,7 +29,7 @@ def main(grid: Grid, context: Context) -> None:
             asked = json.loads((folder / "asked.json").read_text("utf-8"))
             study = study_of(tomllib.loads((folder / "asked.toml").read_text("utf-8")), asked["methods"])
             patience = parse(Patience, asked["patience"], "patience")
-            transport = GridTransport(grid, lambda: nodes(coordinator))
+            transport = GridTransport(grid, lambda: nodes(coordinator), lambda silos: _note(folder, waiting=silos))
             Federated(folder, study, transport, lambda: sorted(nodes(coordinator)), patience).run(asked["command"])
         except BadInput as error:
             _note(folder, state="failed", reason=str(error))

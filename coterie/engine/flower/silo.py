@@ -15,10 +15,13 @@ import torch
 import coterie
 from coterie.assembly import pick_device
 from coterie.codec import decode, encode_up
+from coterie.data.own.schema import Schema
+from coterie.data.own.statistics import Statistics
+from coterie.data.silo import Silo
 from coterie.engine.flower.home import EVENTS
 from coterie.engine.flower.ledger import Ledger
 from coterie.engine.flower.messages import Answer, Declared, Done, Job, Measured, Request
-from coterie.engine.flower.own import own_silo
+from coterie.engine.flower.own import Raw, Source, own_silo
 from coterie.engine.flower.policy import Refused, read_policy
 from coterie.engine.flower.vault import Vault
 from coterie.engine.solver import optimizer
@@ -33,8 +36,8 @@ from coterie.wire import Up
 class SiloSide:
     """One silo: its folder (policy, ledger, private state, models) and its data."""
 
-    def __init__(self, name: str, folder: Path, data: Path, device: str = "auto") -> None:
-        self.name, self.folder, self.data, self.device = name, folder, data, device
+    def __init__(self, name: str, folder: Path, source: Source, device: str = "auto") -> None:
+        self.name, self.folder, self.source, self.device = name, folder, source, device
 
     def answer(self, request: Request) -> Answer:
         """Answer a request once; a refusal says why, and no bytes leave."""
@@ -50,8 +53,8 @@ class SiloSide:
                     raise Refused(f"a {type(up).__name__} may not leave, only a {expected.__name__}")
                 read_policy(self.folder).judge_upload(up)
                 body = encode_up(up)
+                Ledger(self.folder).record(request, up)  # first: nothing leaves that is not written down
                 vault.answer(request.kind, request.digest(), body)
-                Ledger(self.folder).record(request, up)
             except (Refused, BadInput) as error:
                 self.note(f"refused {request.kind} of run {request.run}, round {request.round + 1}: {error}")
                 return Answer(refusal=str(error))
@@ -77,21 +80,13 @@ class SiloSide:
 
     @torch.no_grad()
     def _computed(self, request: Request, vault: Vault) -> tuple[Up, type[Up]]:
-        silo, classes = own_silo(self.name, self.data)
+        source = replace(self.source, standardize=not read_policy(self.folder).statistics)
         if request.job is None:
-            sizes = [len(silo.train), len(silo.validation), len(silo.test)]
-            return Declared(
-                sizes=torch.tensor([sizes]),
-                sample=torch.tensor([silo.train.x.shape[1:]], dtype=torch.int64),
-                classes=torch.tensor([classes]),
-                outputs=torch.tensor([classes or math.prod(silo.train.y.shape[1:])]),
-            ), Declared
+            if request.kind == "describe":
+                return Raw(self.name, source).statistics(), Statistics
+            return declared(self.name, source), Declared
         job = request.job
-        if tuple(silo.train.x.shape[1:]) != tuple(job.shape) or classes > max(job.classes, 0):
-            raise BadInput(
-                f"this silo's samples are {silo.train.x.shape[1:]} with labels below {classes}, "
-                f"the run's {tuple(job.shape)} with labels below {job.classes}"
-            )
+        silo, schema = self._data(job, source)
         method, model, roster = job.built(pick_device(self.device))
         store = Store([silo], model.device, model.dtype)
         model.probe(store["train"].x[:2])
@@ -118,7 +113,8 @@ class SiloSide:
         about = {"method": job.method, "study": job.study, "round": request.received + 1, "seed": job.seed}
         about |= {"run": request.run, "model": dict(job.model), "shape": list(job.shape), "outputs": job.outputs}
         folder = self.folder / "models" / vault.folder.name
-        save_models(folder, model, method.personal(task, down, private), [self.name], about)
+        schemas = None if schema is None else {self.name: schema}
+        save_models(folder, model, method.personal(task, down, private), [self.name], about, schemas)
         return Done(), Done
 
     def _secret(self) -> str:
@@ -131,6 +127,21 @@ class SiloSide:
             beside.write_text(secrets.token_hex(32), "ascii")
             beside.replace(path)
         return path.read_text("ascii")
+
+    def _data(self, job: Job, source: Source) -> tuple[Silo, Schema | None]:
+        """This silo's samples as the run's model takes them."""
+        if bool(job.schema) == source.archive:
+            here, there = ("arrays", "tables or pictures") if source.archive else ("a table or pictures", "arrays")
+            raise BadInput(f"this silo holds {here}, the run's silos {there}")
+        if job.schema:
+            return Raw(self.name, source).encoded(Schema.read(job.schema, "the run's schema"))
+        silo, classes = own_silo(self.name, source.path)
+        if tuple(silo.train.x.shape[1:]) != tuple(job.shape) or classes > max(job.classes, 0):
+            raise BadInput(
+                f"this silo's samples are {silo.train.x.shape[1:]} with labels below {classes}, "
+                f"the run's {tuple(job.shape)} with labels below {job.classes}"
+            )
+        return silo, None
 
     def _template(self, method: Method, model: Model, roster: Roster, store: Store, guest: bool) -> Any:
         """What this silo keeps before its first round; of a guest only its type matters."""
@@ -148,6 +159,23 @@ class SiloSide:
         with (self.folder / ".lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def declared(name: str, source: Source) -> Declared:
+    """What a silo says of itself; the shape of a sample is not known before all silos agree on a table's columns."""
+    if source.archive:
+        silo, classes = own_silo(name, source.path)
+        sizes = [len(silo.train), len(silo.validation), len(silo.test)]
+        shape, outputs = silo.train.x.shape[1:], classes or math.prod(silo.train.y.shape[1:])
+    else:
+        own = Raw(name, source).split
+        sizes, shape, classes, outputs = [len(own.train), len(own.validation), len(own.test)], (), 0, 0
+    return Declared(
+        sizes=torch.tensor([sizes]),
+        sample=torch.tensor(shape, dtype=torch.int64)[None],
+        classes=torch.tensor([classes]),
+        outputs=torch.tensor([outputs]),
+    )
 
 
 def measured(task: Task, method: Method, down: Any, private: Any, splits: tuple[str, ...]) -> Measured:

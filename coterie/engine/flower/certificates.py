@@ -1,0 +1,109 @@
+"""A federation's certificate authority, the coordinator's certificate by it, and the silos' keys."""
+
+import ipaddress
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from coterie.engine.flower.home import LOOPBACK
+from coterie.errors import BadInput
+
+AUTHORITY_YEARS, SERVER_YEARS = 10, 2  # that each is good for
+AUTHORITY = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Coterie federation CA")])
+
+
+def make_authority(folder: Path) -> None:
+    """A certificate authority of this federation: `ca.crt` and `ca.key`."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    made = (
+        _certificate(AUTHORITY, key, AUTHORITY_YEARS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA384())
+    )
+    (folder / "ca.crt").write_bytes(made.public_bytes(Encoding.PEM))
+    _secret(folder / "ca.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
+def certify(folder: Path, host: str) -> None:
+    """The coordinator's certificate, new or in place of one that expires: `server.pem` and `server.key`."""
+    try:
+        authority = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{folder / 'ca.key'}: {error}; without it no certificate can be made") from None
+    assert isinstance(authority, ec.EllipticCurvePrivateKey)
+    names: list[x509.GeneralName] = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address(LOOPBACK))]
+    try:
+        other: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        other = x509.DNSName(host)
+    names += [other] if other not in names else []
+    key = ec.generate_private_key(ec.SECP384R1())
+    made = (
+        _certificate(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])]), key, SERVER_YEARS)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
+        .sign(authority, hashes.SHA384())
+    )
+    (folder / "server.key").unlink(missing_ok=True)
+    _secret(folder / "server.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    (folder / "server.pem").write_bytes(made.public_bytes(Encoding.PEM))
+
+
+def make_key(folder: Path, name: str) -> str:
+    """A silo's key pair, as Flower wants it: `key` and `key.pub`, whose text is returned."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    _secret(folder / "key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    text = f"{public} {name}\n"
+    (folder / "key.pub").write_text(text, "utf-8")
+    return text
+
+
+def _certificate(subject: x509.Name, key: ec.EllipticCurvePrivateKey, years: int) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(AUTHORITY)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=365 * years))
+    )
+
+
+def _usage(signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _secret(path: Path, content: bytes) -> None:
+    """A file that only its owner may read, from its first moment on."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)

@@ -1,0 +1,153 @@
+"""Who is in a run, and what they agree on before its first round."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.data.own.agree import agree
+from coterie.data.own.schema import Schema
+from coterie.data.own.statistics import words_of
+from coterie.engine.exchange import Failure
+from coterie.engine.flower.home import write_whole
+from coterie.engine.flower.messages import Transport
+from coterie.engine.flower.remote import Declaration, declarations, descriptions
+from coterie.errors import BadInput
+from coterie.options import option
+
+MEMBERS, GUESTS, SCHEMA = "members.json", "guests.json", "schema.json"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long the coordinator waits, in seconds."""
+
+    gather: float = option(120.0, "for all silos, before the first round", low=0)
+    reply: float = option(600.0, "for one answer", above=0)
+    silence: float = option(600.0, "for any silo at all, before a round goes on without", low=0)
+    pause: float = option(3.0, "between two tries", low=0)
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """The silos of a run, as its folder remembers them."""
+
+    folder: Path
+    transport: Transport
+    silos: Callable[[], list[str]]  # those registered by now
+    patience: Patience
+    tell: Callable[..., None]
+
+    def members(self) -> dict[str, Declaration]:
+        """Those who declared themselves before the first round."""
+        known = self._read(MEMBERS)
+        if known:
+            return known
+        until = time.monotonic() + self.patience.gather
+        found, why = dict[str, Declaration](), dict[str, Failure]()
+        while True:
+            names = [name for name in self.silos() if name not in found]
+            some, why = declarations(self.transport, self.folder.name, names, self.patience.reply)
+            found |= some
+            waiting = [name for name, failure in why.items() if not failure.reason.startswith("refused")]
+            if not waiting or time.monotonic() > until:
+                break
+            self.tell(state="waiting for silos", silos={name: why[name].reason for name in waiting})
+            time.sleep(self.patience.pause)
+        if not found:
+            told = "; ".join(f"{name}: {failure.reason}" for name, failure in why.items())
+            raise BadInput(f"no silo takes part ({told or 'none is registered'})")
+        agreeing({name: found[name] for name in sorted(found)})
+        if not any(each.outputs for each in found.values()):
+            found, more = self._described(found)
+            why |= more
+        members = {name: found[name] for name in sorted(found)}
+        self.tell(state="gathered", silos={}, absent={name: failure.reason for name, failure in why.items()})
+        self._write(MEMBERS, members)
+        return members
+
+    def guests(self) -> dict[str, Declaration]:
+        """Silos that are here by now and were not when the run began, if the run's model fits their data."""
+        members = self.members()
+        late = [name for name in self.silos() if name not in members]
+        if not late:
+            return {}
+        found, _ = declarations(self.transport, self.folder.name, late, self.patience.reply)
+        first, schema = next(iter(members.values())), self.schema()
+        if schema is not None:
+            said, _ = descriptions(self.transport, self.folder.name, list(found), self.patience.reply)
+            found = {name: _as_agreed(found[name], schema) for name in said if _fits(said[name], schema)}
+        fitting = {name: each for name, each in found.items() if each.sample == first.sample}
+        self._write(GUESTS, self._read(GUESTS) | fitting)
+        return fitting
+
+    def everyone(self) -> dict[str, Declaration]:
+        """Members and guests."""
+        return self.members() | self._read(GUESTS)
+
+    def began(self) -> float:
+        """When the members had gathered, by the clock."""
+        return (self.folder / MEMBERS).stat().st_mtime
+
+    def schema(self) -> Schema | None:
+        """How all silos encode their tables or pictures; None where they hold arrays."""
+        path = self.folder / SCHEMA
+        return Schema.read(json.loads(path.read_text("utf-8")), str(path)) if path.exists() else None
+
+    def _described(self, found: dict[str, Declaration]) -> tuple[dict[str, Declaration], dict[str, Failure]]:
+        """Have silos describe their tables or pictures, and agree on one schema."""
+        self.tell(state="agreeing on columns")
+        said, why = descriptions(self.transport, self.folder.name, sorted(found), self.patience.reply)
+        if not said:
+            name, failure = next(iter(why.items()))
+            raise BadInput(f"no silo describes its data; {name}: {failure.reason}")
+        schema, differences = agree(said, "label", "auto")
+        told = [asdict(difference) for difference in differences]
+        write_whole(self.folder / "differences.json", json.dumps(told, indent=1, ensure_ascii=False).encode())
+        write_whole(self.folder / SCHEMA, json.dumps(schema.as_table(), indent=1, ensure_ascii=False).encode())
+        return {name: _as_agreed(found[name], schema) for name in said}, why
+
+    def _read(self, file: str) -> dict[str, Declaration]:
+        path = self.folder / file
+        table = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        return {name: _declaration(each) for name, each in table.items()}
+
+    def _write(self, file: str, silos: dict[str, Declaration]) -> None:
+        table = {name: asdict(each) for name, each in silos.items()}
+        write_whole(self.folder / file, json.dumps(table, indent=1).encode())
+
+
+def agreeing(members: dict[str, Declaration]) -> None:
+    """Refuse silos whose data no one model fits."""
+    first, *others = members.items()
+    for name, each in others:
+        numbers = (each.classes == 0, first[1].classes == 0)
+        if bool(each.outputs) != bool(first[1].outputs):
+            raise BadInput(f"of {name} and {first[0]} one holds arrays, the other a table or pictures; agree first")
+        if each.sample != first[1].sample or numbers[0] != numbers[1]:
+            raise BadInput(
+                f"{name}'s samples are {each.sample} and {first[0]}'s {first[1].sample}: one model must fit both; "
+                "agree on the data first"
+            )
+        if not each.classes and each.outputs != first[1].outputs:
+            raise BadInput(f"{name} predicts {each.outputs} numbers and {first[0]} {first[1].outputs}; agree first")
+
+
+def _as_agreed(declared: Declaration, schema: Schema) -> Declaration:
+    return Declaration(declared.sizes, schema.shape, len(schema.classes), len(schema.classes) or 1)
+
+
+def _fits(statistics: Any, schema: Schema) -> bool:
+    """Whether a silo that comes late has what the others agreed on."""
+    words = words_of(statistics)
+    names = {*words.numbers, *(words.categories or {}), *words.empty}
+    known = schema.classes and words.classes is not None and set(words.classes) <= set(schema.classes)
+    same = words.shape == schema.shape if not schema.columns else {c.name for c in schema.columns} <= names
+    return bool(same and (known or (not schema.classes and words.label == "number")))
+
+
+def _declaration(table: dict[str, Any]) -> Declaration:
+    train, validation, test = table["sizes"]
+    return Declaration((train, validation, test), tuple(table["sample"]), table["classes"], table["outputs"])

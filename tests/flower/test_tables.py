@@ -1,0 +1,114 @@
+"""Silos that hold tables: what they tell of them, and that all encode alike, as in a simulation."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from loop import NAMES, Loop
+from safetensors import safe_open
+from test_drive import by_silo, federated
+
+from coterie.assembly import Assembly
+from coterie.data.own.gather import from_frame
+from coterie.data.own.ready import Own, ready
+from coterie.engine.flower.ledger import Ledger
+from coterie.engine.flower.own import Source
+from coterie.engine.flower.policy import FILE, policy_text
+from coterie.engine.flower.silo import SiloSide
+from coterie.errors import BadInput
+from coterie.model_file import load_model
+from coterie.models import build
+
+TABLE = {
+    "name": "tables",
+    "seeds": [1],
+    "model": {"name": "mlp", "hidden": [4]},
+    "train": {"rounds": 2, "batch_size": 8, "lr": 0.1, "measure_every": 2},
+    "methods": {"fedamp": {}},
+}
+
+
+def patients(place: int, rows: int = 40) -> pd.DataFrame:
+    """A small table: ages that differ by silo, a ward that only some have, an identifier."""
+    draw = np.random.default_rng(place)
+    age = draw.normal(40 + 10 * place, 5, rows).round(1)
+    ward = draw.choice(["a", "b", "c"][: 2 + (place == 1)], rows)
+    outcome = np.where(age + 4 * (ward == "a") + draw.normal(0, 3, rows) > 40 + 10 * place, "well", "ill")
+    return pd.DataFrame({"id": [f"p{i}" for i in range(rows)], "age": age, "ward": ward, "outcome": outcome})
+
+
+def settled(folder: Path, policy: str = "") -> dict[str, SiloSide]:
+    sides = {}
+    for place, name in enumerate(NAMES):
+        home = folder / name
+        home.mkdir(parents=True)
+        (home / FILE).write_text(policy or policy_text())
+        patients(place).to_csv(home / "patients.csv", index=False)
+        source = Source(home / "patients.csv", "outcome", ("id",))
+        sides[name] = SiloSide(name, home, source, "cpu")
+    return sides
+
+
+@pytest.mark.parametrize("standardize", ["federation", "silo"])
+def test_tables_end_as_in_a_simulation_of_them(standardize: str, tmp_path: Path) -> None:
+    policy = "statistics = false\n" if standardize == "silo" else ""
+    finished = federated(tmp_path / "run", Loop(settled(tmp_path, policy)), TABLE).run("")
+    options = Own(label="outcome", drop=("id",), standardize=standardize)
+    holdings = [from_frame(name, patients(NAMES.index(name)), "outcome", ("id",), name) for name in sorted(NAMES)]
+    data = ready(holdings, options, 0)
+    factory, _ = build(TABLE["model"], data.silos[0].train.x.shape[1:], data.classes)
+    outcome = Assembly(data.silos, factory, data.classes, finished.study.training, 1, "cpu", 1).train(
+        finished.study.methods["fedamp"]
+    )
+    expected = pd.concat(outcome.results).assign(method="fedamp")
+    pd.testing.assert_series_equal(by_silo(finished.results), by_silo(expected), atol=1e-4, rtol=0)
+
+
+def test_means_leave_only_where_the_policy_lets_them(tmp_path: Path) -> None:
+    sides = settled(tmp_path)
+    (sides["east"].folder / FILE).write_text("statistics = false\n")
+    federated(tmp_path / "run", Loop(sides), TABLE).run("")
+    for name, numbers in (("north", 1), ("east", 0)):
+        left = {e["field"]: e["shape"] for e in Ledger(sides[name].folder).entries() if e["kind"] == "describe"}
+        assert left.keys() == {"count", "mean", "scatter", "target", "words"}
+        assert left["mean"] == [1, numbers]  # of the only column of numbers
+
+
+def test_a_model_carries_how_its_silo_encodes_rows(tmp_path: Path) -> None:
+    federated(tmp_path / "run", Loop(settled(tmp_path)), TABLE).run("")
+    path = next((tmp_path / "south" / "models").rglob("*.safetensors"))
+    with safe_open(path, "pt") as file:
+        schema = json.loads(file.metadata()["schema"])
+        assert json.loads(file.metadata()["classes"]) == 2
+    assert schema["classes"] == ["ill", "well"]
+    assert [column["name"] for column in schema["columns"]] == ["age", "ward"]
+    assert schema["columns"][1]["levels"] == ["a", "b", "c"]  # though only one silo has the third
+
+
+def test_silos_whose_tables_differ_are_told_apart_by_name(tmp_path: Path) -> None:
+    sides = settled(tmp_path)
+    path = sides["east"].source.path
+    pd.read_csv(path).drop(columns="age").to_csv(path, index=False)
+    with pytest.raises(BadInput, match="'age' of east: missing"):
+        federated(tmp_path / "run", Loop(sides), TABLE).run("")
+
+
+def test_tables_and_arrays_do_not_go_together(tmp_path: Path) -> None:
+    sides = settled(tmp_path)
+    x, y = np.zeros((20, 2), np.float32), np.arange(20) % 2
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    east = sides["east"]
+    sides["east"] = SiloSide("east", east.folder, Source(tmp_path / "data.npz"), "cpu")
+    with pytest.raises(BadInput, match="one holds arrays, the other a table or pictures"):
+        federated(tmp_path / "run", Loop(sides), TABLE).run("")
+
+
+def test_a_silos_own_model_predicts_for_raw_rows(tmp_path: Path) -> None:
+    auto = TABLE | {"model": {"name": "auto"}}
+    federated(tmp_path / "run", Loop(settled(tmp_path)), auto).run("")
+    model = load_model(next((tmp_path / "south" / "models").rglob("*.safetensors")))
+    found = model.predict(patients(NAMES.index("south")).drop(columns=["id", "outcome"]))
+    assert set(found["prediction"]) == {"ill", "well"}
+    np.testing.assert_allclose(found["probability_ill"] + found["probability_well"], 1, atol=1e-5)
