@@ -199,6 +199,13 @@ def run_into(study: Study, out: Path, command: str, watch: Watch) -> Finished:
         return _go_on(study, out, watch)
 
 
+def accompany(study: Study) -> None:
+    """Do this process's share of a study whose folder another process writes."""
+    study, federations = prepare_all(study)
+    for name, federation in product(study.methods, federations.values()):
+        federation.train(study.methods[name], training=study.training_of(name))
+
+
 def resume(out: Path, watch: Watch, code: str | None = None) -> Finished:
     """Go on with a run that was stopped or killed; it ends as if it had not been."""
     with held(out), leaving(out):
