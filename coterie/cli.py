@@ -224,8 +224,7 @@ add_to(app)
 def main() -> None:
     """The `coterie` command: bad input is one line on stderr and exit code 2, never a traceback."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to end as with Ctrl-C: nothing half-written
-    if torchrun.follower():
-        torchrun.hush()
+    speak = torchrun.hush()
     try:
         for word in sys.argv[1:]:
             if any("\ud800" <= letter <= "\udfff" for letter in word):
@@ -242,6 +241,7 @@ def main() -> None:
         # Typer's own errors about the command line know how to say themselves.
         message = getattr(error, "format_message", None)
         if message is None:
+            speak()  # nobody foresaw it
             raise
         _fail(message() or "see --help")
     if stopped:
@@ -270,6 +270,6 @@ def _show_differences(differences: Sequence[Any]) -> None:
 
 def _fail(message: str, code: int = 2) -> NoReturn:
     print("coterie: " + " ".join(message.split()), file=sys.stderr)  # noqa: T201
-    if torchrun.follower():
+    if torchrun.follower() and code != STOPPED:
         torchrun.let_the_first_speak()
     sys.exit(code)

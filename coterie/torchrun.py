@@ -2,10 +2,8 @@
 
 import os
 import signal
-import sys
 import time
-import traceback
-from types import TracebackType
+from collections.abc import Callable
 
 PATIENCE = 5.0  # seconds: torchrun ends all processes when one has failed, so the first is given time to say why
 
@@ -20,18 +18,18 @@ def follower() -> bool:
     return used() and int(os.environ["RANK"]) > 0
 
 
-def hush() -> None:
-    """Say nothing from here on, since the first says it too; only an error that nobody foresaw is still shown."""
-    heard = os.fdopen(os.dup(2), "w")
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+def hush() -> Callable[[], None]:
+    """Let a follower say nothing, since the first says it too; what is returned lets it speak again."""
+    if not follower():
+        return lambda: None
+    voice, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nowhere, stream)
 
-    def show(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-        traceback.print_exception(kind, error, where, file=heard)
-        heard.flush()
+    def speak() -> None:
+        os.dup2(voice, 2)
 
-    sys.excepthook = show
+    return speak
 
 
 def let_the_first_speak() -> None:

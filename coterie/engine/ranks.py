@@ -30,6 +30,8 @@ LONGEST = timedelta(days=7)  # one process may train, or write its report, for l
 
 def join() -> None:
     """Meet the other processes that `torchrun` started: over gloo what is on a CPU, over nccl what is on a GPU."""
+    if dist.is_initialized():
+        return  # for a study's cell before this one
     local = int(os.environ["LOCAL_RANK"])
     if local < torch.cuda.device_count():
         torch.cuda.set_device(local)
@@ -144,5 +146,5 @@ def _text(text: bytes, sender: int) -> bytes:
 def _broadcast(tensor: Tensor, sender: int) -> None:
     try:
         dist.broadcast(tensor, sender)
-    except RuntimeError as error:  # gloo has no other kind
-        raise Stopped(f"another process that torchrun started has ended ({error})") from None
+    except RuntimeError:  # gloo has no other kind
+        raise Stopped("another process that torchrun started has ended, or the network to it has failed") from None
