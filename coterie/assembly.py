@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from coterie.data.silo import Federated, Silo, check_silos
 from coterie.engine.buffers import local_buffers
+from coterie.engine.ranks import simulator
 from coterie.engine.rounds import Keeper, Outcome, Progress, run_rounds
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
@@ -87,7 +88,7 @@ class Assembly:
         training = training or self.training
         if training.buffers == "local":
             method = local_buffers(method, self.model)
-        return Simulator(method, self.members, self.model, training, self.seed, self.rows, self.store)
+        return simulator()(method, self.members, self.model, training, self.seed, self.rows, self.store)
 
     def train(
         self,
@@ -100,7 +101,7 @@ class Assembly:
         engine = self.engine(method, training)
         outcome = run_rounds(engine.method, engine, engine.roster, self.model, engine.training, on_round, keeper)
         if self.guests:
-            late = Simulator(engine.method, self.guests, self.model, engine.training, self.seed, engine.rows)
+            late = simulator()(engine.method, self.guests, self.model, engine.training, self.seed, engine.rows)
             outcome.results.append(late.arrivals(outcome.server))
         outcome.rows = engine.rows
         return outcome

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie import data_commands, model_commands, report_commands
+from coterie import data_commands, model_commands, report_commands, torchrun
 from coterie.deploy_cli import add_to
 from coterie.errors import BadInput, Stopped
 from coterie.stopping import STOPPED, promptly
@@ -67,6 +67,7 @@ def run(
     """
     from coterie import experiment
     from coterie import study as studies
+    from coterie.engine.ranks import join
     from coterie.measure.outcome import show_outcome
     from coterie.measure.table import differences_table
     from coterie.models.code import is_code
@@ -84,6 +85,8 @@ def run(
                     device=device, rows=rows, out=into, quiet=quiet,
                 )  # fmt: skip
             except BadInput as error:  # as when one of the data sets is not at hand
+                if torchrun.used():
+                    raise  # the other processes may be at work on this one
                 left_out[each] = error
         if left_out:
             raise BadInput("left out " + "; ".join(f"{each} ({error})" for each, error in left_out.items()))
@@ -99,6 +102,8 @@ def run(
         own_data = (silos, label, task, drop, standardize, None if code else model)
         if any(each is not None for each in said + own_data):
             raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --quiet")
+        if torchrun.used():
+            raise BadInput(f"--resume {unfinished}: a run goes on in one process; start it without torchrun")
         folder = unfinished
         with promptly(stopped(folder)), shown(experiment.unfinished(folder, code), console, quiet) as watch:
             finished = experiment.resume(folder, watch, code, say)
@@ -119,6 +124,12 @@ def run(
             table["seeds"] = _numbers(seeds)
         checked = studies.check(table, None if methods is None else _names(methods), code)
         folder = out if out is not None else default_folder(checked)
+        if torchrun.used():
+            join()
+        if torchrun.follower():
+            with promptly(""):
+                experiment.accompany(checked)
+            return
         with promptly(stopped(folder)), shown(checked, console, quiet) as watch:
             finished = experiment.run_into(checked, folder, shlex.join(["coterie", *sys.argv[1:]]), watch, say)
     if not quiet:
@@ -218,6 +229,7 @@ add_to(app)
 def main() -> None:
     """The `coterie` command: bad input is one line on stderr and exit code 2, never a traceback."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to end as with Ctrl-C: nothing half-written
+    speak = torchrun.hush()
     try:
         for word in sys.argv[1:]:
             if any("\ud800" <= letter <= "\udfff" for letter in word):
@@ -234,6 +246,7 @@ def main() -> None:
         # Typer's own errors about the command line know how to say themselves.
         message = getattr(error, "format_message", None)
         if message is None:
+            speak()  # nobody foresaw it
             raise
         _fail(message() or "see --help")
     if stopped:
@@ -262,4 +275,6 @@ def _show_differences(differences: Sequence[Any]) -> None:
 
 def _fail(message: str, code: int = 2) -> NoReturn:
     print("coterie: " + " ".join(message.split()), file=sys.stderr)  # noqa: T201
+    if torchrun.follower() and code != STOPPED:
+        torchrun.let_the_first_speak()
     sys.exit(code)

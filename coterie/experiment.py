@@ -202,6 +202,23 @@ def run_into(study: Study, out: Path, command: str, watch: Watch, say: Say = lam
         return _go_on(study, out, watch, say)
 
 
+def accompany(study: Study) -> None:
+    """Do this process's share of a study whose folder another process writes."""
+    study, federations = prepare_all(study)
+    rehearse(study, federations, lambda line: None)
+    for name, federation in product(study.methods, federations.values()):
+        federation.train(study.methods[name], training=study.training_of(name))
+
+
+def rehearse(study: Study, federations: Mapping[int, Assembly], say: Say) -> None:
+    """Say how much memory the study will take, where that is worth the trial."""
+    first = federations[study.seeds[0]]
+    device = first.model.device.type
+    if device == "cuda" or study.training.rounds >= WORTH_REHEARSING:
+        most = max(peak_memory(first.engine(m, study.training_of(name))) for name, m in study.methods.items())
+        say(f"Memory at the peak: about {most / 2**30:.1f} GiB{' on the GPU' if device == 'cuda' else ''}")
+
+
 def resume(out: Path, watch: Watch, code: str | None = None, say: Say = lambda line: None) -> Finished:
     """Go on with a run that was stopped or killed; it ends as if it had not been."""
     with held(out), leaving(out):
@@ -229,11 +246,7 @@ def _go_on(study: Study, out: Path, watch: Watch, say: Say) -> Finished:
         warn(f"{out}: going on with another {changed}; results may differ in their last bits from an unbroken run")
     now.write(out)
     (out / "study.toml").write_text(now.study, "utf-8")
-    device = federations[study.seeds[0]].model.device
-    if device.type == "cuda" or study.training.rounds >= WORTH_REHEARSING:
-        engines = (federations[study.seeds[0]].engine(m, study.training_of(n)) for n, m in study.methods.items())
-        most = max(map(peak_memory, engines))
-        say(f"Memory at the peak: about {most / 2**30:.1f} GiB{' on the GPU' if device.type == 'cuda' else ''}")
+    rehearse(study, federations, say)
     finished = run(study, federations, out, watch)
     if begun.machine:
         finished.summary["seconds"] = None  # how long the processes before this one took is not known

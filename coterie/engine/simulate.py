@@ -20,10 +20,18 @@ from coterie.engine.threads import fitting
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.methods.method import Cohort, Method, Roster
-from coterie.wire import Predictor, assembled
+from coterie.wire import Predictor, Record, assembled
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Record)
 TRIAL = 16  # rows in the trial that chooses between one and all
+
+
+class Trained(Record):
+    """What local training leaves."""
+
+    up: Any  # what leaves the silos; None where they have nothing more to say
+    kept: Any  # what stays
 
 
 class Simulator:
@@ -70,17 +78,18 @@ class Simulator:
 
     @torch.no_grad()
     def train(self, cohort: Cohort, down: Any) -> Replies:
-        def trained(task: Task, place: Tensor) -> tuple[Any, Any]:
+        def trained(task: Task, place: Tensor) -> Trained:
             mine, private = down.take(place), self._private.take(task.silos)
             state = task.run(self.method.step, self.method.begin(task, mine, private), "train")
-            return self.method.end(task, state, mine, private)
+            up, kept = self.method.end(task, state, mine, private)
+            return Trained(up=up, kept=kept)
 
-        places, parts = self._over(cohort, trained)
-        if not parts:
+        if not len(cohort.ids):
             return Replies(cohort, None)
+        found = self._whole(cohort, trained)
         self._before = self._private
-        self._private = self._private.put(cohort.ids, assembled([kept for _, kept in parts], places))
-        up, k = assembled([up for up, _ in parts], places), len(cohort.ids)
+        self._private = self._private.put(cohort.ids, found.kept)
+        up, k = found.up, len(cohort.ids)
         return Replies(cohort, up, bytes_up=up.each_nbytes(k), bytes_down=down.each_nbytes(k))
 
     def settle(self, rejected: Tensor) -> None:
@@ -124,8 +133,7 @@ class Simulator:
         def deployed(task: Task, place: Tensor) -> Predictor:
             return self.method.personal(task, down.take(place), self._private.take(task.silos))
 
-        places, parts = self._over(cohort, deployed)
-        return assembled(parts, places)
+        return self._whole(cohort, deployed)
 
     def private(self) -> Any:
         return self._private
@@ -143,17 +151,17 @@ class Simulator:
         )
         down, private = self.method.host(server, guests, None), None
 
-        def settled(task: Task, place: Tensor) -> tuple[Any, Any]:
-            return self.method.adapt(task, down.take(place), None if private is None else private.take(place))
+        def settled(task: Task, place: Tensor) -> Trained:
+            up, kept = self.method.adapt(task, down.take(place), None if private is None else private.take(place))
+            return Trained(up=up, kept=kept)
 
         while True:
-            places, parts = self._over(everyone, settled)
-            private = assembled([kept for _, kept in parts], places)
-            ups = [up for up, _ in parts]
-            if ups[0] is None:
+            found = self._whole(everyone, settled)
+            private = found.kept
+            if found.up is None:
                 self._private = private
                 return down
-            down = self.method.host(server, guests, assembled(ups, places))
+            down = self.method.host(server, guests, found.up)
 
     def arrivals(self, server: Any) -> pd.DataFrame:
         """Let these silos arrive after training, and what their models are then worth, apart from the members'."""
@@ -161,6 +169,11 @@ class Simulator:
         everyone = Cohort(torch.arange(len(self.roster), device=self.model.device), last, self.roster)
         table = as_table(self.measure(everyone, self.welcome(server, last), self.training.measure), last + 1)
         return table.assign(measure=table["measure"] + "_unseen")
+
+    def _whole(self, cohort: Cohort, work: Callable[[Task, Tensor], R]) -> R:
+        """What work on all of the cohort's silos gives, in the cohort's order."""
+        places, parts = self._over(cohort, work)
+        return assembled(parts, places)
 
     def _over(self, cohort: Cohort, work: Callable[[Task, Tensor], T]) -> tuple[list[Tensor], list[T]]:
         """Work on the cohort's silos a few rows at a time, those with most data first: their places in it, and results.

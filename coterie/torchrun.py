@@ -1,0 +1,38 @@
+"""One of several processes that `torchrun` started: the first writes and speaks, the others follow in silence."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+PATIENCE = 5.0  # seconds: torchrun ends all processes when one has failed, so the first is given time to say why
+
+
+def used() -> bool:
+    """Whether there are others."""
+    return int(os.environ.get("WORLD_SIZE", 1)) > 1 and "LOCAL_RANK" in os.environ
+
+
+def follower() -> bool:
+    """Whether this is not the first of them."""
+    return used() and int(os.environ["RANK"]) > 0
+
+
+def hush() -> Callable[[], None]:
+    """Let a follower say nothing, since the first says it too; what is returned lets it speak again."""
+    if not follower():
+        return lambda: None
+    voice, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+
+    def speak() -> None:
+        os.dup2(voice, 2)
+
+    return speak
+
+
+def let_the_first_speak() -> None:
+    """Wait before this process fails as well; torchrun ends it as soon as the first has failed."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    time.sleep(PATIENCE)
