@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie import data_commands, model_commands, report_commands
+from coterie import data_commands, method_commands, model_commands, report_commands
 from coterie.deploy_cli import add_to
 from coterie.errors import BadInput, Stopped
 from coterie.stopping import STOPPED, promptly
@@ -173,6 +173,7 @@ def list_studies(
 
 app.add_typer(data_commands.app, name="data")
 model_commands.add_to(app)
+method_commands.add_to(app)
 report_commands.add_to(app)
 
 
