@@ -58,6 +58,9 @@ def run(
     unfinished: Annotated[
         Path | None, typer.Option("--resume", help="go on with a run that was stopped: its folder, and nothing else")
     ] = None,
+    track: Annotated[
+        str | None, typer.Option(help="tell TensorBoard or MLflow too: tensorboard, mlflow or both")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar and no table")] = False,
 ) -> None:
     """Train and compare methods on a simulated federation.
@@ -73,7 +76,10 @@ def run(
     from coterie.own_study import on_folder
     from coterie.progress import shown
     from coterie.run_folder import default_folder, stopped
+    from coterie.tracking import check_trackers, tracked
 
+    trackers = _split(track) or []
+    check_trackers(trackers)
     if cell == ALL and unfinished is None:
         left_out = dict[str, BadInput]()
         for each in studies.cells(studies.read(study)):
@@ -81,7 +87,7 @@ def run(
             try:
                 run(
                     study, methods, assignments, rounds, seeds, each, scale, model=model, unseen=unseen,
-                    device=device, rows=rows, out=into, quiet=quiet,
+                    device=device, rows=rows, out=into, track=track, quiet=quiet,
                 )  # fmt: skip
             except BadInput as error:  # as when one of the data sets is not at hand
                 left_out[each] = error
@@ -98,9 +104,14 @@ def run(
         said = (study, methods, assignments, rounds, seeds, cell, unseen, device, rows, out)
         own_data = (silos, label, task, drop, standardize, None if code else model)
         if any(each is not None for each in said + own_data):
-            raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --quiet")
+            raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --track and --quiet")
         folder = unfinished
-        with promptly(stopped(folder)), shown(experiment.unfinished(folder, code), console, quiet) as watch:
+        begun = experiment.unfinished(folder, code)
+        with (
+            promptly(stopped(folder)),
+            shown(begun, console, quiet) as bar,
+            tracked(begun, trackers, folder, bar) as watch,
+        ):
             finished = experiment.resume(folder, watch, code, say)
     else:
         own = {"label": label, "task": task, "drop": _split(drop), "standardize": standardize}
@@ -119,7 +130,11 @@ def run(
             table["seeds"] = _numbers(seeds)
         checked = studies.check(table, None if methods is None else _names(methods), code)
         folder = out if out is not None else default_folder(checked)
-        with promptly(stopped(folder)), shown(checked, console, quiet) as watch:
+        with (
+            promptly(stopped(folder)),
+            shown(checked, console, quiet) as bar,
+            tracked(checked, trackers, folder, bar) as watch,
+        ):
             finished = experiment.run_into(checked, folder, shlex.join(["coterie", *sys.argv[1:]]), watch, say)
     if not quiet:
         if finished.differences:
