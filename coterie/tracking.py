@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,10 +36,9 @@ class TensorBoard:
         self.writers: dict[tuple[str, int], Any] = {}
 
     def tell(self, method: str, seed: int, round: int, accuracy: float) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
         if (method, seed) not in self.writers:
-            writer: Any = SummaryWriter(str(self.folder / f"{method}-seed-{seed}"))  # type: ignore[no-untyped-call]
+            tensorboard: Any = import_module("torch.utils.tensorboard")
+            writer = tensorboard.SummaryWriter(str(self.folder / f"{method}-seed-{seed}"))
             writer.add_text("study", f"```\n{self.study.as_toml()}```")
             self.writers[method, seed] = writer
         self.writers[method, seed].add_scalar(ACCURACY, accuracy, round)

@@ -33,8 +33,8 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 def commands(text: str) -> list[list[str]]:
-    """The words of each line of a block, without prompts and remarks."""
-    lines = [shlex.split(line.removeprefix("$ "), comments=True) for line in text.splitlines()]
+    """The words of each line of a block, without prompts, remarks and where its output goes."""
+    lines = [shlex.split(line.removeprefix("$ ").split(" > ")[0], comments=True) for line in text.splitlines()]
     return [[word for word in words if word != "&"] for words in lines if words]
 
 
@@ -71,7 +71,7 @@ def test_the_blocks_of_the_readme_on_own_data_run(tmp_path, monkeypatch):
     ran = [
         run_block(*block, names)
         for block in blocks(ROOT / "README.md")
-        if block[0] == "python" or "--silos" in block[1]
+        if block[0] == "python" or "--label" in block[1]
     ]
     assert len(ran) == 2
 
