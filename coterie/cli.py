@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie import data_commands, model_commands, report_commands, torchrun
+from coterie import data_commands, method_commands, model_commands, report_commands, torchrun
 from coterie.deploy_cli import add_to
 from coterie.errors import BadInput, Stopped
 from coterie.stopping import STOPPED, promptly
@@ -58,6 +58,9 @@ def run(
     unfinished: Annotated[
         Path | None, typer.Option("--resume", help="go on with a run that was stopped: its folder, and nothing else")
     ] = None,
+    track: Annotated[
+        str | None, typer.Option(help="tell TensorBoard or MLflow too: tensorboard, mlflow or both")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar and no table")] = False,
 ) -> None:
     """Train and compare methods on a simulated federation.
@@ -74,7 +77,10 @@ def run(
     from coterie.own_study import on_folder
     from coterie.progress import shown
     from coterie.run_folder import default_folder, stopped
+    from coterie.tracking import check_trackers, tracked
 
+    trackers = _split(track) or []
+    check_trackers(trackers)
     if cell == ALL and unfinished is None:
         left_out = dict[str, BadInput]()
         for each in studies.cells(studies.read(study)):
@@ -82,7 +88,7 @@ def run(
             try:
                 run(
                     study, methods, assignments, rounds, seeds, each, scale, model=model, unseen=unseen,
-                    device=device, rows=rows, out=into, quiet=quiet,
+                    device=device, rows=rows, out=into, track=track, quiet=quiet,
                 )  # fmt: skip
             except BadInput as error:  # as when one of the data sets is not at hand
                 if torchrun.used():
@@ -101,11 +107,16 @@ def run(
         said = (study, methods, assignments, rounds, seeds, cell, unseen, device, rows, out)
         own_data = (silos, label, task, drop, standardize, None if code else model)
         if any(each is not None for each in said + own_data):
-            raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --quiet")
+            raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --track and --quiet")
         if torchrun.used():
             raise BadInput(f"--resume {unfinished}: a run goes on in one process; start it without torchrun")
         folder = unfinished
-        with promptly(stopped(folder)), shown(experiment.unfinished(folder, code), console, quiet) as watch:
+        begun = experiment.unfinished(folder, code)
+        with (
+            promptly(stopped(folder)),
+            shown(begun, console, quiet) as bar,
+            tracked(begun, trackers, folder, bar) as watch,
+        ):
             finished = experiment.resume(folder, watch, code, say)
     else:
         own = {"label": label, "task": task, "drop": _split(drop), "standardize": standardize}
@@ -130,7 +141,11 @@ def run(
             with promptly(""):
                 experiment.accompany(checked)
             return
-        with promptly(stopped(folder)), shown(checked, console, quiet) as watch:
+        with (
+            promptly(stopped(folder)),
+            shown(checked, console, quiet) as bar,
+            tracked(checked, trackers, folder, bar) as watch,
+        ):
             finished = experiment.run_into(checked, folder, shlex.join(["coterie", *sys.argv[1:]]), watch, say)
     if not quiet:
         if finished.differences:
@@ -184,6 +199,7 @@ def list_studies(
 
 app.add_typer(data_commands.app, name="data")
 model_commands.add_to(app)
+method_commands.add_to(app)
 report_commands.add_to(app)
 
 

@@ -1,36 +1,112 @@
-"""Every code block of these pages runs, in order, in a folder with the data that the page speaks of."""
+"""The pages are true: code blocks of the tutorials and the README run, in order, and every command anywhere is one."""
 
 import re
 import shlex
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from command import call
-from own_silos import hospitals
+from own_silos import hospital, hospitals
+from typer.main import get_command
 
+from coterie import study
+from coterie.cli import app
 from coterie.own_study import OWN
 
-DOCS = Path(__file__).parents[1] / "docs"
-PAGES = {"own-data.md": lambda folder: hospitals(folder / "hospitals")}  # and what makes its data
-FENCE = re.compile(r"^```(sh|python)\n(.*?)^```$", re.M | re.S)
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+PAGES = {  # and what makes its data
+    "own-data.md": lambda folder: hospitals(folder / "hospitals"),
+    "your-own-method.md": lambda folder: None,
+    "reproduce-a-paper.md": lambda folder: None,
+}
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = FENCE.findall(page.read_text("utf-8"))
+    assert found
+    return found
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words of each line of a block, without prompts, remarks and where its output goes."""
+    lines = [shlex.split(line.removeprefix("$ ").split(" > ")[0], comments=True) for line in text.splitlines()]
+    return [[word for word in words if word != "&"] for words in lines if words]
+
+
+def run_block(kind: str, text: str, names: dict[str, object]) -> None:
+    if kind == "python":
+        exec(compile(text, "page", "exec"), names)
+    for program, *words in commands(text) if kind == "sh" else ():
+        if program == "python":
+            assert subprocess.run([sys.executable, *words]).returncode == 0, words
+        else:
+            assert program == "coterie" and call(*words) == 0, words
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_of_a_page_runs(page, tmp_path, monkeypatch):
-    pytest.importorskip("onnxscript")
+    if page == "own-data.md":
+        pytest.importorskip("onnxscript")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(OWN["train"], "rounds", 2)  # the page's commands as they stand, but shorter
     PAGES[page](tmp_path)
-    blocks = FENCE.findall((DOCS / page).read_text("utf-8"))
-    assert {kind for kind, _ in blocks} == {"sh", "python"}
     names: dict[str, object] = {"__name__": "page"}
-    for kind, text in blocks:
-        if kind == "python":
-            exec(compile(text, page, "exec"), names)
-            continue
-        for line in text.splitlines():
-            program, *words = shlex.split(line, comments=True)
-            assert program == "coterie" and call(*words) == 0, line
+    for kind, text in blocks(DOCS / page):
+        run_block(kind, text, names)
+
+
+def test_the_blocks_of_the_readme_on_own_data_run(tmp_path, monkeypatch):
+    pytest.importorskip("onnxscript")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(OWN["train"], "rounds", 2)
+    hospitals(tmp_path / "hospitals")
+    hospital(1).drop(columns="outcome").to_csv("new-patients.csv", index=False)
+    names: dict[str, object] = {"__name__": "page"}
+    ran = [
+        run_block(*block, names)
+        for block in blocks(ROOT / "README.md")
+        if block[0] == "python" or "--label" in block[1]
+    ]
+    assert len(ran) == 2
+
+
+def test_the_studies_of_the_readme_are_studies():
+    for kind, text in blocks(ROOT / "README.md"):
+        if kind == "toml":
+            study.check(tomllib.loads(text))
+
+
+def shown() -> list[tuple[str, list[str]]]:
+    """Every `coterie …` line of every page; brackets about what may be left out are no part of it."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+    texts = [
+        (page, text)
+        for page in pages
+        for kind, text in FENCE.findall(page.read_text("utf-8"))
+        if kind in ("sh", "console")
+    ]
+    return [
+        (page.name, words[1:])
+        for page, text in texts
+        for words in commands(re.sub(r"[\[\]]", "", text))
+        if words[0] == "coterie"
+    ]
+
+
+def test_every_command_on_a_page_exists_with_its_options():
+    assert len(shown()) > 40
+    for page, words in shown():
+        command, rest = get_command(app), list(words)
+        while hasattr(command, "commands") and not (command.invoke_without_command and not rest):
+            assert rest and rest[0] in command.commands, (page, words)
+            command = command.commands[rest.pop(0)]
+        command.make_context("coterie", rest)  # parsed, not run: an unknown option raises
 
 
 def test_every_file_that_the_page_promises_is_there(tmp_path, monkeypatch):

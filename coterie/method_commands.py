@@ -1,0 +1,67 @@
+"""`coterie new-method`: a method of one's own to start from, and its test."""
+
+import keyword
+import re
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coterie.errors import BadInput
+
+SKELETON = "NewMethod"  # the class of coterie/skeleton.py
+TEST = '''"""{kind} through the suite that every method runs through."""
+
+from {name} import {kind}
+
+from coterie import check_method
+
+
+def test_{name}_is_a_method():
+    check_method({kind}())
+'''
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command(name="new-method")(new_method)
+
+
+def new_method(
+    name: Annotated[str, typer.Argument(help="its file without .py, e.g. my_method")],
+    into: Annotated[Path, typer.Option(help="the folder to write to")] = Path(),
+) -> None:
+    """Write a method to start from.
+
+    NAME.py is a method that works as it stands, with comments that say what to change; test_NAME.py holds it against
+    the suite that every method runs through. What exists is never overwritten.
+    """
+    kind = class_name(name)
+    skeleton = resources.files("coterie").joinpath("skeleton.py").read_text("utf-8")
+    files = {
+        into / f"{name}.py": skeleton.replace(SKELETON, kind),
+        into / f"test_{name}.py": TEST.format(name=name, kind=kind),
+    }
+    for path in files:
+        if path.exists():
+            raise BadInput(f"{path}: exists already and is not overwritten; give another name or remove it")
+    if find_spec(name) is not None:
+        raise BadInput(f"new-method {name}: a Python module of that name exists, and one would hide the other")
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        for path, text in files.items():
+            path.write_text(text, "utf-8")
+    except OSError as error:
+        raise BadInput(f"--into {into}: {error.strerror or error}; give a folder that can be written") from None
+    for path in files:
+        typer.echo(f"Wrote {path}")
+    typer.echo(f"Try it:  python -m pytest {into / f'test_{name}.py'}")
+
+
+def class_name(name: str) -> str:
+    """my_method -> MyMethod."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name, re.ASCII) or keyword.iskeyword(name):
+        raise BadInput(f"new-method {name}: expected a Python module's name in small letters, e.g. my_method")
+    return "".join(word.capitalize() for word in name.split("_"))

@@ -1,0 +1,67 @@
+"""What TensorBoard and MLflow hold of a run is what the run measured."""
+
+import pandas as pd
+import pytest
+from command import call, small
+
+from coterie import study, tracking
+
+
+def means(out, method):
+    """The mean test accuracy over silos after each round, as the run wrote it."""
+    table = pd.read_parquet(out / "results.parquet")
+    mine = table[(table["method"] == method) & (table["split"] == "test") & (table["measure"] == "accuracy")]
+    return mine.groupby("round")["value"].mean().to_dict()
+
+
+def test_tensorboard_holds_every_round_of_every_method_and_seed(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    out = tmp_path / "out"
+    words = ("--seeds", "3", "--track", "tensorboard", "--out", out, "--quiet")
+    assert call("run", small(tmp_path), *words) == 0
+    assert {path.name for path in (out / "tensorboard").iterdir()} == {"separate-seed-3", "fedamp-seed-3"}
+    for method in ("separate", "fedamp"):
+        events = EventAccumulator(str(out / "tensorboard" / f"{method}-seed-3")).Reload()
+        told = {event.step: event.value for event in events.Scalars(tracking.ACCURACY)}
+        assert told == pytest.approx(means(out, method)) and set(told) == {0, 1, 2}
+        assert b"[methods.fedamp]" in events.Tensors("study/text_summary")[0].tensor_proto.string_val[0]
+
+
+def test_mlflow_holds_every_round_and_what_was_set(tmp_path, monkeypatch):
+    for module in tracking.MLflow.needs:
+        pytest.importorskip(module)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    from mlflow import MlflowClient
+
+    out = tmp_path / "out"
+    assert call("run", small(tmp_path), "--methods", "fedamp", "--track", "mlflow", "--out", out, "--quiet") == 0
+    client = MlflowClient(tracking_uri=f"sqlite:///{out / 'mlflow.db'}")
+    [run] = client.search_runs([client.get_experiment_by_name("small").experiment_id])
+    assert (run.info.run_name, run.info.status) == ("fedamp, seed 0", "FINISHED")
+    assert (run.data.params["method.tau"], run.data.params["train.lr"], run.data.params["seed"]) == ("0.75", "0.1", "0")
+    told = {each.step: each.value for each in client.get_metric_history(run.info.run_id, tracking.ACCURACY)}
+    assert told == pytest.approx(means(out, "fedamp")) and set(told) == {0, 1, 2}
+
+
+def test_the_settings_of_a_method_are_its_own(tmp_path):
+    table = study.read(small(tmp_path))
+    table["methods"]["fedamp"]["train"] = {"lr": 0.7}
+    checked = study.check(table)
+    assert tracking.settings(checked, "fedamp", 0)["train.lr"] == 0.7
+    assert tracking.settings(checked, "separate", 0)["train.lr"] == 0.1
+
+
+def test_a_tracker_that_is_unknown_or_not_installed_is_one_line_before_any_training(tmp_path, monkeypatch, capsys):
+    words = ("run", small(tmp_path), "--out", tmp_path / "out", "--track")
+    assert call(*words, "tensorbord") == 2
+    assert "did you mean 'tensorboard'?" in capsys.readouterr().err
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
+    assert call(*words, "tensorboard,mlflow") == 2
+    assert "pip install 'coterie[tracking]'" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_without_the_option_no_tracker_writes(tmp_path):
+    assert call("run", small(tmp_path), "--out", tmp_path / "out", "--quiet") == 0
+    assert not (tmp_path / "out/tensorboard").exists() and not (tmp_path / "out/mlflow.db").exists()
