@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-flower test-flower-core check lint types bench clean
+.PHONY: setup demo test test-flower test-flower-core check lint types bench bench-peers clean
 
 setup: $(VENV)/.installed
 
@@ -38,6 +38,11 @@ check: lint types test
 
 bench: setup
 	$(BIN)/python bench/speed.py
+
+# Other libraries, each in an environment of its own (4.3 GB in all); one that does not install is told and left out.
+bench-peers: setup
+	-$(BIN)/python bench/peers/install.py
+	$(BIN)/python bench/peers/compare.py
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info
