@@ -1,5 +1,7 @@
 """Requests and answers as Flower's messages and back."""
 
+from dataclasses import replace
+
 import pytest
 import safetensors.torch
 import torch
@@ -75,6 +77,15 @@ def test_each_silo_gets_its_answer_whoever_replies_first() -> None:
     assert isinstance(found["d"], Lost) and isinstance(found["e"], Lost)
     assert found["f"] == found["g"] == Failure("not connected")
     assert request_of(grid.sent["message-0"]).silo == "a"
+
+
+@pytest.mark.parametrize("body", [b"", BODY])
+def test_a_request_is_the_same_question_when_it_arrives(body: bytes) -> None:
+    grid = Grid({1: Answer(BODY)})
+    asked = Request("declare", "a", "run", 0, body=body)
+    GridTransport(grid, lambda: {"a": 1}).exchange({"a": asked}, timeout=0.5)
+    assert request_of(grid.sent["message-0"]).digest() == asked.digest()
+    assert replace(asked, body=safetensors.torch.save({"other": torch.ones(1)})).digest() != asked.digest()
 
 
 def test_an_answer_without_its_parts_is_a_failure() -> None:
