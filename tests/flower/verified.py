@@ -17,7 +17,6 @@ PART = (
     "coterie/codec.py",
     "coterie/wire.py",
     "tests/flower/*.py",
-    "constraints.txt",
 )
 
 
