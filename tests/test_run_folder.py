@@ -211,7 +211,7 @@ def test_what_cannot_be_resumed_is_said(tmp_path, capfd):
     assert "no unfinished run is there" in capfd.readouterr().err
     study = small(tmp_path)
     assert call("run", study, "--resume", tmp_path) == 2
-    assert "the folder says what to run; leave out all but --quiet" in capfd.readouterr().err
+    assert "the folder says what to run; leave out all but --track and --quiet" in capfd.readouterr().err
     assert call("run", study, "--methods", "separate", "--rounds", "1", "--quiet", "--out", tmp_path / "out") == 0
     assert call("run", "--resume", tmp_path / "out") == 2
     assert "this run has finished" in capfd.readouterr().err
