@@ -17,6 +17,7 @@ from coterie.conformance import Ground, rounds
 from coterie.engine.rounds import Outcome, run_rounds, traces
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
+from coterie.engine.store import SPLITS
 from coterie.engine.training import Training
 from coterie.methods.cfl import ClusteredFL, bipartition
 from coterie.methods.fedavg import FedAvg
@@ -234,7 +235,7 @@ def run(method: Method, turn: bool = True) -> Outcome:
     silos = two_groups(8)
     if not turn:  # the same silos, agreeing
         silos = [
-            replace(s, **{p: replace(part, y=(part.y - i % 2) % CLASSES) for p, part in vars(s).items() if p != "name"})
+        replace(s, **{p: replace(getattr(s, p), y=(getattr(s, p).y - i % 2) % CLASSES) for p in SPLITS})
             for i, s in enumerate(silos)
         ]
     model = Model(lambda: nn.Linear(FEATURES, CLASSES), CLASSES)
