@@ -235,7 +235,7 @@ def run(method: Method, turn: bool = True) -> Outcome:
     silos = two_groups(8)
     if not turn:  # the same silos, agreeing
         silos = [
-        replace(s, **{p: replace(getattr(s, p), y=(getattr(s, p).y - i % 2) % CLASSES) for p in SPLITS})
+            replace(s, **{p: replace(getattr(s, p), y=(getattr(s, p).y - i % 2) % CLASSES) for p in SPLITS})
             for i, s in enumerate(silos)
         ]
     model = Model(lambda: nn.Linear(FEATURES, CLASSES), CLASSES)
