@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-flower test-flower-core check lint types bench bench-peers clean
+.PHONY: setup demo test test-flower test-flower-core fuzz check lint types bench bench-peers clean
 
 setup: $(VENV)/.installed
 
@@ -26,6 +26,10 @@ test-flower: setup
 # The core of them: three silos, TLS and keys, five methods as in simulation.
 test-flower-core: setup
 	COTERIE_REAL=1 $(BIN)/python -m pytest tests/flower/test_real_core.py
+
+# The fuzz tests on inputs that no run before has seen, ten times as many (FUZZ=100 make fuzz: a hundred times).
+fuzz: setup
+	FUZZ=$${FUZZ:-10} $(BIN)/python -m pytest tests/fuzz -n 2
 
 lint: setup
 	$(BIN)/ruff check .

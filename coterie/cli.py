@@ -25,6 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 ALL = "all"  # every cell of a study, one after another
+LINE = 2000  # letters of an error
 Words = Annotated[list[str] | None, typer.Option("--set", help="key.path=value, e.g. train.lr=0.1; may be repeated")]
 
 
@@ -258,6 +259,10 @@ def main() -> None:
         _fail(str(stop), STOPPED)
     except KeyboardInterrupt:
         stopped = True
+    except OSError as error:  # of a disk, a folder or a network that nothing nearer knew how to speak of
+        _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
+    except MemoryError:
+        _fail("out of memory; take fewer silos, a smaller model or smaller data")
     except Exception as error:
         # Typer's own errors about the command line know how to say themselves.
         message = getattr(error, "format_message", None)
@@ -290,7 +295,10 @@ def _show_differences(differences: Sequence[Any]) -> None:
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:
-    print("coterie: " + " ".join(message.split()), file=sys.stderr)  # noqa: T201
+    words = " ".join(message.split())
+    # What is quoted may be anything: no terminal's commands among it, and no more than a screen.
+    line = "".join(letter if letter.isprintable() else "\ufffd" for letter in words[:LINE])
+    print(f"coterie: {line}{'…' * (len(words) > LINE)}", file=sys.stderr)  # noqa: T201
     if torchrun.follower() and code != STOPPED:
         torchrun.let_the_first_speak()
     sys.exit(code)

@@ -3,10 +3,12 @@
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -14,6 +16,8 @@ from coterie.errors import BadInput
 from coterie.wire import Record, Up
 
 R = TypeVar("R", bound=Record)
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def encode(record: Record) -> bytes:
@@ -52,15 +56,51 @@ def encode_up(up: Up) -> bytes:
     return encode(up)
 
 
-def decode(kind: type[R], blob: bytes) -> R:
-    """A record of the given type; bytes that are not exactly its fields are refused."""
+def decode(kind: type[R], blob: bytes, dtype: torch.dtype | None = None, **sizes: int) -> R:
+    """A record of the given type; bytes that are not exactly its fields are refused.
+
+    `dtype` is that of models, `sizes` are letters of the fields' shapes that the receiver knows (`rows`: the silos').
+    """
     try:
         named: dict[str, Tensor] = safetensors.torch.load(blob)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadInput(f"a {kind.__name__} arrived damaged: {error}") from None
     try:
-        return kind(**named)
+        record = kind(**named)
     except TypeError:
         raise BadInput(
-            f"a {kind.__name__} arrived with the wrong fields: {', '.join(sorted(named)) or 'none'}"
+            f"a {kind.__name__} arrived with the wrong fields: {', '.join(sorted(named))[:200] or 'none'}"
         ) from None
+    check(record, dtype, **sizes)
+    return record
+
+
+def check(record: Record, dtype: torch.dtype | None = None, **sizes: int) -> None:
+    """Refuse a record whose fields are not as its type declares: another kind of number, other axes, other sizes."""
+    for f in fields(record):  # type: ignore[arg-type]
+        tensor, about = getattr(record, f.name), f.metadata
+        if not isinstance(tensor, Tensor):
+            continue
+        where = f"a {type(record).__name__} arrived whose '{f.name}'"
+        allowed = WHOLE if about.get("whole") else FLOATS if dtype is None or "d" not in about["shape"] else (dtype,)
+        if tensor.dtype not in allowed:
+            raise BadInput(f"{where} is of {str(tensor.dtype).removeprefix('torch.')}, which it never is")
+        axes = [*["rows"] * (about["kind"] == "rows"), *" × ".join(about["shape"]).split(" × ")]
+        axes = [axis for axis in axes if axis]
+        expected = [int(axis) if axis.isdigit() else sizes.get(axis) for axis in axes]
+        found = list(tensor.shape)
+        if len(found) != len(axes) or any(size not in (None, n) for size, n in zip(expected, found, strict=True)):
+            text = " × ".join(axis if size is None else str(size) for axis, size in zip(axes, expected, strict=True))
+            raise BadInput(f"{where} is {tuple(found)}, expected {text or 'one number'}")
+        sizes |= dict(zip(axes, found, strict=True))  # the same letter is the same size in all fields
+    _check_pointers(record, sizes)
+
+
+def _check_pointers(record: Record, sizes: Mapping[str, int]) -> None:
+    """Refuse whole numbers that point at what is not there; into a bank, -1 points at nothing and may."""
+    for f in fields(record):  # type: ignore[arg-type]
+        tensor, below = getattr(record, f.name), f.metadata.get("whole", "")
+        if isinstance(tensor, Tensor) and below in sizes and tensor.numel():
+            lowest = -1 if below == "n" else 0
+            if not lowest <= int(tensor.min()) <= int(tensor.max()) < sizes[below]:
+                raise BadInput(f"a {type(record).__name__} arrived whose '{f.name}' points at what is not there")

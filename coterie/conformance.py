@@ -59,14 +59,15 @@ class Wired(Simulator):
     @torch.no_grad()
     def train(self, cohort: Cohort, down: Any) -> Replies:
         ups = []
+        axes = self.method.axes(cohort.roster, self.model)
         for place, silo in enumerate(cohort.ids.tolist()):
-            arrived = decode(self.method.down, encode(down.one(place)))
+            arrived = decode(self.method.down, encode(down.one(place)), self.model.dtype, rows=1, **axes)
             ids = torch.tensor([silo])
             task, private = self.task(ids, cohort.round), self._private.take(ids)
             state = task.run(self.method.step, self.method.begin(task, arrived, private), "train")
             up, kept = self.method.end(task, state, arrived, private)
             self._private = self._private.put(ids, kept)
-            ups.append(decode(self.method.up, encode_up(up)))
+            ups.append(decode(self.method.up, encode_up(up), self.model.dtype, rows=1, **axes))
         return Replies(cohort, stack(ups))
 
 

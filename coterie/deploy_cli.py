@@ -114,6 +114,7 @@ def run(
     from coterie.engine.flower.launch import ask_run, follow, running_coordinator
     from coterie.federation_view import View
     from coterie.measure.table import summary_table
+    from coterie.options import parse
 
     if resume is not None:
         where = running_coordinator(folder) / "runs" / Path(resume).name
@@ -122,10 +123,11 @@ def run(
     else:
         table = studies.override(studies.read(study), assignments or [])
         if rounds is not None:
-            table["train"] = {**table.get("train", {}), "rounds": rounds}
+            table = studies.override(table, [f"train.rounds={rounds}"])
         chosen = None if methods is None else [name.strip() for name in methods.split(",")]
         command = shlex.join(["coterie", *sys.argv[1:]])
-        where = ask_run(folder, table, chosen, Patience(gather=gather, reply=reply), command)
+        patience = parse(Patience, {"gather": gather, "reply": reply}, "federation run")
+        where = ask_run(folder, table, chosen, patience, command)
     console = Console()
     console.print(f"Run [bold]{escape(where.name)}[/]", highlight=False)
     try:

@@ -13,6 +13,15 @@ class Stopped(Exception):
     """Work that a person or the system stopped; says how to go on, and the command exits with code 130."""
 
 
+def shown(value: object, longest: int = 200) -> str:
+    """A value as an error quotes it: in a few words, whatever it is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, tables within tables without end
+        text = f"a very large {type(value).__name__}"
+    return text if len(text) <= longest else f"{text[:longest]}…"
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of an error about an unknown name: the nearest known one, or all of them."""
     names = sorted(known)

@@ -4,7 +4,6 @@ import json
 import math
 import platform
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -40,7 +39,7 @@ from coterie.options import parse
 from coterie.report.folder import read_run
 from coterie.report.page import render
 from coterie.run_folder import RESULTS, Begun, checkpoint_folder, claim, close, held, leaving, partial_results
-from coterie.study import Study, check
+from coterie.study import Study, check, loads
 
 PREDICTED = ["method", "seed", "round", "silo", "sample", "value"]
 Watch = Callable[[str, int, Progress], None]  # method, seed, progress
@@ -227,7 +226,7 @@ def resume(out: Path, watch: Watch, code: str | None = None, say: Say = lambda l
 
 def unfinished(out: Path, code: str | None = None) -> Study:
     """The study whose run was stopped or killed; `code` is its model, where that was one's own."""
-    return check(tomllib.loads(Begun.read(out).study), code=code)
+    return check(loads(Begun.read(out).study, str(out)), code=code)
 
 
 def _go_on(study: Study, out: Path, watch: Watch, say: Say) -> Finished:

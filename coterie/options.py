@@ -6,13 +6,14 @@ writes every default back into it, and prints `coterie methods NAME`.
 
 import dataclasses
 import math
+import sys
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar
 
-from coterie.errors import BadInput, nearest
+from coterie.errors import BadInput, nearest, shown
 
 T = TypeVar("T")
 
@@ -57,7 +58,7 @@ def describe(schema: type) -> list[Option]:
 def parse(schema: type[T], values: Mapping[str, Any], where: str) -> T:
     """Build `schema` from a table of a study file; `where` names the table in errors, e.g. `[train]`."""
     if not isinstance(values, Mapping):
-        raise BadInput(f"{where}: expected a table, found {values!r}")
+        raise BadInput(f"{where}: expected a table, found {shown(values)}")
     known = {f.name: f for f in fields(schema) if f.init}  # type: ignore[arg-type]
     hints = typing.get_type_hints(schema)
     for key in values:
@@ -113,25 +114,25 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
             except BadInput as error:
                 if dataclasses.is_dataclass(candidate) and isinstance(value, Mapping):
                     raise error
-        raise BadInput(f"{where}: expected {_say(hint)}, found {value!r}")
+        raise BadInput(f"{where}: expected {_say(hint)}, found {shown(value)}")
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         if isinstance(value, hint):
             return value
         if not isinstance(value, Mapping):
-            raise BadInput(f"{where}: expected a table, found {value!r}")
+            raise BadInput(f"{where}: expected a table, found {shown(value)}")
         return parse(hint, value, where)
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            raise BadInput(f"{where}: expected a list, found {value!r}")
+            raise BadInput(f"{where}: expected a list, found {shown(value)}")
         return tuple(_convert(v, arguments[0], f"{where}[{i}]") for i, v in enumerate(value))
     if origin is typing.Literal:
         if value in arguments:
             return value
         hint_text = nearest(value, map(str, arguments)) if isinstance(value, str) else f"known: {_say(hint)}"
-        raise BadInput(f"{where}: unknown value {value!r}; {hint_text}")
+        raise BadInput(f"{where}: unknown value {shown(value)}; {hint_text}")
     if origin is dict:
         if not isinstance(value, Mapping):
-            raise BadInput(f"{where}: expected a table, found {value!r}")
+            raise BadInput(f"{where}: expected a table, found {shown(value)}")
         return {str(k): _convert(v, arguments[1], f"{where}.{k}") for k, v in value.items()}
     if hint is Any:
         return value
@@ -139,14 +140,16 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         if value is None:
             return None
     elif hint is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value):
+        if isinstance(value, float) and not math.isnan(value):
+            return value
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
             return float(value)
     elif hint is int:
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
             return value
     elif isinstance(value, hint):
         return value
-    raise BadInput(f"{where}: expected {_say(hint)}, found {value!r}")
+    raise BadInput(f"{where}: expected {_say(hint)}, found {shown(value)}")
 
 
 def _check_range(value: Any, rules: Mapping[str, Any], where: str) -> None:
@@ -163,7 +166,7 @@ def _check_range(value: Any, rules: Mapping[str, Any], where: str) -> None:
         and (rules.get("below") is None or value < rules["below"])
     )
     if not within:
-        raise BadInput(f"{where}: {value!r} is out of range; allowed: {_range(rules)}")
+        raise BadInput(f"{where}: {shown(value)} is out of range; allowed: {_range(rules)}")
 
 
 def _range(rules: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ def shown(study: Study, console: Console, quiet: bool) -> Iterator[Watch]:
         yield lambda method, seed, report: None
         return
     bar = Progress(
-        TextColumn("{task.fields[what]}"),
+        TextColumn("{task.fields[what]}", markup=False),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TextColumn("rounds"),

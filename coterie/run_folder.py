@@ -17,6 +17,7 @@ from coterie.durable import sync_all, write_whole
 from coterie.engine.checkpoint import results_in
 from coterie.errors import BadInput, Stopped
 from coterie.export import file_name
+from coterie.options import parse
 from coterie.study import Study
 
 UNFINISHED = ".unfinished"  # in a folder until its run has ended: all that determines the run
@@ -42,7 +43,7 @@ class Begun:
     def read(out: Path) -> "Begun":
         """What an unfinished run left in its folder."""
         try:
-            return Begun(**json.loads((out / UNFINISHED).read_text("utf-8")))
+            return parse(Begun, json.loads((out / UNFINISHED).read_text("utf-8")), f"--resume {out}: {UNFINISHED}")
         except FileNotFoundError:
             why = "this run has finished" if (out / RESULTS).exists() else "no unfinished run is there"
             raise BadInput(f"--resume {out}: {why}; give the folder of a run that was stopped") from None
@@ -50,7 +51,7 @@ class Begun:
             raise BadInput(
                 f"--resume {out}: {error.strerror or error}; give the folder of a run that was stopped"
             ) from None
-        except (ValueError, TypeError):
+        except (ValueError, RecursionError, BadInput):
             raise BadInput(f"--resume {out}: its {UNFINISHED} is damaged; start the run anew") from None
 
 

@@ -11,7 +11,7 @@ from coterie import toml
 from coterie.data import catalog
 from coterie.data.own.gather import Holding
 from coterie.engine.training import Training
-from coterie.errors import BadInput, nearest
+from coterie.errors import BadInput, nearest, shown
 from coterie.methods import make, written
 from coterie.methods.method import Method
 from coterie.models import AUTO, build
@@ -28,6 +28,8 @@ PUBLISHED = ("published", "published_decile", "published_cloud")
 KEYS = ("name", *TEXTS, "seeds", "data", "model", "train", "engine", "methods", *PUBLISHED, "compared")
 CELLS = ("cells", "small")  # what `select` turns into the keys above
 COMPARED = ("bmta", "weighted", "unseen")
+LARGEST = 1 << 22  # letters of a study
+DEEPEST = 10  # tables within tables
 
 
 @dataclass(frozen=True)
@@ -107,16 +109,20 @@ def read(name: str | None) -> dict[str, Any]:
     name = DEFAULT if name is None else name
     studies = built_in()
     if name in studies:
-        return _loads(studies[name], name)
+        return loads(studies[name], name)
     path = Path(name)
     try:
         if path.suffix != ".toml" and (not name or not path.exists()):
             raise BadInput(f"unknown study '{name}'; {nearest(name, studies)} (or give the path of a .toml file)")
-        return _loads(path.read_text("utf-8"), name)
+        with path.open("rb") as file:
+            text = file.read(LARGEST + 1).decode("utf-8")
     except OSError as error:
         raise BadInput(f"study {name}: {error.strerror or error}; give a readable .toml file") from None
-    except UnicodeDecodeError:
+    except ValueError:  # also of a name that no file can have
         raise BadInput(f"study {name}: not a text file; give a .toml file in UTF-8") from None
+    if len(text) > LARGEST:
+        raise BadInput(f"study {name}: more than {LARGEST} letters; give a .toml file")
+    return loads(text, name)
 
 
 def cells(table: Mapping[str, Any]) -> list[str]:
@@ -152,7 +158,7 @@ def select(table: Mapping[str, Any], cell: str | None = None, scale: str = "full
 def _merged(table: Mapping[str, Any], changes: Any) -> dict[str, Any]:
     """A table with changes written over it, table by table."""
     if not isinstance(changes, Mapping):
-        raise BadInput(f"study: a cell must be a table of what it changes, found {changes!r}")
+        raise BadInput(f"study: a cell must be a table of what it changes, found {shown(changes)}")
     both = dict(table)
     for key, value in changes.items():
         old = both.get(key)
@@ -182,11 +188,13 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
     if not isinstance(name, str) or not name or not all(isinstance(text, str) for text in texts.values()):
         raise BadInput(f"study: name, {', '.join(TEXTS)} must be text")
     if not _whole(seeds):
-        raise BadInput(f"study: 'seeds' must be a list of different whole numbers from 0 to 2^63 - 1, found {seeds!r}")
+        raise BadInput(
+            f"study: 'seeds' must be a list of different whole numbers from 0 to 2^63 - 1, found {shown(seeds)}"
+        )
     data, model = table.get("data", {}), table.get("model", {})
     for where, inner, key in (("data", data, "name"), ("data", data, "split"), ("model", model, "name")):
         if not isinstance(inner.get(key, ""), str):
-            raise BadInput(f"[{where}] {key}: expected text, found {inner[key]!r}")
+            raise BadInput(f"[{where}] {key}: expected text, found {shown(inner[key])}")
     chosen: dict[str, Any] = dict(table.get("methods", {}))
     if methods is not None:
         chosen = {each: chosen.get(each, {}) for each in methods}
@@ -197,6 +205,8 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
         )
     if not chosen:
         raise BadInput("study: no methods to run; add a [methods.NAME] table or --methods NAME")
+    for label in chosen:
+        _check_label(label)
     return Study(
         name,
         texts["about"],
@@ -233,13 +243,19 @@ def _model(table: Mapping[str, Any], code: str | None, default: str) -> dict[str
     return build({"name": name, **table}, shape=(), outputs=0)[1]
 
 
+def _check_label(label: str) -> None:
+    """Refuse a label that could not name a file of the results, or that names one elsewhere."""
+    if not label.isprintable() or label.strip(" .") != label or not label or {*label} & {*"/\\"} or len(label) > 60:
+        raise BadInput(f"[methods] {shown(label)}: a label is up to 60 printable letters, none of them / or \\")
+
+
 def _published(study: Mapping[str, Any], key: str) -> dict[str, float]:
     table = study.get(key, {})
     if not isinstance(table, Mapping):
-        raise BadInput(f"study: '{key}' must be a table of percentages by method, found {table!r}")
+        raise BadInput(f"study: '{key}' must be a table of percentages by method, found {shown(table)}")
     for label, value in table.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
-            raise BadInput(f"[{key}] {label}: expected a percentage, found {value!r}")
+            raise BadInput(f"[{key}] {label}: expected a percentage, found {shown(value)}")
     return {str(label): float(value) for label, value in table.items()}
 
 
@@ -256,7 +272,7 @@ def _without_train(table: Any) -> Any:
 def _own_training(table: Any, where: str, training: Training) -> dict[str, Any]:
     """A method's own `train` table, checked: what local training does, not who takes part or what is measured."""
     if not isinstance(table, Mapping):
-        raise BadInput(f"{where}: expected a table, found {table!r}")
+        raise BadInput(f"{where}: expected a table, found {shown(table)}")
     for key in table:
         if key not in OWN_TRAINING:
             raise BadInput(f"{where}: '{key}' cannot differ between methods; {nearest(str(key), OWN_TRAINING)}")
@@ -269,11 +285,11 @@ def override(table: dict[str, Any], assignments: Sequence[str]) -> dict[str, Any
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         keys = [key.strip() for key in path.split(".")]
-        if not equals or not all(keys):
-            raise BadInput(f"--set {assignment}: expected key.path=value, e.g. train.lr=0.1")
+        if not equals or not all(keys) or len(keys) > DEEPEST:
+            raise BadInput(f"--set {assignment[:200]}: expected key.path=value, e.g. train.lr=0.1")
         try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except (ValueError, RecursionError):
+            value = loads(f"value = {text}", "--set")["value"]
+        except BadInput:
             value = text
         table = _assigned(table, keys, value, assignment)
     return table
@@ -289,17 +305,26 @@ def _assigned(table: dict[str, Any], keys: list[str], value: Any, assignment: st
     return {**table, first: _assigned(inner, rest, value, assignment)}
 
 
-def _loads(text: str, name: str) -> dict[str, Any]:
+def loads(text: str, name: str) -> dict[str, Any]:
+    """The table of a study's text; `name` is what errors call it."""
     try:
-        return tomllib.loads(text)
+        table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number of too many digits is a plain ValueError
         raise BadInput(f"study {name}: not valid TOML: {error}") from None
+    if _deeper(table, DEEPEST):
+        raise BadInput(f"study {name}: more than {DEEPEST} tables or lists within one another; no key is so deep")
+    return table
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_deeper(each, levels - 1) for each in inner)
 
 
 def _whole(seeds: Any) -> bool:
     return (
         isinstance(seeds, list)
         and len(seeds) > 0
-        and len(set(map(str, seeds))) == len(seeds)
         and all(isinstance(s, int) and not isinstance(s, bool) and 0 <= s < 2**63 for s in seeds)
+        and len(set(seeds)) == len(seeds)
     )

@@ -24,20 +24,23 @@ def rows(
     fixed: bool = False,
     change: bool = False,
     places: bool = False,
+    whole: str = "",
     default: Any = dataclasses.MISSING,
 ) -> Any:
     """A field with one row per silo; `shape` is what a row looks like, in the paper's letters.
 
     `fixed` marks what a silo was given once and training does not change; `change` a difference of two models, which
-    has the shape of a model and is none; `places` whole numbers that name silos of the roster.
+    has the shape of a model and is none; `places` whole numbers that name silos of the roster; `whole` other whole
+    numbers, and below which letter of a shape they are.
     """
     about = {"kind": "rows", "doc": doc, "shape": shape, "seen_by": seen_by, "fixed": fixed, "change": change}
-    return dataclasses.field(default=default, metadata=about | {"places": places})
+    about |= {"places": places, "whole": "N" if places else whole}
+    return dataclasses.field(default=default, metadata=about)
 
 
-def shared(doc: str, *shape: str, seen_by: str = "", change: bool = False) -> Any:
+def shared(doc: str, *shape: str, seen_by: str = "", change: bool = False, whole: str = "") -> Any:
     """A field that is the same for every silo."""
-    about = {"kind": "shared", "doc": doc, "shape": shape, "seen_by": seen_by, "change": change}
+    about = {"kind": "shared", "doc": doc, "shape": shape, "seen_by": seen_by, "change": change, "whole": whole}
     return dataclasses.field(metadata=about)
 
 

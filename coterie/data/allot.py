@@ -11,6 +11,8 @@ from coterie.errors import BadInput
 from coterie.options import option
 
 Origin = Literal["pool", "train", "both", "none"]
+MOST_SILOS = 1_000_000
+MOST_SAMPLES = 1_000_000_000  # of a silo
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The files in a folder, a tar or a zip, read one by one: nothing is unpacked to where an archive would have it."""
 
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -11,6 +12,15 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from coterie.errors import BadInput
+
+LARGEST = 64 << 30  # bytes of all files together, unpacked
+PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # other ways take as much memory as a header says
+CHUNK = 1 << 20
+
+DAMAGED = (
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, EOFError, NotImplementedError, ValueError,
+    OverflowError, struct.error,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,15 +42,16 @@ def members(path: Path) -> Iterator[list[Member]]:
         elif zipfile.is_zipfile(path) and path.suffix != ".npz":
             with zipfile.ZipFile(path) as archive:
                 entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+                _check_total(sum(entry.file_size for entry in entries), path)
                 yield [_zipped(archive, entry) for entry in entries]
         elif path.suffix in (".tar", ".tgz", ".tbz2", ".txz") or ".tar" in path.suffixes:
-            with tarfile.open(path) as tar:
-                yield [_tarred(tar, entry) for entry in tar if entry.isreg()]
+            with _tar(path) as tar:
+                yield [_tarred(tar, entry) for entry in _bounded(tar, path) if entry.isreg()]
         elif path.is_file():
             yield [_plain(path, PurePosixPath(path.name))]
         else:
             raise BadInput(f"{path}: no such file or folder; check the path")
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, EOFError, NotImplementedError) as error:
+    except DAMAGED as error:
         raise BadInput(f"{path}: damaged or not an archive ({_line(error)}); get it again") from None
     except RuntimeError as error:  # what zipfile raises of an encrypted one
         raise BadInput(f"{path}: cannot be read ({_line(error)}); unpack it first") from None
@@ -48,11 +59,46 @@ def members(path: Path) -> Iterator[list[Member]]:
         raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
 
 
+def bounded(file: IO[bytes], limit: int, where: str) -> bytes:
+    """All of a file, unless that is more than it may be: what an archive holds can unpack to anything."""
+    data = bytearray()
+    while piece := file.read(CHUNK):  # memory follows what is there
+        data += piece
+        if len(data) > limit:
+            raise BadInput(f"{where}: more than {limit} bytes; give a smaller file")
+    return bytes(data)
+
+
+def _tar(path: Path) -> tarfile.TarFile:
+    try:
+        return tarfile.open(path)
+    except MemoryError:  # an .xz says how much its unpacking takes, up to 4 GB
+        raise BadInput(f"{path}: unpacking it takes too much memory; pack it as .tar.gz") from None
+
+
+def _bounded(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
+    """What a tar holds, looked at one by one: to pass by a file, it must be unpacked."""
+    total = 0
+    for entry in tar:
+        if entry.issparse():
+            raise BadInput(f"{path} {entry.name}: is said to be mostly holes; pack it without")
+        total += entry.size + tarfile.BLOCKSIZE
+        _check_total(total, path)
+        yield entry
+
+
+def _check_total(size: int, path: Path) -> None:
+    if size > LARGEST:
+        raise BadInput(f"{path}: unpacks to {size} bytes or more, the limit is {LARGEST}; give a smaller archive")
+
+
 def _plain(file: Path, name: PurePosixPath) -> Member:
     return Member(name, file.stat().st_size, lambda: file.open("rb"))
 
 
 def _zipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Member:
+    if entry.compress_type not in PACKED:
+        raise BadInput(f"{archive.filename} {entry.filename}: packed in an unusual way; pack it again")
     return Member(PurePosixPath(entry.filename), entry.file_size, lambda: archive.open(entry))
 
 

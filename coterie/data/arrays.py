@@ -7,6 +7,8 @@ import numpy as np
 from coterie.data.silo import Array
 from coterie.errors import BadInput
 
+MOST_CLASSES = 100_000
+
 
 def pixels(raw: Array) -> Array:
     """Bytes as float32 from 0 to 1."""
@@ -20,9 +22,10 @@ def class_labels(y: Array, classes: int | None, where: str) -> Array:
     if not (np.issubdtype(y.dtype, np.integer) or y.dtype == np.bool_):
         raise BadInput(f"{where}: labels are {y.dtype}; give whole numbers from 0 up")
     y = y.astype(np.int64)
-    if len(y) == 0 or y.min() < 0 or (classes is not None and y.max() >= classes):
-        found = f"run from {y.min()} to {y.max()}" if len(y) else "are missing"
-        raise BadInput(f"{where}: labels {found}; expected 0 to {'…' if classes is None else classes - 1}")
+    highest = (MOST_CLASSES if classes is None else classes) - 1
+    if y.size == 0 or y.min() < 0 or y.max() > highest:
+        found = f"run from {y.min()} to {y.max()}" if y.size else "are missing"
+        raise BadInput(f"{where}: labels {found}; expected 0 to {highest}")
     return y
 
 

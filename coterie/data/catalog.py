@@ -11,7 +11,7 @@ from coterie.data.own.ready import load as load_own
 from coterie.data.silo import Federated, Pool, check_finite, check_silos, deal
 from coterie.data.splits import SPLITS, split
 from coterie.data.synthetic import Synthetic, generate
-from coterie.errors import BadInput, nearest
+from coterie.errors import BadInput, nearest, shown
 from coterie.keys import generator
 from coterie.options import Option, describe, option, parse
 from coterie.options import resolved as written
@@ -227,7 +227,7 @@ def _plan(name: str, options: Mapping[str, Any], where: str) -> Plan:
     subsample = parse(Subsample, _taken(table, Subsample), where)
     rule = table.pop("split", entry.split)
     if rule not in SPLITS:
-        raise BadInput(f"{where} split: unknown split {rule!r}; {nearest(str(rule), SPLITS)}")
+        raise BadInput(f"{where} split: unknown split {shown(rule)}; {nearest(str(rule), SPLITS)}")
     schema = SPLITS[rule][0]
     own, of_split = _taken(table, entry.options), _taken(table, schema)
     for key in table:

@@ -6,7 +6,18 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.data.allot import Split, apportion, carve, check_training, labels_of, origin, portion, stock
+from coterie.data.allot import (
+    MOST_SAMPLES,
+    MOST_SILOS,
+    Split,
+    apportion,
+    carve,
+    check_training,
+    labels_of,
+    origin,
+    portion,
+    stock,
+)
 from coterie.data.recipes import RECIPES
 from coterie.data.silo import Indices, Pool, Share
 from coterie.errors import BadInput, nearest
@@ -18,15 +29,19 @@ class Groups:
     """Options of `groups`; what is not given comes from the preset, or from its neighbours."""
 
     preset: str | None = option(None, f"a paper's silos, sizes and classes: {', '.join(RECIPES)}")
-    silos: int = option(None, "number of silos (20 unless members are given)", low=1)
-    groups: int = option(None, "number of groups (as many as members, dominating or sizes; else 5)", low=1)
-    members: tuple[int, ...] = option(None, "silos in each group (equal groups unless given)", low=1)
-    sizes: tuple[int, ...] = option(None, "training samples of a silo: one number per group, or one for all", low=1)
+    silos: int = option(None, "number of silos (20 unless members are given)", low=1, high=MOST_SILOS)
+    groups: int = option(
+        None, "number of groups (as many as members, dominating or sizes; else 5)", low=1, high=MOST_SILOS
+    )
+    members: tuple[int, ...] = option(None, "silos in each group (equal groups unless given)", low=1, high=MOST_SILOS)
+    sizes: tuple[int, ...] = option(
+        None, "training samples of a silo: one number per group, or one for all", low=1, high=MOST_SAMPLES
+    )
     dominating: tuple[tuple[int, ...], ...] | Literal["even", "coarse"] = option(
         None, 'classes that dominate each group: a list per group, "even" consecutive blocks, or "coarse" super-classes'
     )
     dominant: float = option(0.8, "share of a silo's samples that is of its dominating classes", low=0, high=1)
-    test: int = option(100, "test samples of a silo", low=1)
+    test: int = option(100, "test samples of a silo", low=1, high=MOST_SAMPLES)
     validation: float = option(0.2, "validation samples, as a share of the training samples", low=0, below=1)
     keep: int | None = option(None, "training samples a silo keeps at most (scarce data)", low=1)
 

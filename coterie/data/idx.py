@@ -38,7 +38,7 @@ def _array(file: "BinaryIO | gzip.GzipFile", path: Path, size: int | None) -> Ar
         raise BadInput(f"{path}: ends within its header; fetch it again")
     shape = tuple(int(n) for n in np.frombuffer(dimensions, ">u4"))
     claimed = math.prod(shape)
-    if claimed > LARGEST:
+    if not 0 < claimed <= LARGEST:
         raise BadInput(f"{path}: its header claims {claimed} bytes of data, the limit is {LARGEST}; fetch it again")
     held = claimed if size is None else size - 4 - len(dimensions)
     if held != claimed:

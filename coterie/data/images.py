@@ -2,6 +2,9 @@
 
 import csv
 import io
+import struct
+import warnings
+import zlib
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -9,14 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from coterie.data.archives import Member
-from coterie.data.silo import Array
+from coterie.data.archives import Member, bounded
+from coterie.data.silo import LONGEST_NAME, Array
 from coterie.errors import BadInput
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm"}
 TABLE = "labels.csv"
 LARGEST = 8 << 30  # bytes, all pictures together
 PIXELS = 1 << 24  # of one picture
+LARGEST_TABLE = 1 << 28  # bytes
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # and none, like EPS, that another program would run
+DAMAGED = (
+    OSError, ValueError, SyntaxError, EOFError, TypeError, KeyError, IndexError, OverflowError, RuntimeError,
+    struct.error, zlib.error,
+)  # fmt: skip
 
 
 def read_images(found: Sequence[Member], channels: int | None, path: Path) -> dict[str, Array]:
@@ -69,7 +78,8 @@ def _from_folders(pictures: dict[str, Member], path: Path) -> list[dict[str, str
 def _from_table(table: Member, pictures: dict[str, Member], path: Path) -> list[dict[str, str]]:
     with table.open() as raw:
         try:
-            rows = list(csv.DictReader(io.StringIO(raw.read().decode("utf-8-sig"))))
+            text = bounded(raw, LARGEST_TABLE, f"{path} {TABLE}").decode("utf-8-sig")
+            rows = list(csv.DictReader(io.StringIO(text)))
         except (UnicodeDecodeError, csv.Error) as error:
             raise BadInput(f"{path} {TABLE}: not a table in UTF-8 ({error}); write it again") from None
     if rows and not {"file", "label"} <= rows[0].keys():
@@ -77,6 +87,8 @@ def _from_table(table: Member, pictures: dict[str, Member], path: Path) -> list[
     for line, row in enumerate(rows, 2):
         if None in row or None in row.values():
             raise BadInput(f"{path} {TABLE} line {line}: not as many values as columns; correct it")
+        if len(row.get("owner", "")) > LONGEST_NAME:
+            raise BadInput(f"{path} {TABLE} line {line}: an owner's name has more than {LONGEST_NAME} letters")
         row["file"] = str(table.name.parent / row["file"])
         if row["file"] not in pictures:
             raise BadInput(f"{path} {TABLE} line {line}: {row['file']} is not there; correct it")
@@ -97,12 +109,12 @@ def _pixels(pictures: Sequence[Member], channels: int | None, path: Path) -> Arr
     for picture in pictures:
         with picture.open() as raw:
             try:
-                with image.open(raw) as opened:
+                with warnings.catch_warnings(action="ignore"), image.open(raw, formats=FORMATS) as opened:
                     if opened.width * opened.height > PIXELS:
                         raise BadInput(f"{path} {picture.name}: {opened.width}×{opened.height} is too large")
                     kind = {1: "L", 3: "RGB"}.get(channels or len(opened.getbands()), "RGB")
                     array = np.asarray(opened.convert(kind))
-            except (OSError, ValueError, SyntaxError, EOFError) as error:
+            except (*DAMAGED, image.DecompressionBombError) as error:
                 raise BadInput(f"{path} {picture.name}: not a picture ({error}); remove or replace it") from None
         array = array[:, :, None] if array.ndim == 2 else array
         if arrays and array.shape != arrays[0].shape:

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from coterie.data.archives import Member
-from coterie.data.silo import Array
+from coterie.data.archives import Member, bounded
+from coterie.data.silo import LONGEST_NAME, Array
 from coterie.errors import BadInput
 
 SIDE = 28
+LARGEST = 2 << 30  # bytes of one file
 
 
 def read_leaf(files: Sequence[Member]) -> dict[str, Array]:
@@ -20,6 +21,8 @@ def read_leaf(files: Sequence[Member]) -> dict[str, Array]:
     owner: list[str] = []
     for file in files:
         for user, held in _users(file).items():
+            if len(user) > LONGEST_NAME:
+                raise BadInput(f"{file.name}: a user's name has {len(user)} letters; {LONGEST_NAME} are allowed")
             images, labels = _held(held, f"{file.name} {user}")
             x.append(images)
             y.append(labels)
@@ -37,7 +40,7 @@ def read_leaf(files: Sequence[Member]) -> dict[str, Array]:
 def _users(file: Member) -> dict[str, Any]:
     try:
         with file.open() as raw:
-            users = json.load(raw)["user_data"]
+            users = json.loads(bounded(raw, LARGEST, str(file.name)))["user_data"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise BadInput(f"{file.name}: not a file of LEAF's with user_data ({error}); make it again") from None
     if not isinstance(users, dict):
@@ -48,8 +51,8 @@ def _users(file: Member) -> dict[str, Any]:
 def _held(held: Any, where: str) -> tuple[Array, Array]:
     try:
         x, y = np.asarray(held["x"], np.float32), np.asarray(held["y"])
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise BadInput(f"{where}: x and y are not numbers of one length ({error}); make LEAF's files again") from None
-    if x.shape != (len(y), SIDE * SIDE) or not np.issubdtype(y.dtype, np.integer):
+    if y.ndim != 1 or x.shape != (len(y), SIDE * SIDE) or not np.issubdtype(y.dtype, np.integer):
         raise BadInput(f"{where}: x is {x.shape} and y {y.shape}; expected {SIDE * SIDE} numbers and a label a sample")
     return x, y.astype(np.int64)

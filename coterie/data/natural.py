@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.data.allot import HeldOut, Split, check_training, held_out, origin, portion
+from coterie.data.allot import MOST_SILOS, HeldOut, Split, check_training, held_out, origin, portion
 from coterie.data.silo import Indices, Pool, Share
 from coterie.errors import BadInput
 from coterie.options import option
@@ -14,7 +14,7 @@ from coterie.options import option
 class Natural(HeldOut):
     """Options of `natural`."""
 
-    silos: int | None = option(None, "number of silos, drawn at random (all unless given)", low=1)
+    silos: int | None = option(None, "number of silos, drawn at random (all unless given)", low=1, high=MOST_SILOS)
     min_samples: int = option(10, "samples of a silo at least; who has fewer is left out", low=1)
 
 

@@ -1,32 +1,38 @@
 """NumPy archives, checked before anything is allocated: no pickle, no claims beyond what the file can hold."""
 
+import io
 import math
+import struct
 import zipfile
 import zlib
+from lzma import LZMAError
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO
 
 import numpy as np
 
+from coterie.data.archives import PACKED
 from coterie.data.silo import Array
 from coterie.errors import BadInput
 
 LARGEST = 8 << 30  # bytes, all arrays together
+MOST_EMPTY = 1 << 20  # along an axis of an array that holds nothing
+DAMAGED = (
+    zipfile.BadZipFile, zlib.error, LZMAError, EOFError, ValueError, NotImplementedError, RuntimeError, TypeError,
+    OverflowError, SyntaxError, TokenError, struct.error,
+)  # fmt: skip
 DEFLATE = 1032  # deflate cannot compress further than this
 
 
 def read_npz(path: Path) -> dict[str, Array]:
-    """Every array of the archive by name."""
+    """Every array of the archive by name; whatever else it holds is left alone."""
     try:
         with zipfile.ZipFile(path) as archive:
             entries = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
             _check_sizes(entries, path)
-            for entry in entries:
-                with archive.open(entry) as file:
-                    _check_header(file, entry.file_size, f"{path} {entry.filename}")
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+            return {entry.filename.removesuffix(".npy"): _member(archive, entry, path) for entry in entries}
+    except DAMAGED as error:
         raise BadInput(f"{path}: damaged or not a NumPy .npz archive ({_line(error)}); write it again") from None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
@@ -36,27 +42,44 @@ def read_npy(path: Path) -> Array:
     """The array in a single .npy file."""
     try:
         with path.open("rb") as file:
-            _check_header(file, path.stat().st_size, str(path))
-            file.seek(0)
-            return np.lib.format.read_array(file, allow_pickle=False)
-    except (ValueError, EOFError) as error:
+            return _array(file, path.stat().st_size, str(path))
+    except DAMAGED as error:
         raise BadInput(f"{path}: damaged or not a NumPy .npy file ({_line(error)}); write it again") from None
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
+
+
+def from_bytes(data: bytes, where: str) -> Array:
+    """The array in the bytes of an .npy file."""
+    try:
+        return _array(io.BytesIO(data), len(data), where)
+    except DAMAGED as error:
+        raise BadInput(f"{where}: not an array ({_line(error)})") from None
 
 
 def _check_sizes(entries: list[zipfile.ZipInfo], path: Path) -> None:
     if not entries:
         raise BadInput(f"{path}: holds no arrays; save it with numpy.savez_compressed")
+    if len({entry.filename for entry in entries}) < len(entries):
+        raise BadInput(f"{path}: holds two arrays of one name; write it again")
     for entry in entries:
-        if entry.compress_size > path.stat().st_size or entry.file_size > DEFLATE * (entry.compress_size + 1):
+        if entry.compress_type not in PACKED or entry.file_size > DEFLATE * (entry.compress_size + 1):
             raise BadInput(
                 f"{path} {entry.filename}: claims {entry.file_size} bytes, more than the file can hold; write it again"
             )
-    total = sum(entry.file_size for entry in entries)
+    packed, total = (sum(getattr(entry, size) for entry in entries) for size in ("compress_size", "file_size"))
+    if packed > path.stat().st_size:
+        raise BadInput(f"{path}: its arrays claim {packed} bytes, more than the file has; write it again")
     if total > LARGEST:
         raise BadInput(f"{path}: unpacks to {total} bytes, more than the limit of {LARGEST}; give a smaller set")
 
 
-def _check_header(file: IO[bytes], size: int, where: str) -> None:
+def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> Array:
+    with archive.open(entry) as file:
+        return _array(file, entry.file_size, f"{path} {entry.filename}")
+
+
+def _array(file: IO[bytes], size: int, where: str) -> Array:
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
         raise BadInput(f"{where}: .npy version {version} is not for plain numbers; save plain numbers instead")
@@ -65,8 +88,12 @@ def _check_header(file: IO[bytes], size: int, where: str) -> None:
     if dtype.hasobject:
         raise BadInput(f"{where}: holds Python objects (pickle); save plain numbers instead")
     claimed, held = math.prod(shape) * dtype.itemsize, size - file.tell()
-    if any(n < 0 for n in shape) or claimed != held:
+    # What holds no number costs no bytes, so a file could claim any number of it.
+    hollow = dtype.itemsize == 0 or (claimed == 0 and max(shape) > MOST_EMPTY)
+    if hollow or any(n < 0 for n in shape) or claimed != held:
         raise BadInput(f"{where}: its header claims {claimed} bytes of data {shape}, but {held} follow; write it again")
+    file.seek(0)
+    return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def _line(error: Exception) -> str:

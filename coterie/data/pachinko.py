@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.data.allot import HeldOut, Split, held_out, labels_of
+from coterie.data.allot import MOST_SILOS, HeldOut, Split, held_out, labels_of
 from coterie.data.silo import Indices, Pool
 from coterie.errors import BadInput
 from coterie.options import option
@@ -15,7 +15,7 @@ from coterie.options import option
 class Pachinko(HeldOut):
     """Options of `pachinko`; the defaults are FedEM's."""
 
-    silos: int = option(100, "number of silos", low=1)
+    silos: int = option(100, "number of silos", low=1, high=MOST_SILOS)
     alpha: float = option(0.4, "concentration over super-classes: small is uneven", above=0)
     beta: float = option(10.0, "concentration over the classes of a super-class", above=0)
     samples: int = option(600, "samples of a silo, with those it tests and validates on", low=1)

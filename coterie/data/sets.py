@@ -111,7 +111,7 @@ def speeches(name: str, path: str, window: int, stride: int) -> Pool:
 def _path(name: str, path: str) -> Path:
     """Where a set's files are: as given, or else where they are kept."""
     if path:
-        return Path(path).expanduser()
+        return _given(path)
     kept = cache.place(name)
     if kept is None:
         ways = [f"run `coterie data fetch {name}`"] * (name in SOURCES)
@@ -119,6 +119,17 @@ def _path(name: str, path: str) -> Path:
         ways += [f"put {', '.join(FORMS[name][0])} into {cache.folder(name)}"] * bool(ways)
         raise BadInput(", or ".join([f"data set {name}: give `path`, where its files are", *ways]))
     return kept
+
+
+def _given(path: str) -> Path:
+    """A path of a study, where there is a file or a folder."""
+    try:
+        found = Path(path).expanduser()
+        if found.is_file() or found.is_dir():
+            return found
+    except (OSError, ValueError, RuntimeError):  # too long, not a path at all, the home of nobody
+        pass
+    raise BadInput(f"{path[:200]}: cannot be read (No such file or directory); check `path`")
 
 
 def _is_archive(name: str, path: Path) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.errors import BadInput
+from coterie.errors import BadInput, shown
 
 if TYPE_CHECKING:
     from coterie.data.own.agree import Difference
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Indices = NDArray[np.int64]
+LONGEST_NAME = 200  # letters that say whose a sample is
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ def deal(pool: Pool, shares: Sequence[Share]) -> list[Silo]:
 def check_silos(silos: Sequence[Silo], classes: int) -> None:
     """Refuse data no model can be trained on, before a run is spent on it."""
     for silo in silos:
+        if not silo.name.isprintable() or not 0 < len(silo.name) <= LONGEST_NAME:
+            raise BadInput(f"silo {shown(silo.name)}: a name is 1 to {LONGEST_NAME} printable letters; give it another")
         if len(silo.train) == 0:
             raise BadInput(f"{silo.name} train: no samples; give it some or leave the silo out")
         for split in ("train", "validation", "test"):

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from coterie.data.allot import HeldOut, Split, apportion, held_out, labels_of, stock
+from coterie.data.allot import MOST_SILOS, HeldOut, Split, apportion, held_out, labels_of, stock
 from coterie.data.groups import Groups, groups
 from coterie.data.natural import Natural, natural
 from coterie.data.pachinko import Pachinko, pachinko
@@ -21,14 +21,14 @@ TRIES = 1000
 class Iid(HeldOut):
     """Options of `iid`."""
 
-    silos: int = option(20, "number of silos", low=1)
+    silos: int = option(20, "number of silos", low=1, high=MOST_SILOS)
 
 
 @dataclass(frozen=True)
 class Pathological(HeldOut):
     """Options of `pathological`; the defaults are APPLE's twelve silos of two classes."""
 
-    silos: int = option(12, "number of silos", low=1)
+    silos: int = option(12, "number of silos", low=1, high=MOST_SILOS)
     classes_per_silo: int = option(2, "classes each silo holds", low=1)
     shares: Literal["equal", "random"] = option(
         "equal", "how the silos of a class divide it: equally, or in proportion to U(0,1) draws as APPLE does"
@@ -39,14 +39,16 @@ class Pathological(HeldOut):
 class Shards(HeldOut):
     """Options of `shards`; the default is APPLE's twelve silos."""
 
-    silos: int = option(12, "number of silos; of each class one gets 80%, one 10%, the rest share 10%", low=1)
+    silos: int = option(
+        12, "number of silos; of each class one gets 80%, one 10%, the rest share 10%", low=1, high=MOST_SILOS
+    )
 
 
 @dataclass(frozen=True)
 class Dirichlet(HeldOut):
     """Options of `dirichlet`."""
 
-    silos: int = option(20, "number of silos", low=1)
+    silos: int = option(20, "number of silos", low=1, high=MOST_SILOS)
     alpha: float = option(0.5, "concentration: small is uneven, large is close to iid", above=0)
     min_samples: int = option(10, "samples every silo gets at least; drawn again until it holds", low=1)
     label_groups: int | None = option(
@@ -155,7 +157,10 @@ def split(pool: Pool, options: Any, rng: np.random.Generator) -> Split:
             f"split: samples of {pool.name} that follow one another have content in common, which a random split would "
             'test on after training on it; use split = "natural", or a stride above the window'
         )
-    return dict(SPLITS.values())[type(options)](pool, options, rng)
+    name, rule = next((name, rule) for name, (schema, rule) in SPLITS.items() if schema is type(options))
+    if (options.silos or 1) > len(pool):  # known before a million of them are made
+        raise BadInput(f"split {name}: silo {len(pool)} is left with no training samples; use fewer silos or more data")
+    return rule(pool, options, rng)
 
 
 def _take(counts: Indices, labels: Indices, rng: np.random.Generator) -> list[Indices]:

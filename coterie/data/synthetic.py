@@ -7,16 +7,18 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.data.allot import portion
+from coterie.data.allot import MOST_SILOS, portion
 from coterie.data.silo import Part, Silo
 from coterie.options import option
+
+LARGEST = 1 << 31  # numbers in all
 
 
 @dataclass(frozen=True)
 class Synthetic:
     """Options of the generator; the defaults are the paper's."""
 
-    silos: int = option(300, "number of silos", low=1)
+    silos: int = option(300, "number of silos", low=1, high=MOST_SILOS)
     components: int = option(3, "number of components mixed", low=1)
     alpha: float = option(0.4, "concentration of the silos' mixture weights, Dir(alpha)", above=0)
     dimension: int = option(150, "number of features", low=1)
@@ -30,6 +32,9 @@ class Synthetic:
     def __post_init__(self) -> None:
         if self.smallest > self.largest:
             raise ValueError(f"smallest = {self.smallest} is above largest = {self.largest}; swap them")
+        numbers = (self.silos * self.largest + self.components) * self.dimension + self.silos * self.components
+        if numbers > LARGEST:
+            raise ValueError(f"up to {numbers} numbers, more than the limit of {LARGEST}; make fewer or smaller silos")
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
+from coterie.data.archives import bounded
 from coterie.data.silo import Array, Pool
 from coterie.errors import BadInput
 
 VOCABULARY = string.printable  # 100 characters, those of the FedEM authors' model
 LARGEST = 1 << 28  # bytes of text
+MOST_CHARACTERS = 1 << 30  # of all samples together
 _ROLE = re.compile(r"([A-Za-z][^:\n]{0,60}):")
 _CODE = np.full(128, VOCABULARY.index("?"), np.int64)
 _CODE[[ord(letter) for letter in VOCABULARY]] = np.arange(len(VOCABULARY))
@@ -36,6 +38,9 @@ def roles(name: str, file: Path, window: int, stride: int) -> Pool:
     x: list[Array] = []
     y: list[Array] = []
     owner: list[str] = []
+    wanted = sum(max(len(words) - window, 0) // stride for words in said.values()) * window
+    if wanted > MOST_CHARACTERS:
+        raise BadInput(f"{file}: samples of {wanted} characters in all; use a smaller window or a larger stride")
     for role, words in said.items():
         codes = encoded(words)
         if len(codes) > window:
@@ -63,9 +68,8 @@ def encoded(text: str) -> Array:
 
 def _read(file: Path) -> str:
     try:
-        if file.stat().st_size > LARGEST:
-            raise BadInput(f"{file}: larger than {LARGEST} bytes; give a smaller text")
-        return file.read_text("utf-8-sig")
+        with file.open("rb") as raw:
+            return bounded(raw, LARGEST, str(file)).decode("utf-8-sig")
     except OSError as error:
         raise BadInput(f"{file}: cannot be read ({error.strerror or error}); check the path") from None
     except UnicodeDecodeError:

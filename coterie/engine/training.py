@@ -12,8 +12,8 @@ class Training:
     """Rounds, local training and who takes part."""
 
     rounds: int = option(30, "rounds of the federation", low=1)
-    local_epochs: int = option(5, "epochs of local training in a round", low=1)
-    batch_size: int = option(32, "samples of a mini-batch", low=1)
+    local_epochs: int = option(5, "epochs of local training in a round", low=1, high=1e5)
+    batch_size: int = option(32, "samples of a mini-batch", low=1, high=1e6)
     whole_batches: bool = option(False, "leave out an epoch's last, partial batch, unless a silo has no other")
     optimizer: Literal["sgd", "adam"] = option("sgd", "the silos' optimiser; it starts afresh each round")
     lr: float = option(0.05, "learning rate", above=0)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from coterie.errors import BadInput, nearest
+from coterie.errors import BadInput, nearest, shown
 from coterie.methods.apfl import APFL
 from coterie.methods.apple import APPLE
 from coterie.methods.cfl import ClusteredFL
@@ -79,7 +79,7 @@ def make(label: str, table: Mapping[str, Any]) -> Method:
     """A method with its hyper-parameters, from a table of a study; `method` names it where the label does not."""
     where = f"[methods.{label}]"
     if not isinstance(table, Mapping):
-        raise BadInput(f"{where}: expected a table, found {table!r}")
+        raise BadInput(f"{where}: expected a table, found {shown(table)}")
     own = {key: value for key, value in table.items() if key != "method" and key not in WRAPPERS}
     method = parse(method_class(str(table.get("method", label))), own, where)
     for key, (schema, wrap) in WRAPPERS.items():

@@ -61,7 +61,7 @@ class CoresDown(Down):
     """The others' core models, as the silo may use them in this round."""
 
     cores: Tensor = bank("core models of other silos, new or as last seen", "d", picks="picks")
-    picks: Tensor = rows("which of them is whose (-1: never seen, or the silo's own)", "N")
+    picks: Tensor = rows("which of them is whose (-1: never seen, or the silo's own)", "N", whole="n")
     p0: Tensor | None = rows("n_j/n, the centre of the pull on p", "N", default=None)
 
 
@@ -83,8 +83,8 @@ class Relations(Private):
 
     core: Tensor = rows("its core model c_i", "d")
     p: Tensor = rows("p_i, its weight on each silo's core model", "N")
-    place: Tensor = rows("which of the N it is itself", fixed=True)
-    order: Tensor | None = rows("the silos' places in alphabetical order", "N", fixed=True, default=None)
+    place: Tensor = rows("which of the N it is itself", fixed=True, whole="N")
+    order: Tensor | None = rows("the silos' places in alphabetical order", "N", fixed=True, whole="N", default=None)
 
 
 class Mixing(State):

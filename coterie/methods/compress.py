@@ -28,13 +28,15 @@ class SparseUp(Up):
     """The largest numbers of a silo's change."""
 
     values: Tensor = rows("the largest numbers of what training changed", "K", seen_by="as uncompressed")
-    columns: Tensor = rows("which columns they are", "K", seen_by="as uncompressed")
+    columns: Tensor = rows("which columns they are", "K", seen_by="as uncompressed", whole="columns")
 
 
 class BytesUp(Up):
     """A silo's change with a byte for each number."""
 
-    codes: Tensor = rows("what training changed, in steps of a scale", "columns", seen_by="as uncompressed")
+    codes: Tensor = rows(
+        "what training changed, in steps of a scale", "columns", seen_by="as uncompressed", whole="step"
+    )
     scales: Tensor = rows("the scale of every 256 of them", "blocks", seen_by="as uncompressed")
 
 

@@ -53,7 +53,7 @@ class CandidatesDown(Down):
     """Other silos' models to choose from."""
 
     models: Tensor = bank("models of other silos after their last training", "d", picks="picks")
-    picks: Tensor = rows("which of them is whose (-1: not handed out)", "N")
+    picks: Tensor = rows("which of them is whose (-1: not handed out)", "N", whole="n")
 
 
 class WeighedUp(Up):
@@ -68,7 +68,7 @@ class Before(Private):
 
     w: Tensor = rows("its model after local training θ_i^l", "d")
     before: Tensor = rows("the model that training started from θ_i^{l−1}", "d")
-    place: Tensor = rows("which of the N it is itself", fixed=True)
+    place: Tensor = rows("which of the N it is itself", fixed=True, whole="N")
 
 
 class Mixed(State):

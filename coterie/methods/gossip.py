@@ -37,7 +37,7 @@ class NeighboursDown(Down):
     """The uploads of a silo's neighbours and its own, and how to average them."""
 
     uploads: Tensor = bank("the uploads of its neighbours, each as it is, and its own", "d", picks="picks")
-    picks: Tensor = rows("which uploads are for this silo", "m")
+    picks: Tensor = rows("which uploads are for this silo", "m", whole="n")
     share: Tensor = rows("their shares in its estimate", "m")
 
 

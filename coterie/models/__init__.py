@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
-from coterie.errors import BadInput, nearest
+from coterie.errors import BadInput, nearest, shown
 from coterie.models.char_lstm import CharLSTM, char_lstm
 from coterie.models.cnn import CNN, CNNApple, CNNEm, cnn
 from coterie.models.linear import MLP, Linear, linear, mlp
@@ -13,6 +14,7 @@ from coterie.models.mobilenet import MobileNet, mobilenet_v2
 from coterie.models.resnet import ResNet, resnet18
 from coterie.options import parse, resolved
 
+LARGEST = 1 << 30  # weights of one model: 4 GB
 Builder = Callable[[Any, tuple[int, ...], int], nn.Module]
 
 MODELS: dict[str, tuple[type, Builder]] = {
@@ -53,8 +55,21 @@ def build(
         if shape:
             return build(choose(shape, samples), shape, outputs)
         return nn.Identity, {"name": AUTO}
-    if name not in MODELS:
-        raise BadInput(f"[model] name: unknown model '{name}'; {nearest(str(name), [*MODELS, AUTO])}")
+    if not isinstance(name, str) or name not in MODELS:
+        raise BadInput(f"[model] name: unknown model {shown(name)}; {nearest(str(name), [*MODELS, AUTO])}")
     schema, builder = MODELS[name]
     made: Any = parse(schema, options, f"[model] ({name})")
+    if outputs:
+        _check_size(lambda: builder(made, shape, outputs), name)
     return lambda: builder(made, shape, outputs), {"name": name} | resolved(made)
+
+
+def _check_size(factory: Callable[[], nn.Module], name: str) -> None:
+    """Refuse a model that no memory would hold: it is built without its numbers first."""
+    try:
+        with torch.device("meta"):
+            count = sum(t.numel() for t in factory().state_dict().values())
+    except (RuntimeError, OverflowError, TypeError) as error:  # sizes that PyTorch cannot even count
+        raise BadInput(f"[model] {name}: cannot be built ({str(error).splitlines()[0]}); make it smaller") from None
+    if count > LARGEST:
+        raise BadInput(f"[model] {name}: {count} weights, more than the limit of {LARGEST}; make it smaller")

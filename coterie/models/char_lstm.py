@@ -19,7 +19,7 @@ class CharLSTM:
 
     embedding: int = option(8, "numbers a character is embedded in", low=1)
     hidden: int = option(256, "units of an LSTM layer", low=1)
-    layers: int = option(2, "LSTM layers", low=1)
+    layers: int = option(2, "LSTM layers", low=1, high=100)
 
 
 class Layer(nn.Module):

@@ -17,7 +17,7 @@ STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3,
 class MobileNet:
     """Inverted residuals; names of layers are torchvision's."""
 
-    width: float = option(1.0, "width multiplier of all channels", above=0)
+    width: float = option(1.0, "width multiplier of all channels", above=0, high=100)
     strides: Literal["small", "imagenet"] = option(
         "small", "of 32 pixels, leave 4 (strides 1 in the stem and the second stage) or 1, as for images of 224"
     )

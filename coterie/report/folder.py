@@ -3,7 +3,6 @@
 import json
 import math
 import tomllib
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -14,6 +13,7 @@ import numpy as np
 import pandas as pd
 from pandas import DataFrame
 
+from coterie.data.npz import read_npz
 from coterie.engine.checkpoint import traces_in
 from coterie.errors import BadInput
 from coterie.measure.metrics import summarize
@@ -72,7 +72,7 @@ def read_run(folder: Path) -> Run:
         )
     except OSError as error:
         raise BadInput(f"{folder}: {error.strerror or error}; give the folder of a finished run") from None
-    except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadInput(f"{folder}: damaged ({error!r:.200}); run the study again") from None
 
 
@@ -111,5 +111,4 @@ def _scores(scores: Mapping[str, Any]) -> dict[str, Any]:
 def _trace(path: Path) -> dict[str, Array]:
     if not path.exists():
         return {}
-    with np.load(path, allow_pickle=False) as kept:
-        return {name: kept[name] for name in kept.files}
+    return read_npz(path)

@@ -38,7 +38,8 @@ class Picture:
 @pytest.fixture
 def pillow(monkeypatch):
     image = types.ModuleType("PIL.Image")
-    image.open = lambda file: Picture(file.read())
+    image.open = lambda file, formats: Picture(file.read())
+    image.DecompressionBombError = type("DecompressionBombError", (Exception,), {})
     monkeypatch.setitem(sys.modules, "PIL", types.ModuleType("PIL"))
     monkeypatch.setitem(sys.modules, "PIL.Image", image)
 

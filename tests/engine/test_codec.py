@@ -8,12 +8,18 @@ from torch import Tensor
 
 from coterie.codec import decode, encode, encode_up
 from coterie.errors import BadInput
-from coterie.wire import Down, Predictor, Private, Record, Server, State, Up, rows, shared
+from coterie.wire import Down, Predictor, Private, Record, Server, State, Up, bank, rows, shared
 
 
 class Sent(Up):
     w: Tensor = rows("a model", "d")
-    n: Tensor = shared("a count")
+    n: Tensor = shared("a count", whole="count")
+
+
+class Picked(Up):
+    bank: Tensor = bank("models", "d", picks="picks")
+    picks: Tensor = rows("which of them", "N", whole="n")
+    wanted: Tensor = rows("which of N", whole="N")
 
 
 class Told(Down):
@@ -41,7 +47,7 @@ def sent() -> Sent:
     return Sent(w=torch.arange(6.0).reshape(2, 3), n=torch.tensor(4))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64, torch.bool], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
 def test_what_is_decoded_is_what_was_encoded(dtype: torch.dtype) -> None:
     before = Sent(w=(torch.arange(6).reshape(2, 3) % 2).to(dtype), n=torch.tensor(4))
     after = decode(Sent, encode_up(before))
@@ -57,8 +63,8 @@ def test_views_and_expanded_tensors_are_encoded_as_they_read() -> None:
 
 
 def test_one_tensor_under_two_names_is_two_after_the_wire() -> None:
-    w = torch.arange(3.0)
-    for more in (w, w[:1], w[1:]):
+    w = torch.arange(6.0).reshape(3, 2)
+    for more in (w, w[:], w.clone()):
         after = decode(Maybe, encode_up(Maybe(w=w, more=more)))
         assert after.more is not None
         assert torch.equal(after.w, w)
@@ -101,6 +107,34 @@ def test_wrong_or_missing_fields_are_refused() -> None:
         decode(Told, encode_up(sent()))
     with pytest.raises(BadInput, match="a Told arrived with the wrong fields: none"):
         decode(Told, encode(_empty()))
+
+
+def picked(**changes: Tensor) -> bytes:
+    whole = {"bank": torch.zeros(2, 3), "picks": torch.tensor([[0, -1, 1, 0]]), "wanted": torch.tensor([3])}
+    return encode_up(Picked(**(whole | changes)))  # type: ignore[arg-type]
+
+
+def test_a_record_is_refused_whose_fields_are_not_as_its_type_declares() -> None:
+    assert decode(Picked, picked(), torch.float32, rows=1, d=3, N=4).wanted.tolist() == [3]
+    wrong = {
+        "'bank' is of float64, which": {"bank": torch.zeros(2, 3, dtype=torch.float64)},
+        "'bank' is of int64, which": {"bank": torch.zeros(2, 3, dtype=torch.int64)},
+        r"'bank' is \(2, 4\), expected n × 3": {"bank": torch.zeros(2, 4)},
+        r"'bank' is \(3,\), expected n × 3": {"bank": torch.zeros(3)},
+        "'picks' is of float32, which": {"picks": torch.zeros(1, 4)},
+        r"'picks' is \(1, 3\), expected 1 × 4": {"picks": torch.zeros(1, 3, dtype=torch.int64)},
+        r"'picks' is \(2, 4\), expected 1 × 4": {"picks": torch.zeros(2, 4, dtype=torch.int64)},
+        "'picks' points at what is not there": {"picks": torch.tensor([[0, 1, 2, 0]])},
+        "'wanted' points at what is not there": {"wanted": torch.tensor([-1])},
+    }
+    for said, change in wrong.items():
+        with pytest.raises(BadInput, match=said):
+            decode(Picked, picked(**change), torch.float32, rows=1, d=3, N=4)
+
+
+def test_a_letter_is_one_size_in_all_fields() -> None:
+    with pytest.raises(BadInput, match=r"'more' is \(1, 3\), expected 1 × 2"):
+        decode(Maybe, encode_up(Maybe(w=torch.ones(1, 2), more=torch.zeros(1, 3))))
 
 
 def _empty() -> Record:

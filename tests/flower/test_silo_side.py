@@ -129,7 +129,7 @@ def test_a_line_that_the_head_does_not_know_yet_is_no_harm(tmp_path: Path) -> No
 
 
 def kept(value: float) -> Control:
-    return Control(c=torch.full((1, 2), value))
+    return Control(c=torch.full((1, 2), float(value)))
 
 
 def test_a_tentative_state_is_committed_or_rolled_back_by_what_the_server_received(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ class Statistics(Up):
         "names of the columns, levels of each category, classes of the label, which columns lack values, as JSON",
         "bytes",
         seen_by="server",
+        whole="byte",
     )
 
 
@@ -70,7 +71,7 @@ def words_of(statistics: Statistics) -> Words:
     """The text of a declaration, checked."""
     try:
         table = json.loads(statistics.words[0].numpy().tobytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"a silo's statistics arrived damaged: {error}") from None
     return parse(Words, table, "a silo's statistics")
 

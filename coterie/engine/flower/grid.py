@@ -10,8 +10,10 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
+from coterie.data.npz import from_bytes
 from coterie.engine.exchange import Failure
 from coterie.engine.flower.messages import Answer, Lost, Request, request
+from coterie.errors import BadInput
 
 POLL = 0.3  # seconds between two looks for replies
 LARGE = 1 << 20  # bytes above which the rows of a tensor travel apart: Flower sends equal ones once
@@ -66,8 +68,11 @@ class GridTransport:
 
 def request_of(message: Message) -> Request:
     """The request in a message, at the silo."""
-    head = message.content["request"]["head"]
-    return request(str(head), unpacked(message.content["body"]))
+    try:
+        head, body = str(message.content["request"]["head"]), message.content["body"]
+    except (KeyError, TypeError, ValueError):
+        raise BadInput("a message arrived that holds no request") from None
+    return request(head, unpacked(body))
 
 
 def reply(message: Message, answer: Answer) -> Message:
@@ -90,7 +95,7 @@ def answer_of(message: Message) -> Answer | Failure:
         told = message.content["answer"]
         refusal = str(told["refusal"])
         return Answer(unpacked(message.content["body"]) if not refusal else b"", refusal, str(told["to"]))
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, BadInput) as error:
         return Failure(f"its answer arrived damaged: {error}")
 
 
@@ -108,14 +113,25 @@ def packed(body: bytes) -> ArrayRecord:
 def unpacked(record: Any) -> bytes:
     """The bytes of a record again."""
     if not isinstance(record, ArrayRecord):
-        raise TypeError("no arrays")
+        raise BadInput("no arrays")
     whole: dict[str, Tensor] = {}
     parts: dict[str, list[np.ndarray]] = {}
     for name in sorted(record.keys()):
-        value = record[name].numpy()
+        value = from_bytes(record[name].data, f"the array '{name[:100]}'")  # Flower's own reader believes the header
         base, apart, _ = name.partition("/")
         if apart:
             parts.setdefault(base, []).append(value)
         else:
-            whole[name] = torch.from_numpy(value.copy())
-    return safetensors.torch.save(whole | {name: torch.from_numpy(np.stack(rows)) for name, rows in parts.items()})
+            whole[name] = _tensor(value)
+    try:
+        whole |= {name: _tensor(np.stack(rows)) for name, rows in parts.items()}
+        return safetensors.torch.save(whole)
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadInput(f"arrays that make no record: {error}") from None
+
+
+def _tensor(value: Any) -> Tensor:
+    try:
+        return torch.from_numpy(np.array(value))
+    except TypeError:
+        raise BadInput(f"an array of {value.dtype}, which is no number that models are made of") from None

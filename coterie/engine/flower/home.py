@@ -18,21 +18,33 @@ SILO = "COTERIE_SILO"  # and the one that names a silo's
 SOURCE = "state/source.json"  # in a silo's folder: where its data are, and on which device it trains
 
 
-def settings(folder: Path) -> dict[str, Any]:
-    """A party's settings, as `coterie federation new` wrote them."""
+def settings(folder: Path, **needed: type) -> dict[str, Any]:
+    """A party's settings, as `coterie federation new` wrote them; `needed` are more of them than host and port."""
     path = folder / "settings.json"
+    table = json_table(path, "give a folder that `coterie federation new` made")
+    for key, kind in {"host": str, "port": int, **needed}.items():
+        if not isinstance(table.get(key), kind):
+            raise BadInput(f"{path}: no '{key}' there; give a folder that `coterie federation new` made for this party")
+    return table
+
+
+def json_table(path: Path, remedy: str) -> dict[str, Any]:
+    """The table in a JSON file."""
     try:
-        table: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        return table
+        read = json.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}; give a folder that `coterie federation new` made") from None
-    except ValueError as error:
-        raise BadInput(f"{path}: damaged ({error}); take it from the folder that the coordinator sent") from None
+        raise BadInput(f"{path}: {error.strerror or error}; {remedy}") from None
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{path}: damaged ({error}); {remedy}") from None
+    if not isinstance(read, dict):
+        raise BadInput(f"{path}: holds no table; {remedy}")
+    return read
 
 
 def nodes(folder: Path) -> dict[str, int]:
     """The known silos' nodes by name, at the coordinator."""
-    return {path.name: int(path.read_text("utf-8")) for path in (folder / NODES).glob("*") if not path.suffix}
+    told = {path.name: path.read_bytes() for path in (folder / NODES).glob("*") if not path.suffix}
+    return {name: int(number) for name, number in told.items() if number.isdigit()}
 
 
 def write_node(folder: Path, silo: str, number: int) -> None:

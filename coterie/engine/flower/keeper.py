@@ -35,7 +35,7 @@ STILL_ONLINE_SECONDS = 180  # after an unclean end Flower takes the silo for con
 def coordinator(folder: Path, say: Say) -> None:
     """Run a federation's coordinator until it is stopped."""
     folder = folder.resolve()
-    own = settings(folder)
+    own = settings(folder, inner=int, proxy=bool)
     home, inner, ca = folder / "flower", own["inner"], _ca(folder, own)
     commands.write_home(home, LOOPBACK, inner, ca)
     env = commands.environment(home, **{COORDINATOR: str(folder)})
@@ -69,7 +69,7 @@ def coordinator(folder: Path, say: Say) -> None:
 def silo(folder: Path, source: str, say: Say) -> None:
     """Run a silo until it is stopped; `source` says where its data are and on which device it trains, as JSON."""
     folder = folder.resolve()
-    own = settings(folder)
+    own = settings(folder, name=str)
     samples, ca = _looked(folder, source), _ca(folder, own)
     address = f"{own['host']}:{own['port']}"
     guard = commands.write_guard(folder / "flower" / "guard")

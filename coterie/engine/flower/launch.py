@@ -11,7 +11,7 @@ from coterie import toml
 from coterie.engine.flower import commands
 from coterie.engine.flower.drive import PROGRESS, study_of
 from coterie.engine.flower.gathering import Patience
-from coterie.engine.flower.home import nodes, settings, write_whole
+from coterie.engine.flower.home import json_table, nodes, settings, write_whole
 from coterie.engine.flower.programs import is_kept
 from coterie.errors import BadInput
 from coterie.export import file_name
@@ -90,8 +90,7 @@ def _started(home: Path, run: str) -> str:
 def progress(run: Path) -> dict[str, Any]:
     """How far a run is."""
     path = run / PROGRESS
-    told: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    return told
+    return json_table(path, "resume the run") if path.exists() else {}
 
 
 def newest_run(coordinator: Path) -> Path | None:

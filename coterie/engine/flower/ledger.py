@@ -19,6 +19,11 @@ from coterie.wire import Up
 FILE = "ledger.jsonl"
 HEAD = "ledger.head"  # how many lines there are and the last one's hash: lines cut from the end are missed
 START = "0" * 64
+KINDS = {  # what an entry holds
+    **dict.fromkeys(("time", "run", "kind", "field", "sha256", "before", "hash"), str),
+    **dict.fromkeys(("round", "attempt", "bytes"), int),
+    "shape": list,
+}
 
 
 class Ledger:
@@ -30,7 +35,7 @@ class Ledger:
     def record(self, request: Request, up: Up) -> None:
         """Write down every field of an upload, once for each request that it answers."""
         self.path.touch()
-        with self.path.open("r+", encoding="utf-8") as file:
+        with self.path.open("r+", encoding="utf-8", errors="replace") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             entries = list(_entries(file.read(), self.path))
             self._check_end(entries)
@@ -63,7 +68,7 @@ class Ledger:
 
     def entries(self) -> list[dict[str, Any]]:
         """All entries, verified: a line that was changed, moved or removed breaks the chain and is named."""
-        text = self.path.read_text("utf-8") if self.path.exists() else ""
+        text = self.path.read_bytes().decode(errors="replace") if self.path.exists() else ""
         entries = list(_entries(text, self.path))
         last = START
         for number, entry in enumerate(entries, 1):
@@ -83,7 +88,7 @@ class Ledger:
         try:
             head = json.loads(self.head.read_text("utf-8"))
             count, last = int(head["entries"]), str(head["hash"])
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise BadInput(f"{self.head}: damaged, so lines may have been cut from the end of {self.path}") from None
         if count > len(entries):
             cut = count - len(entries)
@@ -96,9 +101,9 @@ def _entries(text: str, path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(text.splitlines(), 1):
         try:
             entry = json.loads(line)
-            if not {"run", "kind", "round", "attempt", "field", "sha256", "before", "hash"} <= entry.keys():
+            if {key: type(value) for key, value in entry.items()} != KINDS:
                 raise ValueError
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             raise BadInput(f"{path} line {number}: not an entry; the ledger was altered") from None
         yield entry
 

@@ -14,7 +14,7 @@ def main(folder: Path, source: Source) -> None:
     """The number on stdout, or the mistake as one line on stderr."""
     try:
         read_policy(folder)
-        said = declared(settings(folder)["name"], source)
+        said = declared(settings(folder, name=str)["name"], source)
     except BadInput as error:
         sys.exit(str(error))
     sys.stdout.write(f"{int(said.sizes[0, 0])}\n")

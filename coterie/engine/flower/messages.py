@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import safetensors.torch
@@ -12,28 +12,31 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 import coterie
+from coterie.data.arrays import MOST_CLASSES
 from coterie.engine.buffers import local_buffers
 from coterie.engine.exchange import Failure
 from coterie.engine.rows import Model
+from coterie.engine.store import SPLITS
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.methods import make
 from coterie.methods.method import Method, Roster
 from coterie.models import build
-from coterie.options import parse
+from coterie.options import option, parse
 from coterie.wire import Up, rows
 
 Kind = Literal["declare", "describe", "train", "measure", "keep", "adapt"]
-KINDS: tuple[Kind, ...] = ("declare", "describe", "train", "measure", "keep", "adapt")
 
 
 class Declared(Up):
     """What a silo says of itself when it joins; of a table or pictures the last three are empty until all agree."""
 
-    sizes: Tensor = rows("training, validation and test samples", "3", seen_by="server; the first two also other silos")
-    sample: Tensor = rows("the shape of one sample", "axes", seen_by="server")
-    classes: Tensor = rows("its largest label plus one; 0: targets are numbers", seen_by="server")
-    outputs: Tensor = rows("outputs that a model of its data needs", seen_by="server")
+    sizes: Tensor = rows(
+        "training, validation and test samples", "3", seen_by="server; the first two also other silos", whole="count"
+    )
+    sample: Tensor = rows("the shape of one sample", "axes", seen_by="server", whole="count")
+    classes: Tensor = rows("its largest label plus one; 0: targets are numbers", seen_by="server", whole="count")
+    outputs: Tensor = rows("outputs that a model of its data needs", seen_by="server", whole="count")
 
 
 class Measured(Up):
@@ -60,18 +63,22 @@ class Job:
     """All that a silo must know of a run beside its own data: names and numbers."""
 
     method: str
-    options: Mapping[str, Any]
-    model: Mapping[str, Any]
-    train: Mapping[str, Any]
-    seed: int
-    shape: tuple[int, ...]  # of one sample
-    classes: int  # 0: targets are numbers
-    outputs: int
-    names: tuple[str, ...]  # of the members, in the roster's order
-    sizes: tuple[int, ...]
-    validation: tuple[int, ...]
+    options: dict[str, Any]
+    model: dict[str, Any]
+    train: dict[str, Any]
+    seed: int = option(MISSING, "of every draw", low=0)
+    shape: tuple[int, ...] = option(MISSING, "of one sample", low=0)
+    classes: int = option(MISSING, "0: targets are numbers", low=0, high=MOST_CLASSES)
+    outputs: int = option(MISSING, "of the model", low=1)
+    names: tuple[str, ...] = option(MISSING, "of the members, in the roster's order")
+    sizes: tuple[int, ...] = option(MISSING, "their training samples", low=0)
+    validation: tuple[int, ...] = option(MISSING, "their validation samples", low=0)
     study: str = ""
-    schema: Mapping[str, Any] = field(default_factory=dict)  # of tables and pictures: how all silos encode them
+    schema: dict[str, Any] = field(default_factory=dict)  # of tables and pictures: how all silos encode them
+
+    def __post_init__(self) -> None:
+        if not len(self.names) == len(self.sizes) == len(self.validation) == len(set(self.names)):
+            raise ValueError("names, sizes and validation are not of the same silos")
 
     @property
     def training(self) -> Training:
@@ -100,15 +107,19 @@ class Request:
     kind: Kind
     silo: str
     run: str
-    round: int  # counted from 0
-    attempt: int = 0
-    received: int = -1  # the last round of which the server has this silo's reply; -1: none
-    cohort: int = 1  # how many silos are asked
+    round: int = option(MISSING, "counted from 0", low=0)
+    attempt: int = option(0, "counted from 0", low=0)
+    received: int = option(-1, "the last round of which the server has this silo's reply; -1: none", low=-1)
+    cohort: int = option(1, "how many silos are asked", low=1)
     splits: tuple[str, ...] = ()
     guest: bool = False  # it arrived after training: `round` counts its turns
     job: Job | None = None
     version: str = coterie.__version__
     body: bytes = field(default=b"", repr=False)  # a Down
+
+    def __post_init__(self) -> None:
+        if not {*self.splits} <= {*SPLITS}:
+            raise ValueError(f"splits are some of {', '.join(SPLITS)}")
 
     def head(self) -> str:
         """Everything but the body, as JSON."""
@@ -160,15 +171,9 @@ def request(head: str, body: bytes) -> Request:
     """A request as it arrived; anything unexpected is refused."""
     try:
         table = json.loads(head)
-        job = table.pop("job", None)
-        table["splits"] = tuple(table["splits"])
-        if job is not None:
-            for name in ("shape", "names", "sizes", "validation"):
-                job[name] = tuple(job[name])
-            job = Job(**job)
-        made = Request(**table, job=job, body=body)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        json.dumps(table, ensure_ascii=False).encode()  # half a letter is a JSON string, but nothing to write down
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"a request arrived damaged: {error}") from None
-    if made.kind not in KINDS:
-        raise BadInput(f"a request asks for '{made.kind}', which no silo does; known: {', '.join(KINDS)}")
-    return made
+    if not isinstance(table, dict) or "body" in table:
+        raise BadInput("a request arrived damaged: its head is not one")
+    return replace(parse(Request, table, "a request"), body=body)

@@ -74,14 +74,14 @@ def own_silo(name: str, path: Path) -> tuple[Silo, int]:
     The archive has x_train, y_train, x_test, y_test and maybe x_validation, y_validation; or x and y, which are split
     by the silo's name, always alike.
     """
-    arrays = read_npz(path)
+    arrays = {key: array for key, array in read_npz(path).items() if array.ndim}
     if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
         named = [(arrays.get(f"x_{s}"), arrays.get(f"y_{s}")) for s in ("train", "validation", "test")]
         empty = arrays["x_train"][:0], arrays["y_train"][:0]
         raw = [empty if x is None or y is None else (x, y) for x, y in named]
     elif {"x", "y"} <= arrays.keys():
         x, y = arrays["x"], arrays["y"]
-        if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
+        if len(x) != len(y):
             raise BadInput(f"{path}: x {x.shape} and y {y.shape} do not go together; give one label per input")
         order = generator(0, "silo split", name).permutation(len(y))
         ends = [int(len(y) * SHARES[0]), int(len(y) * sum(SHARES))]
@@ -92,6 +92,9 @@ def own_silo(name: str, path: Path) -> tuple[Silo, int]:
     parts = [_part(x, y, path) for x, y in raw]
     labels = parts[0].y
     classes = 0 if labels.dtype.kind == "f" else 1 + max(int(p.y.max()) for p in parts if len(p))
+    if len({(part.x.shape[1:], part.y.shape[1:], part.y.dtype.kind) for part in parts}) > 1:
+        found = ", ".join(f"x {part.x.shape} and y {part.y.shape} of {part.y.dtype}" for part in parts)
+        raise BadInput(f"{path}: training, validation and test samples are not alike ({found}); give them one shape")
     silo = Silo(name, *parts)
     check_silos([silo], classes)
     return silo, classes

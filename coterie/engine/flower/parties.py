@@ -1,5 +1,6 @@
 """The folders of a federation's parties: certificates, keys and settings, to each only what it needs."""
 
+import ipaddress
 import json
 import re
 from pathlib import Path
@@ -46,8 +47,9 @@ def new_federation(
     folder: Path, silos: list[str], host: str, port: int, proxy: bool | None, insecure: bool = False
 ) -> None:
     """Make the folders of the coordinator and of every silo."""
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise BadInput(f"{folder}: exists already and is not overwritten; give another folder")
+    check_host(host)
     for name in silos:
         check_name(name)
     if len(set(silos)) < len(silos) or not silos:
@@ -110,6 +112,15 @@ def check_name(name: str) -> None:
     """Refuse a silo's name that could not name a folder, a file and an option alike."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,40}", name):
         raise BadInput(f"silo name '{name}': take small letters, digits and '-', e.g. north-2")
+
+
+def check_host(host: str) -> None:
+    """Refuse what is neither an address nor a name that a certificate could be for."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        if not re.fullmatch(r"(?!-)[A-Za-z0-9-]{1,63}(\.(?!-)[A-Za-z0-9-]{1,63})*", host) or len(host) > 250:
+            raise BadInput(f"--host {host[:100]}: neither an address nor a name; give e.g. fed.example.org") from None
 
 
 def _settings_of(folder: Path) -> dict[str, Any]:

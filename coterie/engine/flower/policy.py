@@ -60,7 +60,7 @@ def read_policy(folder: Path) -> Policy:
         table = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or error}; a silo without a policy answers nothing") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: not valid TOML: {error}") from None
     policy = parse(Policy, table, FILE)
     unknown = [name for name in policy.methods if name not in METHODS]

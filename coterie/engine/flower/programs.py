@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from coterie.engine.flower.home import LOOPBACK, write_whole
+from coterie.engine.flower.home import LOOPBACK, json_table, write_whole
 from coterie.errors import BadInput
 
 STOP_SECONDS = 8  # that a program has to end by itself
@@ -78,7 +78,9 @@ def end_left_over(folder: Path) -> None:
     path = folder / "state" / "programs.json"
     if not path.exists():
         return
-    for pid in json.loads(path.read_text("utf-8")).values():
+    for pid in json_table(path, "remove it").values():
+        if not isinstance(pid, int) or pid < 2:
+            continue
         with contextlib.suppress(OSError, ProcessLookupError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
             if str(folder) in words:  # the number may be another program's by now

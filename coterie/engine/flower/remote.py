@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
-import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from coterie.methods.method import Cohort, Method, Roster
 from coterie.wire import Up, stack
 
 U = TypeVar("U", bound=Up)
+MOST_TURNS = 100  # of a silo that arrives after training
 
 
 @dataclass(frozen=True)
@@ -98,17 +98,22 @@ class Remote:
         roster = Roster((name,), train, validation, self.job.seed)
         cohort = Cohort(torch.zeros(1, dtype=torch.int64, device=self.model.device), 0, roster)
         down, turn = self.method.host(server, roster, None), 0
+        nothing = encode(Done())
         while True:
             blank = Request("adapt", "", self.run, turn, guest=True, received=turn - 1, job=self.job)
             blobs, _ = self._blobs(blank, {name: encode(down.one(0))})
-            if name not in blobs:
+            if name not in blobs or turn > MOST_TURNS:
                 return None
-            if not safetensors.torch.load(blobs[name]):
+            if blobs[name] == nothing:
                 break
-            up = decode(self.method.up, blobs[name]).map(lambda t: t.to(self.model.device))
+            try:
+                up = decode(self.method.up, blobs[name], self.model.dtype, rows=1, **self.axes)
+            except BadInput as error:
+                self.last[name] = str(error)
+                return None
             if alike({name: up}, self.axes, self.model):
                 return None
-            down, turn = self.method.host(server, roster, up), turn + 1
+            down, turn = self.method.host(server, roster, up.map(lambda t: t.to(self.model.device))), turn + 1
         self.received[name] = turn
         last = Request("measure", "", self.run, turn, guest=True, splits=splits, job=self.job)
         found, _ = self._ask(last, {name: encode(down.one(0))}, Measured)
@@ -121,12 +126,13 @@ class Remote:
         """Answers as records; one that is not such a record is rejected."""
         blobs, failures = self._blobs(blank, bodies)
         found = dict[str, U]()
+        axes = self.axes | {"splits": len(blank.splits)}
         for name, blob in blobs.items():
             try:
-                found[name] = decode(kind, blob)
+                found[name] = decode(kind, blob, self.model.dtype, rows=1, **axes)
             except BadInput as error:
                 failures[name] = Rejected(str(error))
-        for name, why in alike(found, self.axes | {"splits": len(blank.splits)}, self.model).items():
+        for name, why in alike(found, axes, self.model).items():
             failures[name] = Rejected(why)
             del found[name]
         for name in bodies:
@@ -188,11 +194,8 @@ def declarations(
     found = {}
     for name, blob in blobs.items():
         try:
-            up = decode(Declared, blob)
-            train, validation, test = up.sizes[0].tolist()
-            shape, classes, outputs = tuple(up.sample[0].tolist()), int(up.classes[0]), int(up.outputs[0])
-            found[name] = Declaration((train, validation, test), shape, classes, outputs)
-        except (BadInput, ValueError, IndexError) as error:
+            found[name] = _declaration(decode(Declared, blob, rows=1))
+        except BadInput as error:
             failures[name] = Failure(str(error))
     return found, failures
 
@@ -205,11 +208,19 @@ def descriptions(
     found = {}
     for name, blob in blobs.items():
         try:
-            found[name] = decode(Statistics, blob)
+            found[name] = decode(Statistics, blob, rows=1)
             words_of(found[name])
         except (BadInput, IndexError) as error:
             failures[name] = Failure(str(error))
     return found, failures
+
+
+def _declaration(up: Declared) -> Declaration:
+    train, validation, test = up.sizes[0].tolist()
+    shape, classes, outputs = tuple(up.sample[0].tolist()), int(up.classes[0]), int(up.outputs[0])
+    if min(train, outputs if shape else 1) < 1 or min(validation, test, classes, outputs, *shape, 0) < 0:
+        raise BadInput(f"it declares {train} training samples of shape {shape}, {classes} classes, {outputs} outputs")
+    return Declaration((train, validation, test), shape, classes, outputs)
 
 
 def _measures(cohort: Cohort, splits: tuple[str, ...], found: Mapping[str, Measured]) -> Measures:

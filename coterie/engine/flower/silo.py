@@ -96,7 +96,10 @@ class SiloSide:
         if request.kind == "adapt" and request.round == 0:
             vault.clear()
         vault.settle(request.received, request.round)
-        down = decode(method.down, request.body).map(lambda t: t.to(model.device))
+        axes = method.axes(roster, model)
+        known = {axis: size for axis, size in axes.items() if not request.guest or axis not in ("N", "m")}
+        down = decode(method.down, request.body, model.dtype, rows=1, **known)
+        down = down.map(lambda t: t.to(model.device))
         if request.kind == "adapt":
             before = None if request.round == 0 else vault.load(template).map(lambda t: t.to(model.device))
             told, kept = method.adapt(task, down, before)

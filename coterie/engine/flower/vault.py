@@ -7,17 +7,19 @@ which names the last round the server has received, decides: that round is commi
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
 
-from coterie.codec import encode
+from coterie.codec import check, encode
 from coterie.engine.flower.home import sync, write_whole
 from coterie.errors import BadInput
 from coterie.export import file_name
 from coterie.wire import Private, Record
 
+DAMAGED = (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
 COMMITTED, TENTATIVE = "committed.safetensors", "tentative.safetensors"
 
 
@@ -60,7 +62,7 @@ class Vault:
             return template
         try:
             return _rebuilt(template, safetensors.torch.load(path.read_bytes()), path)
-        except (SafetensorError, TypeError, KeyError) as error:
+        except (*DAMAGED, BadInput) as error:
             raise BadInput(f"{path}: damaged ({error}); restore it from a backup") from None
 
     def keep(self, private: Private, round: int) -> None:
@@ -76,7 +78,7 @@ class Vault:
         try:
             with safe_open(path, "pt") as file:
                 return int(file.metadata()["round"])
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        except DAMAGED as error:
             raise BadInput(f"{path}: damaged ({error}); restore it from a backup") from None
 
     # Requests are answered once: the same question again gets the same bytes again.
@@ -84,7 +86,7 @@ class Vault:
     def answered(self, kind: str, digest: str) -> bytes | None:
         """The answer already given to this very request."""
         path = self.folder / f"answer-{kind}"
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
             head, _, body = path.read_bytes().partition(b"\n")
             if json.loads(head)["request"] == digest:
                 return body
@@ -103,4 +105,8 @@ def _rebuilt(template: Private, named: Mapping[str, object], path: Path) -> Priv
             inner = {key.removeprefix(f"{name}."): t for key, t in named.items() if key.startswith(f"{name}.")}
             assert isinstance(value, Private)
             made[name] = _rebuilt(value, inner, path)
-    return type(template)(**made)
+    record = type(template)(**made)
+    models = [f.name for f in fields(template) if f.metadata.get("shape") == ("d",)]
+    widths = {getattr(template, name).shape[-1] for name in models if getattr(template, name) is not None}
+    check(record, rows=1, **({"d": widths.pop()} if widths else {}))
+    return record
