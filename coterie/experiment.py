@@ -24,7 +24,7 @@ from coterie.data.own.ready import Own, ready
 from coterie.data.silo import Federated, Silo
 from coterie.durable import sync_all
 from coterie.engine.checkpoint import Checkpoint, traces_in
-from coterie.engine.rehearsal import peak_memory
+from coterie.engine.rehearsal import held_at_peak, peak_memory
 from coterie.engine.rounds import Outcome, Progress
 from coterie.errors import BadInput, warn
 from coterie.export import save_models
@@ -209,13 +209,15 @@ def accompany(study: Study) -> None:
         federation.train(study.methods[name], training=study.training_of(name))
 
 
-def rehearse(study: Study, federations: Mapping[int, Assembly], say: Say) -> None:
-    """Say how much memory the study will take, where that is worth the trial."""
+def rehearse(study: Study, federations: Mapping[int, Assembly], say: Say) -> int | None:
+    """Say how many bytes of memory the study will take, where that is worth the trial."""
     first = federations[study.seeds[0]]
     device = first.model.device.type
     if device == "cuda" or study.training.rounds >= WORTH_REHEARSING:
         most = max(peak_memory(first.engine(m, study.training_of(name))) for name, m in study.methods.items())
         say(f"Memory at the peak: about {most / 2**30:.1f} GiB{' on the GPU' if device == 'cuda' else ''}")
+        return most
+    return None
 
 
 def resume(out: Path, watch: Watch, code: str | None = None, say: Say = lambda line: None) -> Finished:
@@ -245,8 +247,13 @@ def _go_on(study: Study, out: Path, watch: Watch, say: Say) -> Finished:
         warn(f"{out}: going on with another {changed}; results may differ in their last bits from an unbroken run")
     now.write(out)
     (out / "study.toml").write_text(now.study, "utf-8")
-    rehearse(study, federations, say)
+    stated = rehearse(study, federations, say)
+    device = federations[study.seeds[0]].model.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     finished = run(study, federations, out, watch)
+    if device.type == "cuda":  # on a CPU the peak of a process is not that of the study alone
+        finished.summary["memory"] = {"stated": stated, "peak": held_at_peak(device)}
     if begun.machine:
         finished.summary["seconds"] = None  # how long the processes before this one took is not known
     write(finished, out, begun.command)

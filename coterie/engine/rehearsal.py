@@ -31,6 +31,11 @@ def peak_memory(engine: Simulator) -> int:
     trial.measure(everyone, method.send(server, everyone), trial.training.measure)
     trial.personal(everyone, method.send(server, everyone))
     engine.rows = trial.rows  # fewer, where memory did not hold so many
+    return held_at_peak(device)
+
+
+def held_at_peak(device: torch.device) -> int:
+    """The most bytes that were held at once: on a GPU since that was last reset, on a CPU since the process began."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
