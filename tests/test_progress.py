@@ -11,12 +11,12 @@ from rich.console import Console
 
 from coterie.engine.rounds import Progress
 from coterie.progress import shown
-from coterie.study import _loads, check
+from coterie.study import check, loads
 
 
 def told(console, quiet=False):
     """Tell a bar of one round of two."""
-    with shown(check(_loads(SMALL, "small"), ["separate"]), console, quiet) as watch:
+    with shown(check(loads(SMALL, "small"), ["separate"]), console, quiet) as watch:
         watch("separate", 0, Progress(1, 2, 0.5))
 
 
