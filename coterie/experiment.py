@@ -190,6 +190,7 @@ def _one(
         save_models(models, federation.model, outcome.models, silos, about(study, name, federation), federation.schemas)
         sync_all(models)
     checkpoint.end(outcome)
+    outcome.models = None  # they are on the disk, and the next method needs the memory
     return outcome
 
 

@@ -6,6 +6,7 @@ import sys
 
 import torch
 
+from coterie.engine.rounds import Outcome, exchange
 from coterie.engine.simulate import Simulator
 from coterie.methods.method import Cohort
 
@@ -22,14 +23,13 @@ def peak_memory(engine: Simulator) -> int:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     method, roster = trial.method, trial.roster
-    everyone = Cohort(torch.arange(len(roster), device=device), 0, roster)
-    server = method.open(roster, trial.model)
-    for _ in range(2):  # the second meets what the first left
-        down = method.send(server, everyone)
-        replies = trial.train(everyone, down)
-        server = method.receive(server, replies.cohort, method.unpacked(down, replies.up))
-    trial.measure(everyone, method.send(server, everyone), trial.training.measure)
-    trial.personal(everyone, method.send(server, everyone))
+    everyone = torch.arange(len(roster), device=device)
+    outcome = Outcome(method.open(roster, trial.model))
+    for round in range(2):  # the second meets what the first left
+        exchange(outcome, method, trial, Cohort(everyone, round, roster), trial.training)
+    last = Cohort(everyone, 1, roster)
+    trial.measure(last, method.send(outcome.server, last), trial.training.measure)
+    trial.personal(last, method.send(outcome.server, last))
     engine.rows = trial.rows  # fewer, where memory did not hold so many
     return held_at_peak(device)
 

@@ -106,15 +106,7 @@ def run_rounds(
         answering = Cohort(asked[~torch.isin(asked, lost)], round, roster)
         outcome.missing += len(lost)
         if len(answering.ids):
-            down = method.send(outcome.server, answering)
-            replies = engine.train(answering, down)
-            replies = judged(method, engine, answering.ids, down, replies, training.norm_limit, outcome.heard)
-            outcome.reject(round, replies)
-            if len(replies.cohort.ids):
-                outcome.server = method.receive(outcome.server, replies.cohort, replies.up).settled()
-            outcome.bytes_up += replies.bytes_up
-            outcome.bytes_down += replies.bytes_down
-            outcome.missing += len(replies.failures)
+            exchange(outcome, method, engine, answering, training)
         if model.device.type == "cuda":
             torch.cuda.synchronize(model.device)
         outcome.train_seconds += time.perf_counter() - began
@@ -126,6 +118,19 @@ def run_rounds(
     last = Cohort(everyone, training.rounds - 1, roster)
     outcome.models = engine.personal(last, method.send(outcome.server, last))
     return outcome
+
+
+def exchange(outcome: Outcome, method: Method, engine: Engine, asked: Cohort, training: Training) -> None:
+    """One round's models out and back; what travelled is freed with it, before the next round needs the memory."""
+    down = method.send(outcome.server, asked)
+    replies = engine.train(asked, down)
+    replies = judged(method, engine, asked.ids, down, replies, training.norm_limit, outcome.heard)
+    outcome.reject(asked.round, replies)
+    if len(replies.cohort.ids):
+        outcome.server = method.receive(outcome.server, replies.cohort, replies.up).settled()
+    outcome.bytes_up += replies.bytes_up
+    outcome.bytes_down += replies.bytes_down
+    outcome.missing += len(replies.failures)
 
 
 def measure(outcome: Outcome, method: Method, engine: Engine, everyone: Cohort, training: Training, after: int) -> None:

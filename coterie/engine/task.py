@@ -199,7 +199,8 @@ class Task:
         for t in range(int(plan.steps.max(initial=0))):
             active = plan.active(t)
             if active < task.k:
-                finished.append(state.take(slice(active, task.k)))
+                # A copy of these rows alone: a view would keep all rows of this step until the end.
+                finished.append(state.take(slice(active, task.k)).map(torch.clone))
                 state, task = state.take(slice(0, active)), task.take(slice(0, active))
             groups = list(plan.alike(t)) if self.model.couples_samples else []
             if len(groups) < 2:
