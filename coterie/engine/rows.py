@@ -14,12 +14,14 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from coterie.engine.dropout import KeyedDropout
 from coterie.engine.lowered import Lowered, lower
+from coterie.engine.shapes import Shapes
 from coterie.errors import BadInput
 from coterie.keys import generator
 
 # Every layer starts at a multiple of 128 bytes, where the matrix kernels of a GPU want it. The columns between layers
 # are zero in every row for ever, so no distance, cosine or mean changes.
 ALIGNMENT = 32
+Program = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,8 @@ class Model:
         self._lowered = lower(self.module)
         self._compared = False
         # Fusing what lies between the matrix products pays on a GPU; on a CPU its compiler costs more than it saves.
-        self._fused = _compiled(self._lowered) if self.device.type == "cuda" else self._lowered
+        self._fused = _compiled(self._lowered) if self.device.type == "cuda" else None
+        self._shapes = Shapes()
 
     @property
     def width(self) -> int:
@@ -217,10 +220,22 @@ class Model:
         if self._lowered is None or (training and (self.draws or self._lowered.train is None)):
             out, moved = self._under_vmap(self.module, weights, buffers, x, training, keys)
         else:
-            run = self._fused if self._fused and training and len(rows) > 1 else self._lowered
-            out, moved = run(weights | buffers, x.to(_kind(weights)) if x.is_floating_point() else x, training)
+            x = x.to(_kind(weights)) if x.is_floating_point() else x
+            worth = self._fused is not None and training and len(rows) > 1
+            out, moved = (self._by_program if worth else self._lowered)(weights | buffers, x, training)
         after = self.layout.joined(rows, self.layout.buffers, buffers | moved) if moved else None
         return out.to(rows.dtype), after
+
+    def _by_program(self, tensors: dict[str, Tensor], x: Tensor, training: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        """The compiled module, with rows of zeros added where there is no program for just so many."""
+        assert self._fused is not None and self._lowered is not None
+        k, n = len(x), self._shapes.fitting(*x.shape[:2])
+        if n is None:
+            return self._lowered(tensors, x, training)
+        if n == k:
+            return self._fused(tensors, x, training)
+        out, moved = self._fused({name: _grown(t, n) for name, t in tensors.items()}, _grown(x, n), training)
+        return out[:k], {name: t[:k] for name, t in moved.items()}
 
     def _compare(self, rows: Tensor, x: Tensor) -> None:
         """Trust the rewritten module only if it says what the module says: in float64, where equal means equal."""
@@ -295,10 +310,14 @@ class Model:
         return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
 
 
-def _compiled(lowered: Lowered | None) -> Callable[..., Any] | None:
+def _compiled(lowered: Lowered | None) -> Program | None:
     """The same as one program for each number of rows (a symbolic one would be slower, and slow to make)."""
     torch._dynamo.config.cache_size_limit = max(64, torch._dynamo.config.cache_size_limit)
     return None if lowered is None else torch.compile(lowered, dynamic=False)
+
+
+def _grown(t: Tensor, rows: int) -> Tensor:
+    return F.pad(t, (0, 0) * (t.ndim - 1) + (0, rows - len(t)))
 
 
 def _kind(weights: Mapping[str, Tensor]) -> torch.dtype:
