@@ -146,6 +146,12 @@ class Model:
         """d, the length of a row."""
         return self.layout.width
 
+    @property
+    def alone(self) -> bool:
+        """Whether calls know nothing of each other, so that a CPU's threads may make several at once."""
+        written = self._lowered is not None and self._lowered.train is not None and not self.draws
+        return written and self.device.type == "cpu"
+
     def start(self, seed: int, *key: object) -> Tensor:
         """A row of random initial weights, the same for the same key; without a key, the given module's own weights."""
         if self._given is not None and not key:

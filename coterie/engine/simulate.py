@@ -16,7 +16,7 @@ from coterie.engine.rows import Model
 from coterie.engine.solver import optimizer
 from coterie.engine.store import Store
 from coterie.engine.task import Task
-from coterie.engine.threads import fitting
+from coterie.engine.threads import WORTH_SHARING, fitting, side_by_side
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.methods.method import Cohort, Method, Roster
@@ -182,6 +182,15 @@ class Simulator:
         """
         count = self.store["train"].count[cohort.ids.cpu().numpy()]
         order = torch.from_numpy(np.argsort(-count, kind="stable")).to(cohort.ids.device)
+        threads = self._threads(len(order), self.rows)
+        if threads > 1:
+            n = max(threads, -(-len(order) // self.rows))
+            places = [order[first::n] for first in range(n)]
+
+            def call(place: Tensor) -> T:
+                return work(self.task(cohort.ids[place], cohort.round), place)
+
+            return places, side_by_side(call, places, threads)
         places, parts, done = list[Tensor](), list[T](), 0
         while done < len(order):
             place = order[done : done + self.rows]
@@ -210,11 +219,21 @@ class Simulator:
         for _ in range(4):  # in turn, so that a busy machine is busy for both; the first is a warm-up
             for each, task in enumerate(trials):
                 start, batch = self.model.starts(self.seed, task.names, common=True), task.first_batch()
-                with fitting(self._work(task.k)):
+                with fitting(0 if self._threads(everyone, task.k) > 1 else self._work(task.k)):
                     began = time.perf_counter()
                     task.grad(start, batch)
                     fastest[each] = min(fastest[each], (time.perf_counter() - began) / task.k)
         return 1 if fastest[0] < fastest[1] else everyone
+
+    def _threads(self, silos: int, rows: int) -> int:
+        """How many calls of at most so many rows are better made at once than one that shares its work among threads.
+
+        Each has to be worth it: Python goes through one step at a time, whichever thread's it is.
+        """
+        threads = min(torch.get_num_threads(), silos, int(self._work(silos) // WORTH_SHARING))
+        if threads < 2 or not self.model.alone or self._work(min(rows, -(-silos // threads))) < WORTH_SHARING:
+            return 1
+        return threads
 
     def _work(self, rows: int) -> float:
         """Multiply-adds of a call: each weight meets each sample twice forward and four times backward."""
