@@ -170,7 +170,7 @@ def altered(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Request
         (lambda: altered(lambda t: t * torch.nan), 1, "not finite"),
         (lambda: altered(lambda t: t * 1e30), 1, "long; usual"),
         (lambda: altered(lambda t: t.double()), 1, "float64"),
-        (lambda: altered(lambda t: torch.cat([t, t], -1).contiguous()), 1, "its upload"),
+        (lambda: altered(lambda t: torch.cat([t, t], -1).contiguous()), 1, "expected 1 × "),
         (lambda: lambda request, answer: replace(answer, body=b"no"), 1, "damaged"),
         (lambda: late(), 2, "another request"),
     ],

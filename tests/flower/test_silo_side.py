@@ -1,6 +1,7 @@
 """What a silo allows, what it writes down, what it keeps."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +9,11 @@ import pytest
 import torch
 from loop import NAMES, TRAINING, Loop, job, settle
 
+import coterie
 from coterie.codec import encode, encode_up
 from coterie.engine.flower.ledger import FILE as LEDGER
 from coterie.engine.flower.ledger import HEAD, Ledger
-from coterie.engine.flower.messages import Request
+from coterie.engine.flower.messages import Request, request
 from coterie.engine.flower.policy import FILE, read_policy
 from coterie.engine.flower.silo import SiloSide
 from coterie.engine.flower.vault import Vault
@@ -43,7 +45,6 @@ def with_policy(folder: Path, text: str) -> SiloSide:
         ('fields = ["loss"]', {}, "may not leave; allowed: loss"),
         ("smallest_cohort = 4", {}, "a cohort of 3; at least 4 silos must be asked"),
         ("largest_upload = 10", {}, "bytes; allowed: 10"),
-        ("", {"version": "0.0.9"}, "the coordinator runs coterie 0.0.9, this silo"),
         ("", {"silo": "south"}, "a request for silo 'south' reached 'north'"),
         ("", {"received": 4}, "the server counts on the state after round 5"),
         ("", {"body": b"rubbish"}, "arrived damaged"),
@@ -59,6 +60,14 @@ def test_a_request_outside_the_policy_is_refused_with_its_reason_and_no_bytes_le
     assert answer.body == b""
     assert Ledger(side.folder).entries() == []
     assert reason in (side.folder / "events.log").read_text()
+
+
+def test_another_version_of_coterie_is_named_even_where_it_asks_in_other_words() -> None:
+    asked = json.loads(question().head()) | {"version": "0.0.9", "kind": "teach", "novelty": 1}
+    with pytest.raises(
+        BadInput, match=rf"the coordinator runs coterie 0\.0\.9, this silo {coterie.__version__}; install"
+    ):
+        request(json.dumps(asked), b"")
 
 
 def test_what_the_policy_allows_leaves(tmp_path: Path) -> None:

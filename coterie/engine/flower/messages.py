@@ -176,4 +176,7 @@ def request(head: str, body: bytes) -> Request:
         raise BadInput(f"a request arrived damaged: {error}") from None
     if not isinstance(table, dict) or "body" in table:
         raise BadInput("a request arrived damaged: its head is not one")
+    if table.get("version") != coterie.__version__:  # first: another version may ask in other words
+        theirs = " ".join(str(table.get("version")).split())[:40]
+        raise BadInput(f"the coordinator runs coterie {theirs}, this silo {coterie.__version__}; install the same")
     return replace(parse(Request, table, "a request"), body=body)
