@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -34,9 +34,12 @@ really = [
 ]
 
 
-def coterie(*words: str, timeout: float = 240, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """One command to its end."""
-    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=timeout, env=environment())
+def coterie(
+    *words: str, timeout: float = 240, check: bool = True, within: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """One command to its end; `within` are words before it that say in which network."""
+    every = [*within, *COMMAND, *words]
+    done = subprocess.run(every, capture_output=True, text=True, timeout=timeout, env=environment())
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done
 
@@ -45,18 +48,30 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
+@contextlib.contextmanager
+def offline() -> Iterator[list[str]]:
+    """A network that is this machine alone, as words to put before a command."""
+    held = ["unshare", "--map-root-user", "--net", "sh", "-c", "ip link set lo up && echo up && exec sleep infinity"]
+    with subprocess.Popen(held, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout.readline() == "up\n", "this machine gives nobody a network of its own"
+            yield ["nsenter", f"--target={holder.pid}", "--user", "--net", "--preserve-credentials"]
+        finally:
+            holder.kill()
+
+
 class Party:
     """One `coterie coordinator` or `coterie silo`."""
 
-    def __init__(self, folder: Path, *words: str, **env: str) -> None:
-        self.folder, self.words, self.env = folder, words, env
+    def __init__(self, folder: Path, *words: str, within: Sequence[str] = (), **env: str) -> None:
+        self.folder, self.words, self.within, self.env = folder, words, within, env
         self.log = folder.parent / f"{folder.name}.log"
         self.start()
 
     def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*COMMAND, *self.words], stdout=log, stderr=log, env=environment() | self.env
+                [*self.within, *COMMAND, *self.words], stdout=log, stderr=log, env=environment() | self.env
             )
 
     def stop(self) -> None:
@@ -72,21 +87,31 @@ class Party:
 
 
 class Real:
-    """Coordinator and silos, running."""
+    """Coordinator and silos, running; `tables` has the words by which silos are told of theirs."""
 
-    def __init__(self, folder: Path, silos: list[Silo], proxy: bool = False, insecure: bool = False) -> None:
-        self.folder, self.names = folder, [silo.name for silo in silos]
+    def __init__(
+        self,
+        folder: Path,
+        silos: Sequence[Silo] = (),
+        proxy: bool = False,
+        insecure: bool = False,
+        tables: Mapping[str, Sequence[str]] | None = None,
+        within: Sequence[str] = (),
+    ) -> None:
+        self.tables, self.within = tables or {}, within
+        self.folder, self.names = folder, [*(silo.name for silo in silos), *self.tables]
         front = ["--proxy"] if proxy else ["--insecure"] if insecure else ["--no-proxy"]
         words = ["--silos", ",".join(self.names), "--port", str(free_port()), *front]
         coterie("federation", "new", str(folder), *words)
         for silo in silos:
             save_silo(silo, folder / "silos" / silo.name / "data.npz")
-        self.coordinator = Party(folder / "coordinator", "coordinator", str(folder / "coordinator"))
+        self.coordinator = Party(folder / "coordinator", "coordinator", str(folder / "coordinator"), within=within)
         self.silos = {name: self.silo(name) for name in self.names}
 
     def silo(self, name: str, **env: str) -> Party:
         home = self.folder / "silos" / name
-        return Party(home, "silo", str(home), "--device", "cpu", **env)
+        words = ["silo", str(home), "--device", "cpu", *self.tables.get(name, ())]
+        return Party(home, *words, within=self.within, **env)
 
     def added(self, silo: Silo, **env: str) -> Party:
         """One more silo, running."""
@@ -104,7 +129,7 @@ class Real:
         """Wait until every silo is connected."""
         until = time.monotonic() + 240
         while time.monotonic() < until:
-            states = coterie("federation", "status", str(self.folder), check=False).stdout
+            states = coterie("federation", "status", str(self.folder), check=False, within=self.within).stdout
             if states.count("online") >= len(self.silos):
                 return
             time.sleep(1)
@@ -124,7 +149,7 @@ class Real:
 
     def run(self, study: Path, timeout: float = 900) -> tuple[Path, str]:
         """A run to its end: its folder, and what was shown."""
-        done = coterie(*self.words(study), timeout=timeout)
+        done = coterie(*self.words(study), timeout=timeout, within=self.within)
         return self.latest(), done.stdout
 
     def begin(self, study: Path) -> subprocess.Popen[str]:

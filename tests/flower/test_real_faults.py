@@ -7,7 +7,9 @@ from collections import Counter
 
 import pandas as pd
 import pytest
+import torch
 from real import Real, by_silo, processes_of, really, simulated, when
+from safetensors.torch import load_file
 
 from coterie.engine.flower.ledger import Ledger
 
@@ -49,6 +51,7 @@ class Watched:
     def nothing_lost(self, rounds: int, missed: str = "") -> None:
         """Every silo answered every round once, with a whole ledger and no state given up."""
         run = self.fed.latest().name
+        assert not by_silo(pd.read_parquet(self.fed.latest() / "results.parquet")).index.has_duplicates
         for name in self.fed.names:
             said = self.events(name)[self.seen[name] :]
             assert "refused" not in said and "failed" not in said, said
@@ -58,6 +61,12 @@ class Watched:
             assert set(per.values()) == {1}
             if name != missed:
                 assert {e["round"] for e in trained} == set(range(rounds))
+        # SCAFFOLD's c is the mean of all c_i only if each upload that counted, and no other, is in its silo's state.
+        (checkpoint,) = (self.fed.latest() / "checkpoints").glob("*.safetensors")
+        kept = [self.fed.folder / "silos" / name / "state" / checkpoint.stem for name in self.fed.names]
+        own = torch.cat([load_file(folder / "committed.safetensors")["c"] for folder in kept])
+        assert own.abs().max() > 1e-3
+        torch.testing.assert_close(load_file(checkpoint)["server.c"], own.mean(0), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("victim", ["training process", "SuperLink", "coordinator's app"])

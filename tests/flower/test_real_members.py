@@ -1,13 +1,16 @@
 """Who joins, who leaves, who is refused, in a federation of real Flower processes."""
 
+import itertools
 import os
+import re
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from real import COMMAND, Real, by_silo, coterie, digits, environment, really, simulated, when
+from real import COMMAND, Real, by_silo, coterie, digits, environment, really, simulated
 
 pytest.importorskip("flwr")
 from coterie.engine.flower import parties
@@ -17,14 +20,37 @@ from coterie.engine.flower.own import save_silo
 pytestmark = really
 
 
-def test_a_run_that_is_stopped_goes_on_and_serves_a_silo_that_was_added(fed: Real) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def stranger(fed: Real, tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
+    """A silo whose key is not registered; it takes a while to give up, so it begins first."""
+    folder = tmp_path_factory.mktemp("stranger") / "other"
+    port = settings(fed.folder / "coordinator")["port"]
+    parties.new_federation(folder, ["stranger"], "127.0.0.1", port, None)
+    home = folder / "silos" / "stranger"
+    (home / "ca.crt").write_bytes((fed.folder / "coordinator" / "ca.crt").read_bytes())
+    save_silo(digits(["stranger"])[0], home / "data.npz")
+    with begun("silo", str(home)) as process:
+        yield process
+        process.terminate()
+
+
+def begun(*words: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen([*COMMAND, *words], stdout=pipe, stderr=pipe, text=True, env=environment())
+
+
+def test_a_run_is_watched_and_stopped_and_goes_on_and_serves_a_silo_that_was_added(fed: Real) -> None:
+    watching = begun("federation", "status", str(fed.folder), "--watch")
     running = fed.begin(fed.study(["scaffold"]))
-    when(lambda: fed.progress().get("round") == 1, 240)
+    seen = list(itertools.takewhile(lambda line: not re.search(r"round [12]/3 .*3 of 3", line), watching.stdout))
     running.send_signal(signal.SIGINT)
+    watching.send_signal(signal.SIGINT)
     shown, _ = running.communicate(timeout=120)
     run = fed.latest()
     assert running.returncode == 130 and f"--resume {run.name}" in shown
     assert "Traceback" not in shown
+    assert {f"{name}: online\n" for name in fed.names} <= {*seen}
+    assert (watching.wait(60), watching.stderr.read()) == (0, "")
     fed.added(digits([*fed.names, "west"])[3])
     coterie("federation", "run", str(fed.folder), "--resume", run.name, timeout=600)
     fed.gone("west")
@@ -35,15 +61,10 @@ def test_a_run_that_is_stopped_goes_on_and_serves_a_silo_that_was_added(fed: Rea
     assert list((fed.folder / "silos" / "west" / "models").rglob("west.safetensors"))
 
 
-def test_a_silo_whose_key_is_not_registered_is_told_so_and_ends(fed: Real, tmp_path: Path) -> None:
-    port = settings(fed.folder / "coordinator")["port"]
-    parties.new_federation(tmp_path / "other", ["stranger"], "127.0.0.1", port, None)
-    stranger = tmp_path / "other" / "silos" / "stranger"
-    (stranger / "ca.crt").write_bytes((fed.folder / "coordinator" / "ca.crt").read_bytes())
-    save_silo(digits(["stranger"])[0], stranger / "data.npz")
-    done = coterie("silo", str(stranger), check=False)
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == [
+def test_a_silo_whose_key_is_not_registered_is_told_so_and_ends(stranger: subprocess.Popen[str]) -> None:
+    _, errors = stranger.communicate(timeout=240)
+    assert stranger.returncode == 2
+    assert errors.splitlines() == [
         "coterie: the coordinator refuses this silo's key: it is not registered there; ask the coordinator"
     ]
 
@@ -56,7 +77,7 @@ def test_a_silo_with_another_version_of_coterie_is_left_out_and_both_sides_read_
     fed.gone("ahead")
     reason = "this silo 9.9; install the same"
     told = [line for line in ahead.said().splitlines() if reason in line]
-    assert told and all(" refused " in line and "the coordinator runs coterie" in line for line in told)
+    assert told and all(" refused: the coordinator runs coterie" in line for line in told)
     assert "ahead: refused: the coordinator runs coterie" in shown and reason in shown
     assert set(pd.read_parquet(run / "results.parquet")["silo"]) == set(fed.names)
 
@@ -76,13 +97,3 @@ def test_without_tls_a_silo_is_known_by_its_name_all_the_same(tmp_path: Path) ->
         pd.testing.assert_series_equal(found, expected, atol=1e-4, rtol=0)
     finally:
         made.stop()
-
-
-def test_watching_shows_silos_and_run_and_ends_with_ctrl_c(fed: Real) -> None:
-    words = [*COMMAND, "federation", "status", str(fed.folder), "--watch"]
-    watching = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
-    lines = [watching.stdout.readline() for _ in fed.names]
-    watching.send_signal(signal.SIGINT)
-    _, errors = watching.communicate(timeout=60)
-    assert any(line.startswith("north: online") for line in lines), lines
-    assert (watching.returncode, errors) == (0, "")

@@ -1,7 +1,6 @@
 """What a silo allows, what it writes down, what it keeps."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 

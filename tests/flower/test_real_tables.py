@@ -1,0 +1,86 @@
+"""Silos with tables of their own, between real Flower processes that reach nothing but this machine."""
+
+import io
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from own_silos import NAMES, hospital
+from real import Real, by_silo, coterie, offline, really
+
+from coterie import toml
+from coterie.model_file import load_model
+
+pytest.importorskip("flwr")
+pytestmark = really
+
+SILOS, METHODS = NAMES[:3], ["fedavg", "fedamp"]
+TABLE = ["--label", "outcome", "--drop", "patient,cost"]
+STUDY = {
+    "name": "hospitals",
+    "seeds": [0],  # of a simulation also the seed of the splits; a real silo has but one split, that of 0
+    "model": {"name": "mlp", "hidden": [8]},
+    "train": {"rounds": 2, "batch_size": 16, "lr": 0.1, "measure_every": 2},
+    "methods": {name: {} for name in METHODS},
+}
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
+    """Three of them, each with its own file."""
+    folder = tmp_path_factory.mktemp("tables")
+    (folder / "hospitals").mkdir()
+    for place, name in enumerate(SILOS):
+        hospital(place).to_csv(folder / "hospitals" / f"{name}.csv", index=False)
+    tables = {name: ["--data", str(folder / "hospitals" / f"{name}.csv"), *TABLE] for name in SILOS}
+    with offline() as within:
+        made = Real(folder / "fed", tables=tables, within=within)
+        try:
+            made.started()
+            yield made
+        finally:
+            made.stop()
+
+
+def test_three_tables_end_as_in_a_simulation_and_each_silo_predicts_for_new_rows(hospitals: Real) -> None:
+    here = hospitals.folder.parent
+    (here / "study.toml").write_text(toml.dumps(STUDY))
+    run, shown = hospitals.run(here / "study.toml")
+    assert "3 of 3 silos replied" in shown
+    words = ["run", str(here / "study.toml"), "--silos", str(here / "hospitals"), *TABLE, "--quiet"]
+    coterie(*words, "--out", str(here / "simulated"))
+    found, expected = (pd.read_parquet(folder / "results.parquet") for folder in (run, here / "simulated"))
+    pd.testing.assert_series_equal(by_silo(found), by_silo(expected), atol=1e-4, rtol=0)
+
+    new = hospital(4).drop(columns=["outcome", "cost"]).head(3)
+    new.loc[0, "age"], new.loc[1, "ward"] = np.nan, "a ward that no silo has"
+    new.to_csv(here / "new.csv", index=False)
+    for name in SILOS:
+        kept = hospitals.folder / "silos" / name / "models" / f"{run.name}-fedamp-0" / f"{name}.safetensors"
+        answer = pd.read_csv(io.StringIO(coterie("predict", str(kept), "--data", str(here / "new.csv")).stdout))
+        assert set(answer["prediction"]) <= {"healthy", "ill", "severe"}
+        (alike,) = (here / "simulated").rglob(f"fedamp*/**/{name}.safetensors")
+        simulated = load_model(alike).predict(new)
+        pd.testing.assert_frame_equal(answer[simulated.columns], simulated, atol=1e-4, rtol=0, check_dtype=False)
+    assert not list((hospitals.folder / "coordinator").rglob("*.csv"))
+
+
+def test_ctrl_c_ends_every_party_and_all_of_its_programs(hospitals: Real) -> None:
+    for party in [*hospitals.silos.values(), hospitals.coordinator]:
+        party.process.send_signal(signal.SIGINT)
+    for party in [*hospitals.silos.values(), hospitals.coordinator]:
+        assert party.process.wait(40) == 130
+        assert "Traceback" not in party.said()
+    left = [path for path in Path("/proc").glob("[0-9]*") if belongs(path, hospitals.folder)]
+    assert left == []
+
+
+def belongs(process: Path, folder: Path) -> bool:
+    """Whether a process has to do with a federation."""
+    try:
+        return str(folder).encode() in (process / "cmdline").read_bytes()
+    except OSError:
+        return False
