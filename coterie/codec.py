@@ -50,10 +50,17 @@ def save_tensors(named: Mapping[str, Tensor], path: Path, metadata: Mapping[str,
 
 
 def encode_up(up: Up) -> bytes:
-    """The bytes that leave a silo: of an `Up`, and of nothing else."""
-    if not isinstance(up, Up):
-        raise TypeError(f"only an Up may leave a silo, not a {type(up).__name__}")
+    """The bytes that leave a silo: of an `Up`, and of nothing else, also not inside one."""
+    _check_leaves(up)
     return encode(up)
+
+
+def _check_leaves(record: object) -> None:
+    if not isinstance(record, Up):
+        raise TypeError(f"only an Up may leave a silo, not a {type(record).__name__}")
+    for value in vars(record).values():
+        if isinstance(value, Record):
+            _check_leaves(value)
 
 
 def decode(kind: type[R], blob: bytes, dtype: torch.dtype | None = None, **sizes: int) -> R:

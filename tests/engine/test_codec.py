@@ -78,6 +78,11 @@ def test_nothing_but_an_up_leaves_a_silo(kind: type[Record]) -> None:
         encode_up(record)  # type: ignore[arg-type]
 
 
+def test_nor_does_anything_else_inside_an_up() -> None:
+    with pytest.raises(TypeError, match="only an Up may leave a silo, not a Kept"):
+        encode_up(Maybe(w=torch.zeros(2, 3), more=Kept(w=torch.zeros(2, 3))))  # type: ignore[arg-type]
+
+
 def test_neither_models_nor_bare_tensors_leave_a_silo() -> None:
     for thing in (Predictor(models=torch.zeros(2, 3)), torch.zeros(2), {"w": torch.zeros(2)}, None):
         with pytest.raises(TypeError, match="only an Up may leave a silo"):

@@ -17,8 +17,10 @@ from coterie.engine.flower.policy import FILE, read_policy
 from coterie.engine.flower.silo import SiloSide
 from coterie.engine.flower.vault import Vault
 from coterie.errors import BadInput
+from coterie.methods.fedavg import FedAvg
 from coterie.methods.method import Cohort
 from coterie.methods.scaffold import Control
+from coterie.wire import rows
 
 
 def question(method: str = "fedavg", **changes: object) -> Request:
@@ -81,6 +83,25 @@ def test_what_the_policy_allows_leaves(tmp_path: Path) -> None:
 def test_the_default_policy_is_a_valid_file(tmp_path: Path) -> None:
     side = settle(tmp_path)["north"]
     assert read_policy(side.folder).smallest_cohort == 2
+
+
+def test_an_upload_with_a_field_that_the_methods_up_has_not_never_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class More(FedAvg.up):  # type: ignore[misc]
+        labels: torch.Tensor = rows("how often each label occurs", "labels")
+
+    end = FedAvg.end
+
+    def telling(*given):
+        up, kept = end(*given)
+        return More(**up.tensors(), labels=torch.ones(1, 3)), kept
+
+    monkeypatch.setattr(FedAvg, "end", telling)
+    side = settle(tmp_path)["north"]
+    answer = side.answer(question())
+    assert (answer.body, answer.refusal) == (b"", f"a More may not leave, only a {FedAvg.up.__name__}")
+    assert Ledger(side.folder).entries() == []
 
 
 def test_only_an_up_can_be_encoded() -> None:
