@@ -27,6 +27,8 @@ COMMAND = [sys.executable, "-m", "coterie"]
 MODEL = {"name": "mlp", "hidden": [8]}
 TRAIN = {"rounds": 3, "local_epochs": 2, "batch_size": 16, "lr": 0.1, "measure_every": 3}
 
+# What a script starts in the background ignores Ctrl-C, and so would every program that these tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 NGINX = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin") is not None
 really = [
     pytest.mark.slow,
