@@ -5,6 +5,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.engine.conv import row_conv
+from coterie.errors import BadInput
+
+LONELY = (
+    "BatchNorm cannot learn from a batch of one sample, which the last one of an epoch is in some silo; take another "
+    "[train] batch_size, or whole_batches = true"
+)
 
 
 def linear(x: Tensor, k: int, w: Tensor, bias: Tensor | None) -> Tensor:
@@ -80,6 +86,8 @@ def after_batch(old: Tensor, new: Tensor, momentum: float) -> Tensor:
 def unbiased(variance: Tensor, x: Tensor, k: int) -> Tensor:
     """BatchNorm remembers the unbiased variance."""
     count = x.numel() // variance.numel()
+    if count == 1:
+        raise BadInput(LONELY)
     return variance * (count / (count - 1))
 
 

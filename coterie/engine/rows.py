@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from coterie.engine.dropout import KeyedDropout
 from coterie.engine.lowered import Lowered, lower
+from coterie.engine.row_layers import LONELY
 from coterie.engine.shapes import Shapes
 from coterie.errors import BadInput
 from coterie.keys import generator
@@ -224,7 +225,12 @@ class Model:
             self._compare(rows[:2], x[:2, :2])
         buffers = self.layout.views(rows.detach(), self.layout.buffers)
         if self._lowered is None or (training and (self.draws or self._lowered.train is None)):
-            out, moved = self._under_vmap(self.module, weights, buffers, x, training, keys)
+            try:
+                out, moved = self._under_vmap(self.module, weights, buffers, x, training, keys)
+            except ValueError:
+                if self.couples_samples and x.shape[1] == 1:
+                    raise BadInput(LONELY) from None
+                raise
         else:
             x = x.to(_kind(weights)) if x.is_floating_point() else x
             worth = self._fused is not None and training and len(rows) > 1

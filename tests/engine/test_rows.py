@@ -245,3 +245,12 @@ def test_models_that_cannot_be_rows_are_refused() -> None:
         Model(small, 3).probe(torch.zeros(2, 4))
     with pytest.raises(BadInput, match=r"output \(3,\) does not fit 4 classes"):
         Model(small, 4).probe(torch.zeros(2, 5))
+
+
+@pytest.mark.parametrize("between", [nn.ReLU(), nn.Softmax(1)], ids=["rewritten", "vmap"])
+def test_a_batch_of_one_that_batchnorm_cannot_take_is_refused_in_words(between: nn.Module) -> None:
+    model = Model(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), between, nn.Linear(6, 3)), 3)
+    model.probe(torch.randn(2, 4))
+    rows, y = model.starts(0, ["a", "b"], common=True), torch.zeros(2, 1, dtype=torch.int64)
+    with pytest.raises(BadInput, match="batch of one sample"):
+        model.gradient(rows, torch.randn(2, 1, 4), y, torch.ones(2, 1))

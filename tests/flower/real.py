@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -52,11 +53,14 @@ def environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def offline() -> Iterator[list[str]]:
-    """A network that is this machine alone, as words to put before a command."""
-    held = ["unshare", "--map-root-user", "--net", "sh", "-c", "ip link set lo up && echo up && exec sleep infinity"]
-    with subprocess.Popen(held, stdout=subprocess.PIPE, text=True) as holder:
+    """A network that is this machine alone, as words to put before a command; none where that is not to be had."""
+    held = "unshare --map-root-user --net sh -c 'ip link set lo up && echo up && exec sleep infinity'"
+    with subprocess.Popen(["sh", "-c", f"exec {held}"], stdout=subprocess.PIPE, text=True) as holder:
         try:
-            assert holder.stdout.readline() == "up\n", "this machine gives nobody a network of its own"
+            if holder.stdout.readline() != "up\n":
+                warnings.warn("no network namespace here: that silos need no internet is not shown", stacklevel=1)
+                yield []
+                return
             yield ["nsenter", f"--target={holder.pid}", "--user", "--net", "--preserve-credentials"]
         finally:
             holder.kill()
