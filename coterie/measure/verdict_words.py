@@ -112,7 +112,8 @@ def _whether(verdict: Verdict) -> str:
         f"training alone ({sure}: p = {scores['p']:.2g} over {len(silos)} silo{'s' * (len(silos) != 1)})."
     )
     counts = [f"{scores[outcome]} {words}" for outcome, words in OUTCOMES.items() if scores[outcome]]
-    tested = sorted(each["samples"] for each in silos)[len(silos) // 2]
+    least, most = (extreme(each["samples"] for each in silos) for extreme in (min, max))
+    tested = str(most) if least == most else f"{least} to {most}"
     few = f", with {tested} test samples each" if scores["unclear"] else ""
     return f"{mean} One by one: {listed(counts)}{few}."
 

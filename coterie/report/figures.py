@@ -90,15 +90,20 @@ def costs(summary: Scores, inks: Mapping[str, Ink], keys: Mapping[str, str]) -> 
         legend=legend_below(),
     )  # fmt: skip
     for i, (key, name) in enumerate(keys.items()):
+        opacity = 1 - 0.5 * i
+        both = {"orientation": "h", "offsetgroup": name, "legendgroup": name}
+        figure.add_bar(
+            x=[None], y=[None], name=name, marker_color=f"rgba(140,140,140,{opacity})", **both
+        )  # in the legend
         scale = 1e-6 if key.startswith("bytes") else 1.0
         values = [scores.get(key) for scores in summary.values()]
         figure.add_bar(
             x=[None if value is None else value * scale for value in values],
             y=axis_labels(summary),
-            name=name,
-            orientation="h",
-            marker_color=[inks[method].faded(1 - 0.5 * i) for method in summary],
+            showlegend=False,
+            marker_color=[inks[method].faded(opacity) for method in summary],
             hovertemplate="%{y}: %{x:,.4~g}<extra>" + name + "</extra>",
+            **both,
         )
     figure.update_xaxes(rangemode="tozero")
     figure.update_yaxes(type="category", autorange="reversed")
@@ -127,7 +132,7 @@ def _add_curve(figure: Figure, found: DataFrame, title: str, measure: str, ink: 
         y=found["mean"].to_numpy(),
         name=name,
         legendgroup=name,
-        mode="lines" if len(found) > 30 else "lines+markers",
+        mode="lines" if len(found) > 3 else "lines+markers",
         line={"color": ink.colour, "width": 1.25 if cloud else 2.25, "dash": "dash" if cloud else ink.dash},
         marker={"size": 4},
         hovertemplate="%{y:.2f}%" if measure == "accuracy" else "%{y:.4g}",

@@ -3,7 +3,7 @@
 import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -37,6 +37,7 @@ class Run:
     verdict: Mapping[str, Any] | None = None
     significance: DataFrame | None = None
     about: Mapping[str, Any] = field(default_factory=dict)  # command, toml, device, versions
+    differences: Sequence[str] = ()  # between the tables of own silos, a line each
     finished: bool = True
 
     @property
@@ -59,6 +60,7 @@ def read_run(folder: Path) -> Run:
         tomllib.loads(toml)
         results = pd.read_parquet(folder / "results.parquet")
         labels = pd.read_parquet(folder / "labels.parquet") if (folder / "labels.parquet").exists() else None
+        own = summary.get("data") or {}
         methods = {str(name): _scores(scores) for name, scores in summary["methods"].items()}
         return Run(
             str(summary["study"]),
@@ -69,6 +71,7 @@ def read_run(folder: Path) -> Run:
             summary.get("verdict"),
             DataFrame(summary["significance"]) if summary.get("significance") else None,
             {**{key: summary.get(key) for key in ("command", "device", "versions")}, "toml": toml},
+            [f"{each['column']}, {each['silo']}: {each['what']}" for each in own.get("differences", ())],
         )
     except OSError as error:
         raise BadInput(f"{folder}: {error.strerror or error}; give the folder of a finished run") from None

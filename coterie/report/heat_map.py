@@ -31,7 +31,7 @@ def collaboration(weights: Array, silos: Sequence[str], rounds: Sequence[int] | 
     number = list(range(1, len(weights) + 1)) if rounds is None else list(rounds)
     names = [axis_labels(silos, longest=18)[i] for i in order]
     style = _scale(weights[shown])
-    figure = blank(height=480)
+    figure = blank(height=540)
     figure.add_heatmap(
         z=weights[shown[-1]],
         x=names,
@@ -40,13 +40,13 @@ def collaboration(weights: Array, silos: Sequence[str], rounds: Sequence[int] | 
         ygap=1 if len(names) <= 40 else 0,
         hoverongaps=False,
         hovertemplate="%{y} from %{x}: %{z:.4~g}<extra></extra>",
-        colorbar={"thickness": 10, "outlinewidth": 0, "len": 1, "x": 1.01, "tickfont": {"size": 11}},
+        colorbar={"thickness": 10, "outlinewidth": 0, "len": 1, "x": 1.01, "tickfont": {"size": 11}, "title": "weight"},
         **style,
     )
     figure.frames = [go.Frame(name=str(number[i]), data=[go.Heatmap(z=weights[i])], traces=[0]) for i in shown]
     if len(shown) > 1:
         figure.update_layout(sliders=[_slider([number[i] for i in shown])])
-    figure.update_xaxes(type="category", showgrid=False, ticks="", tickangle=-90, side="top")
+    figure.update_xaxes(type="category", showgrid=False, ticks="", tickangle=-90, side="top", title_text="learns from")
     figure.update_yaxes(type="category", showgrid=False, ticks="", autorange="reversed")
     return figure
 

@@ -28,10 +28,14 @@ def plot(figure: Figure) -> str:
 
 
 def table(
-    headings: Iterable[str], rows: Mapping[str, str], tall: bool = False, dots: Mapping[str, str] | None = None
+    headings: Iterable[str],
+    rows: Mapping[str, str],
+    tall: bool = False,
+    dots: Mapping[str, str] | None = None,
+    words: str = "",
 ) -> str:
-    """A table; `rows` maps the head of each to its cells' HTML, `dots` a head to its colour."""
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    """A table; `rows` maps the head of each to its cells' HTML, `dots` a head to its colour; `words` heads a text."""
+    head = "".join(f"<th{' class=text' * (heading == words)}>{escape(heading)}</th>" for heading in headings)
     body = "".join(
         f"<tr><th scope='row' title='{escape(name)}'>{dot((dots or {}).get(name))}{escape(name)}</th>{cells}</tr>"
         for name, cells in rows.items()

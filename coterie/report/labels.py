@@ -7,6 +7,7 @@ from coterie.report.canvas import Figure, axis_labels, blank, label, legend_belo
 from coterie.report.series import class_counts
 from coterie.report.theme import PALETTE
 
+FLAT = 12  # the names of so many silos have room beside each other
 MOST_BARS = len(PALETTE)  # more classes than colours are a map, not bars
 
 
@@ -30,7 +31,7 @@ def _bars(counts: DataFrame) -> Figure:
             marker_line_width=0,
             hovertemplate="%{x}: %{y:,} of label %{fullData.name}<extra></extra>",
         )
-    figure.update_xaxes(type="category")
+    figure.update_xaxes(type="category", tickangle=-90 if len(counts) > FLAT else None)
     figure.update_yaxes(title_text="samples")
     return figure
 

@@ -34,6 +34,11 @@
     figure.config = config;
     const plot = box.querySelector(".plot");
     drawn.add(plot);
+    const named = figure.data.filter(line => line.showlegend !== false && line.visible !== false).length;
+    if (plot.clientWidth < 500 && named > 8) {  // two names a line; more than four lines would eat the figure
+      figure.layout.height += 20 * (named - 8);
+      plot.style.height = figure.layout.height + "px";
+    }
     return Plotly.newPlot(plot, figure).then(() => Plotly.relayout(plot, themed(figure.layout)));
   };
   const near = new IntersectionObserver(entries => entries.forEach(entry => {

@@ -49,7 +49,7 @@ def significance(pairs: DataFrame, methods: Sequence[str], lower_better: bool) -
         ygap=1,
         hoverongaps=False,
         hovertemplate="%{y} over %{x}: %{customdata[0]:+.3g}, p = %{customdata[1]:.2g}<extra></extra>",
-        colorbar={"thickness": 10, "outlinewidth": 0},
+        colorbar={"thickness": 10, "outlinewidth": 0, "title": "lead"},
     )
     figure.update_xaxes(type="category", showgrid=False, ticks="", tickangle=-90, side="top")
     figure.update_yaxes(type="category", showgrid=False, ticks="", autorange="reversed")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from html import escape
 
 from coterie.measure.notes import notes
+from coterie.measure.significance import SURE, smallest_p
 from coterie.measure.table import error_of, summary_cells
 from coterie.report import figures
 from coterie.report.folder import Run
@@ -68,22 +69,31 @@ def differences(run: Run) -> str:
     """Which method is significantly better than which."""
     if run.significance is None or run.significance.empty:
         return ""
-    drawn = plot(significance(run.significance, list(run.methods), error_of(run.methods) is not None))
-    silos = int(run.significance["silos"].min())
+    silos, pairs = int(run.significance["silos"].min()), len(run.significance)
     text = (
-        f"Wilcoxon's signed-rank test over {silos} silos at each method's best round, Holm's correction over all "
-        "pairs. ▲ where the row is significantly better than the column (p < 0.05), ▼ where it is worse; no colour: "
+        f"Wilcoxon's signed-rank test over {silos} silos at each method's best round, Holm's correction over all pairs."
+    )
+    if not (run.significance["p_holm"] < SURE).any():
+        least = smallest_p(silos) * pairs
+        why = f": of so few silos and {pairs} pairs none can be" if least >= SURE else ", all may be luck"
+        return section("Significance", note(f"{text} No difference is significant (p < {SURE}){why}."))
+    text += (
+        f" ▲ where the row is significantly better than the column (p < {SURE}), ▼ where it is worse; no colour: "
         "may be luck."
     )
+    drawn = plot(significance(run.significance, list(run.methods), error_of(run.methods) is not None))
     return section("Significance", note(text) + drawn)
 
 
 def data(run: Run) -> str:
-    """What every silo's data holds."""
-    if run.labels is None or run.labels.empty:
-        return ""
-    drawn = plot(label_distribution(run.labels))
-    return section("The data of the silos", note("Training samples of each label (of the first seed).") + drawn)
+    """What every silo's data holds, and how the tables of own silos differ."""
+    body = ""
+    if run.differences:
+        lines = "".join(f"<li>{escape(line)}</li>" for line in run.differences)
+        body += f"<h3>Where the silos' tables differ</h3><ul class='words'>{lines}</ul>"
+    if run.labels is not None and not run.labels.empty:
+        body += "<h3>Training samples of each label, first seed</h3>" + plot(label_distribution(run.labels))
+    return section("The data of the silos", body) if body else ""
 
 
 def costs(run: Run) -> str:

@@ -50,17 +50,18 @@ def _words(found: Mapping[str, Any]) -> str:
 def _table(found: Mapping[str, Any]) -> str:
     rows = {
         s["silo"]: cell(score(s["score"], found))
-        + cell(f"{score(s['low'], found)} – {score(s['high'], found)}")
+        + cell(f"{score(s['low'], found)} to {score(s['high'], found)}")
         + cell(score(s["alone"], found))
         + cell(_signed(s["gain"], found))
-        + cell(f"{_signed(s['gain_low'], found)} – {_signed(s['gain_high'], found)}")
+        + cell(f"{_signed(s['gain_low'], found)} to {_signed(s['gain_high'], found)}")
         + cell(f"{s['p_holm']:.2g}")
         + cell(str(s["samples"]))
         + cell(OUTCOMES[s["outcome"]], words=True)
         for s in found["silos"]
     }
     headings = ["silo", found["judged"], "95%", found["alone"], "gain", "95%", "p (Holm)", "test samples", "outcome"]
-    return f"<details><summary>Every silo as a table</summary>{table(headings, rows, tall=True)}</details>"
+    shown = table(headings, rows, tall=True, words="outcome")
+    return f"<details><summary>Every silo as a table</summary>{shown}</details>"
 
 
 def _methods(found: Mapping[str, Any]) -> str:
