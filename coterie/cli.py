@@ -116,7 +116,7 @@ def run(
         with (
             promptly(stopped(folder)),
             shown(begun, console, quiet) as bar,
-            tracked(begun, trackers, folder, bar) as watch,
+            tracked(begun, trackers, folder, bar, resumed=True) as watch,
         ):
             finished = experiment.resume(folder, watch, code, say)
     else:

@@ -179,7 +179,7 @@ def _one(
     checkpoint = Checkpoint(folder, name, federation.seed, study.machine.checkpoint_every)
     outcome = checkpoint.ended()
     if outcome is not None:
-        told(Progress(study.training.rounds, study.training.rounds, outcome.accuracy))
+        told(Progress(study.training.rounds, study.training.rounds, outcome.score, outcome.measure))
         return outcome
     try:
         outcome = federation.train(study.methods[name], told, study.training_of(name), checkpoint)

@@ -1,4 +1,4 @@
-"""A progress bar for a study: method, round, accuracy so far, time left."""
+"""A progress bar for a study: method, round, accuracy or error so far, time left."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from coterie.engine.rounds import Progress as Report
 from coterie.experiment import Watch
+from coterie.measure.metrics import lower_better
 from coterie.study import Study
 
 
@@ -22,7 +23,7 @@ def shown(study: Study, console: Console, quiet: bool) -> Iterator[Watch]:
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TextColumn("rounds"),
-        TextColumn("{task.fields[accuracy]}"),
+        TextColumn("{task.fields[score]}"),
         TimeRemainingColumn(),
         console=console,
         transient=True,
@@ -31,15 +32,23 @@ def shown(study: Study, console: Console, quiet: bool) -> Iterator[Watch]:
     several = len(study.seeds) > 1
     total = study.training.rounds * len(study.methods) * len(study.seeds)
     with bar:
-        job = bar.add_task("", total=total, what="reading the data", accuracy="")
+        job = bar.add_task("", total=total, what="reading the data", score="")
         before = 0
 
         def watch(method: str, seed: int, report: Report) -> None:
             nonlocal before
-            told = "" if report.accuracy is None else f"accuracy {100 * report.accuracy:.1f}%"
             what = f"{method}, seed {seed}" if several else method
-            bar.update(job, completed=before + report.round, what=f"{what:<14}", accuracy=told)
+            if before + report.round == total:
+                what = "verdict, report"
+            bar.update(job, completed=before + report.round, what=f"{what:<15}", score=_told(report))
             if report.round == report.rounds:
                 before += report.rounds
 
         yield watch
+
+
+def _told(report: Report) -> str:
+    if report.score is None:
+        return ""
+    size = f"{report.score:.4g}" if lower_better(report.measure) else f"{100 * report.score:.1f}%"
+    return f"{report.measure} {size}"

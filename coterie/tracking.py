@@ -1,4 +1,4 @@
-"""A run in TensorBoard or MLflow: what was set, and the mean test accuracy of every method and seed, round by round."""
+"""A run in TensorBoard or MLflow: what was set, and the mean test score of every method and seed, round by round."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,14 +13,14 @@ from coterie.errors import BadInput, Stopped, nearest
 from coterie.experiment import Watch
 from coterie.study import Study
 
-ACCURACY = "accuracy/test"
+FOLDER = "coterie.folder"  # MLflow's tag by which a study that goes on finds its runs
 
 
 class Tracker(Protocol):
     """Where a run is told to."""
 
-    def tell(self, method: str, seed: int, round: int, accuracy: float) -> None:
-        """One round's mean test accuracy over silos."""
+    def tell(self, method: str, seed: int, report: Progress) -> None:
+        """One round's mean test score over silos."""
 
     def close(self, status: str) -> None:
         """Nothing more comes."""
@@ -31,17 +31,18 @@ class TensorBoard:
 
     needs = ("tensorboard",)
 
-    def __init__(self, study: Study, out: Path) -> None:
+    def __init__(self, study: Study, out: Path, resumed: bool) -> None:
         self.study, self.folder = study, out / "tensorboard"
         self.writers: dict[tuple[str, int], Any] = {}
 
-    def tell(self, method: str, seed: int, round: int, accuracy: float) -> None:
+    def tell(self, method: str, seed: int, report: Progress) -> None:
         if (method, seed) not in self.writers:
             tensorboard: Any = import_module("torch.utils.tensorboard")
-            writer = tensorboard.SummaryWriter(str(self.folder / f"{method}-seed-{seed}"))
+            # What a run that was killed had told of this round and of later ones is told again.
+            writer = tensorboard.SummaryWriter(str(self.folder / f"{method}-seed-{seed}"), purge_step=report.round)
             writer.add_text("study", f"```\n{self.study.as_toml()}```")
             self.writers[method, seed] = writer
-        self.writers[method, seed].add_scalar(ACCURACY, accuracy, round)
+        self.writers[method, seed].add_scalar(tag(report), report.score, report.round)
 
     def close(self, status: str) -> None:
         for writer in self.writers.values():
@@ -56,27 +57,46 @@ class MLflow:
 
     needs = ("mlflow", "sqlalchemy", "alembic")
 
-    def __init__(self, study: Study, out: Path) -> None:
-        self.study, self.out = study, out
+    def __init__(self, study: Study, out: Path, resumed: bool) -> None:
+        self.study, self.out, self.resumed = study, out.resolve(), resumed
         self.runs: dict[tuple[str, int], str] = {}
+        self.told: dict[tuple[str, int], int] = {}  # the last round
         self.client: Any = None
         self.experiment = ""
 
-    def tell(self, method: str, seed: int, round: int, accuracy: float) -> None:
+    def tell(self, method: str, seed: int, report: Progress) -> None:
         if self.client is None:
             self._connect()
-        if (method, seed) not in self.runs:
-            run = self.client.create_run(self.experiment, run_name=f"{method}, seed {seed}").info.run_id
-            for key, value in settings(self.study, method, seed).items():
-                self.client.log_param(run, key, value)
-            self.runs[method, seed] = run
-        self.client.log_metric(self.runs[method, seed], ACCURACY, accuracy, step=round)
+        this = (method, seed)
+        if this not in self.runs:
+            self.runs[this], self.told[this] = self._begun(method, seed, report) or (self._begin(method, seed), -1)
+        if report.round > self.told[this]:
+            self.client.log_metric(self.runs[this], tag(report), report.score, step=report.round)
+
+    def _begin(self, method: str, seed: int) -> str:
+        made = self.client.create_run(self.experiment, run_name=_name(method, seed), tags={FOLDER: str(self.out)})
+        run = str(made.info.run_id)
+        for key, value in settings(self.study, method, seed).items():
+            self.client.log_param(run, key, value)
+        return run
+
+    def _begun(self, method: str, seed: int, report: Progress) -> tuple[str, int] | None:
+        """The run that a study which goes on had begun, and the last round it was told."""
+        if not self.resumed:
+            return None
+        known = self.client.search_runs([self.experiment], order_by=["attributes.start_time DESC"])
+        for each in known:
+            if (each.info.run_name, each.data.tags.get(FOLDER)) == (_name(method, seed), str(self.out)):
+                run = str(each.info.run_id)
+                self.client.update_run(run, status="RUNNING")
+                return run, max((m.step for m in self.client.get_metric_history(run, tag(report))), default=-1)
+        return None
 
     def _connect(self) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nothing of a run is told to others unasked
         from mlflow import MlflowClient
 
-        here = f"sqlite:///{(self.out / 'mlflow.db').resolve()}"
+        here = f"sqlite:///{self.out / 'mlflow.db'}"
         self.client = MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI", here))
         known = self.client.get_experiment_by_name(self.study.name)
         self.experiment = known.experiment_id if known else self.client.create_experiment(self.study.name)
@@ -84,6 +104,11 @@ class MLflow:
     def close(self, status: str) -> None:
         for run in self.runs.values():
             self.client.set_terminated(run, status)
+
+
+def tag(report: Progress) -> str:
+    """What a score is called: accuracy/test, of regression rmse/test."""
+    return f"{report.measure}/test"
 
 
 TRACKERS: dict[str, Any] = {"tensorboard": TensorBoard, "mlflow": MLflow}
@@ -99,16 +124,16 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 @contextmanager
-def tracked(study: Study, names: Sequence[str], out: Path, watch: Watch) -> Iterator[Watch]:
+def tracked(study: Study, names: Sequence[str], out: Path, watch: Watch, resumed: bool = False) -> Iterator[Watch]:
     """What to call after each round, telling the trackers too; they write nothing before the first round is told."""
-    trackers: list[Tracker] = [TRACKERS[name](study, out) for name in names]
+    trackers: list[Tracker] = [TRACKERS[name](study, out, resumed) for name in names]
     status = "FAILED"
 
     def told(method: str, seed: int, report: Progress) -> None:
         watch(method, seed, report)
-        if report.accuracy is not None and study.training.measures(report.round):
+        if report.score is not None and study.training.measures(report.round):
             for tracker in trackers:
-                tracker.tell(method, seed, report.round, report.accuracy)
+                tracker.tell(method, seed, report)
 
     try:
         yield told
@@ -129,6 +154,10 @@ def settings(study: Study, method: str, seed: int) -> dict[str, Any]:
     chosen = {"data": table["data"], "model": table["model"], "train": train}
     chosen["method"] = {"name": method} | {key: value for key, value in own.items() if key != "train"}
     return {"seed": seed, **_flat(chosen)}
+
+
+def _name(method: str, seed: int) -> str:
+    return f"{method}, seed {seed}"
 
 
 def _flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:

@@ -13,17 +13,31 @@ from coterie.engine.rounds import Progress
 from coterie.progress import shown
 from coterie.study import check, loads
 
+HALFWAY = Progress(1, 2, 0.5)
 
-def told(console, quiet=False):
+
+def told(console, quiet=False, report=HALFWAY):
     """Tell a bar of one round of two."""
     with shown(check(loads(SMALL, "small"), ["separate"]), console, quiet) as watch:
-        watch("separate", 0, Progress(1, 2, 0.5))
+        watch("separate", 0, report)
 
 
 def test_a_terminal_shows_the_method_and_its_accuracy():
     out = io.StringIO()
     told(Console(file=out, force_terminal=True, width=100))
     assert "separate" in out.getvalue() and "accuracy 50.0%" in out.getvalue()
+
+
+def test_a_regression_shows_its_error():
+    out = io.StringIO()
+    told(Console(file=out, force_terminal=True, width=100), report=Progress(1, 2, 314.159, "rmse"))
+    assert "rmse 314.2" in out.getvalue()
+
+
+def test_after_the_last_round_the_bar_says_what_is_waited_for():
+    out = io.StringIO()
+    told(Console(file=out, force_terminal=True, width=100), report=Progress(2, 2, 0.5))
+    assert "verdict, report" in out.getvalue()
 
 
 def test_a_file_and_the_quiet_get_none():

@@ -17,7 +17,7 @@ from coterie.engine.rows import Model
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.keys import generator
-from coterie.measure.metrics import judged_by, lower_better
+from coterie.measure.metrics import judged_by, lower_better, main_measure
 from coterie.methods.method import Cohort, Method, Roster
 from coterie.wire import Predictor
 
@@ -30,7 +30,8 @@ class Progress:
 
     round: int
     rounds: int
-    accuracy: float | None  # mean test accuracy over silos so far, or None
+    score: float | None  # the latest mean over silos of what the study is scored by, on test data, or None
+    measure: str = "accuracy"  # what that is
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Outcome:
     results: list[pd.DataFrame] = field(default_factory=list)
     traces: dict[str, list[np.ndarray]] = field(default_factory=dict)
     measured: list[int] = field(default_factory=list)  # after how many rounds
-    accuracy: float | None = None  # the latest mean test accuracy over silos
+    score: float | None = None  # the latest mean over silos of `measure` on test data
+    measure: str = "accuracy"
     picked: Picked | None = None  # so far
     models: Predictor | None = None
     bytes_up: int = 0
@@ -97,7 +99,7 @@ def run_rounds(
         done = 0
         if keeper is not None:
             keeper.keep(outcome, engine, done)
-    on_round(Progress(done, training.rounds, outcome.accuracy))
+    on_round(Progress(done, training.rounds, outcome.score, outcome.measure))
     for round in range(done, training.rounds):
         began = time.perf_counter()
         asked = drawn(roster, everyone, "cohort", round, training.participation, at_least=1)
@@ -114,7 +116,7 @@ def run_rounds(
             measure(outcome, method, engine, Cohort(everyone, round, roster), training, round + 1)
         if keeper is not None:
             keeper.keep(outcome, engine, round + 1)  # before anybody is told that the round is done
-        on_round(Progress(round + 1, training.rounds, outcome.accuracy))
+        on_round(Progress(round + 1, training.rounds, outcome.score, outcome.measure))
     last = Cohort(everyone, training.rounds - 1, roster)
     outcome.models = engine.personal(last, method.send(outcome.server, last))
     return outcome
@@ -138,7 +140,8 @@ def measure(outcome: Outcome, method: Method, engine: Engine, everyone: Cohort, 
     measures = engine.measure(everyone, method.send(outcome.server, everyone), training.measure)
     table = as_table(measures, after)
     outcome.results.append(table)
-    outcome.accuracy = _mean_accuracy(table)
+    outcome.measure = main_measure(table)
+    outcome.score = _mean(table, outcome.measure)
     found = method.trace(outcome.server, engine.private())
     if found and _worth_keeping(sum(t.nbytes for t in found.values()), len(outcome.measured), after, training):
         for name, value in found.items():
@@ -184,8 +187,8 @@ def _validation(measures: Measures, after: int) -> float:
     return round(float(np.nanmean(values)), 12)  # equal means can differ in the last bit
 
 
-def _mean_accuracy(table: pd.DataFrame) -> float | None:
-    test = table[(table["split"] == "test") & (table["measure"] == "accuracy")]
+def _mean(table: pd.DataFrame, measure: str) -> float | None:
+    test = table[(table["split"] == "test") & (table["measure"] == measure)]
     return float(test["value"].mean()) if len(test) else None
 
 

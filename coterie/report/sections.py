@@ -75,7 +75,11 @@ def differences(run: Run) -> str:
     )
     if not (run.significance["p_holm"] < SURE).any():
         least = smallest_p(silos) * pairs
-        why = f": of so few silos and {pairs} pairs none can be" if least >= SURE else ", all may be luck"
+        why = (
+            f": of so few silos and {pairs} pair{'s' * (pairs != 1)} none can be"
+            if least >= SURE
+            else ", all may be luck"
+        )
         return section("Significance", note(f"{text} No difference is significant (p < {SURE}){why}."))
     text += (
         f" ▲ where the row is significantly better than the column (p < {SURE}), ▼ where it is worse; no colour: "

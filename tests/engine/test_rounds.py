@@ -233,7 +233,7 @@ def test_traces_and_progress_are_those_of_the_measured_rounds() -> None:
     assert [(p.round, p.rounds) for p in told] == [(0, 3), (1, 3), (2, 3), (3, 3)]
     last = outcome.results[-1]
     test = last[(last["split"] == "test") & (last["measure"] == "accuracy")]
-    assert told[-1].accuracy == pytest.approx(test["value"].mean())
+    assert told[-1].score == pytest.approx(test["value"].mean())
 
 
 @pytest.mark.parametrize(("room", "kept"), [(8 * 8, [0, 1, 2, 3, 4, 5, 6]), (8 * 4, [0, 2, 4, 6]), (8, [0, 6])])

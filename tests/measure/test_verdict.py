@@ -157,3 +157,10 @@ def test_a_terminal_is_told_only_what_is_sure_of_many_silos():
     lines = verdict_words.compact(verdict)
     assert len(lines) == 3 and lines[2].startswith("s3 gains 25.0")
     assert "1 better off and 8 as well off alone" in lines[1]
+
+
+def test_the_number_of_test_samples_is_told_as_it_is():
+    verdict = judged()
+    assert ", with 200 test samples each." in verdict_words.consortium(verdict)[1]
+    standing(verdict, "west")["samples"] = 90
+    assert ", with 90 to 200 test samples each." in verdict_words.consortium(verdict)[1]

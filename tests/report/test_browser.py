@@ -1,11 +1,6 @@
 """The report in a real browser, from disk and without a network."""
 
-import shutil
-
 import pytest
-
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium: apt-get install chromium")
 
 DRAWN = "document.querySelectorAll('.figure .main-svg').length > 0"
 EVERY_FIGURE = """
@@ -18,15 +13,6 @@ async () => {
   window.scrollTo(0, 0);
 }
 """
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 @pytest.fixture

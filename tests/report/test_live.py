@@ -83,3 +83,19 @@ def test_it_listens_to_this_machine_only_and_serves_nothing_else(run_folder):
 def test_a_folder_without_a_run_is_told_before_a_browser_opens(tmp_path):
     with pytest.raises(BadInput, match=r"no summary\.json in it"):
         Live(tmp_path)
+
+
+def test_the_page_moves_with_the_run_and_says_when_it_has_ended(stopped, tmp_path, browser):
+    folder = tmp_path / "run"
+    shutil.copytree(stopped, folder)
+    names = "() => (document.getElementById('curves').data || []).map(line => line.name)"
+    with served(folder) as server, browser.new_context() as context:
+        page = context.new_page()
+        page.set_default_timeout(120_000)  # the machine may be busy
+        page.goto(server.address)
+        page.wait_for_function(f"({names})().includes('separate')")
+        assert "fedamp" not in page.evaluate(names) and "Running" in page.inner_text("#status")
+        assert call("run", "--resume", folder, "--quiet") == 0
+        page.wait_for_function(f"({names})().includes('fedamp')")
+        assert page.inner_text("#status").startswith("Finished.")
+        assert page.locator("#progress progress").last.get_attribute("value") == "2"

@@ -14,7 +14,7 @@ from coterie.experiment import PREDICTED
 from coterie.measure.judgement import judgement
 from coterie.measure.metrics import summarize
 from coterie.report.folder import Run
-from coterie.report.page import render
+from coterie.report.page import page_of, render
 
 EVIL = "<img src=x onerror=alert(1)>"
 QUOTES = "\"'><b onmouseover='alert(3)'>"
@@ -104,7 +104,7 @@ def test_hostile_names_are_inert(page):
     assert not any(attr.startswith("on") for _, attrs in tags.tags for attr in attrs)
     figures = [text for attrs, text in tags.scripts if attrs.get("type") == "application/json"]
     assert tags.count("script") == len(figures) + 2  # plotly and the page's own
-    assert len(figures) == 13
+    assert len(figures) == 12
     for text in figures:
         assert "<" not in text
         json.loads(text)
@@ -158,3 +158,16 @@ def test_nothing_to_report_is_refused(tmp_path):
 def test_importing_the_report_does_not_need_plotly():
     code = "import sys, coterie.report.page; sys.exit('plotly' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_where_the_tables_of_own_silos_differ_is_told_and_inert():
+    summary, results = study()
+    shown = page_of(Run("own", summary, results, differences=[f"age, {EVIL}: missing"]))
+    assert "Where the silos' tables differ" in shown
+    assert "age, &lt;img src=x" in shown and EVIL not in shown
+
+
+def test_too_few_silos_for_any_significance_are_told_so():
+    summary, results = study()
+    shown = page_of(Run("few", summary, results, **judged(summary, results)))
+    assert "of so few silos and 1 pair none can be" in shown

@@ -12,6 +12,7 @@ from coterie.errors import BadInput
 Kind = Literal["number", "category", "date", "empty"]
 DATE = r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{4}([T ].*)?"
 TRUTH = {"true", "false"}
+LARGEST = 1e100  # whose squares still add up
 
 
 def kind_of(column: Series, where: str) -> Kind:
@@ -46,6 +47,12 @@ def as_number(column: Series, where: str) -> Array:
         values = parsed.to_numpy(dtype=np.float64, na_value=np.nan)
     if np.isinf(values).any():
         raise BadInput(f"{where}: infinity in row {_row(np.isinf(values))}; correct it or leave it empty")
+    large = np.abs(values) > LARGEST
+    if large.any():
+        raise BadInput(
+            f"{where}: {values[large][0]:g} in row {_row(large)} is beyond {LARGEST:g}, more than can be standardised; "
+            "correct it or leave it empty, or count in a larger unit"
+        )
     return values
 
 

@@ -13,6 +13,8 @@ from coterie.data.silo import Array
 from coterie.errors import BadInput
 from coterie.options import option, parse
 
+FAR = float(np.finfo(np.float32).max)
+
 
 @dataclass(frozen=True)
 class Column:
@@ -31,7 +33,9 @@ class Column:
             text = as_text(values, where).to_numpy(dtype=object)
             return np.stack([text == level for level in self.levels], axis=1).astype(np.float32)
         raw = as_number(values, where)
-        made = np.nan_to_num((raw - self.mean) / self.scale, nan=0.0).astype(np.float32)
+        with np.errstate(over="ignore"):  # of a row to predict, far beyond any trained on: as far as an input goes
+            made = np.clip((raw - self.mean) / self.scale, -FAR, FAR)
+        made = np.nan_to_num(made, nan=0.0).astype(np.float32)
         return np.stack([made, np.isnan(raw).astype(np.float32)] if self.indicator else [made], axis=1)
 
     @property

@@ -41,7 +41,12 @@ def test_numbers_and_text_are_read_alike_from_every_type():
 
 @pytest.mark.parametrize(
     ("values", "said"),
-    [(["1", "two"], "'two' in row 2 is no number"), (["1", "inf"], "infinity in row 2"), ([1.0, np.inf], "infinity")],
+    [
+        (["1", "two"], "'two' in row 2 is no number"),
+        (["1", "inf"], "infinity in row 2"),
+        (["1", "-1e300"], "1e.300 in row 2 is beyond 1e.100"),
+        ([1.0, np.inf], "infinity"),
+    ],
 )
 def test_what_is_no_number_is_named_with_its_row(values, said):
     with pytest.raises(BadInput, match=said):
