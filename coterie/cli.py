@@ -151,6 +151,7 @@ def run(
     if not quiet:
         if finished.differences:
             console.print(differences_table(finished.differences))
+            console.print()
         show_outcome(finished.summary, console)
         report = folder / "report.html"
         console.print(f"Results in [bold]{escape(str(folder))}[/]", highlight=False)

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from command import call
-from own_silos import hospital, hospitals
+from own_silos import hospitals
 from typer.main import get_command
 
 from coterie import study
@@ -63,10 +64,9 @@ def test_every_block_of_a_page_runs(page, tmp_path, monkeypatch):
 
 def test_the_blocks_of_the_readme_on_own_data_run(tmp_path, monkeypatch):
     pytest.importorskip("onnxscript")
-    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path / "examples")
     monkeypatch.setitem(OWN["train"], "rounds", 2)
-    hospitals(tmp_path / "hospitals")
-    hospital(1).drop(columns="outcome").to_csv("new-patients.csv", index=False)
     names: dict[str, object] = {"__name__": "page"}
     ran = [
         run_block(*block, names)
@@ -118,3 +118,11 @@ def test_every_file_that_the_page_promises_is_there(tmp_path, monkeypatch):
     page = (DOCS / "own-data.md").read_text("utf-8")
     for name in ("report.html", "results.parquet", "study.toml", "models/fedamp/north.safetensors"):
         assert name in page and (tmp_path / "results" / name).exists(), name
+
+
+def test_the_examples_are_those_that_the_tests_make(tmp_path):
+    made = hospitals(tmp_path / "hospitals")
+    examples = ROOT / "examples" / "hospitals"
+    assert {file.name: file.read_text("utf-8") for file in made.iterdir()} == {
+        file.name: file.read_text("utf-8") for file in examples.iterdir()
+    }
