@@ -22,13 +22,15 @@ def events_of(folder):
     return EventAccumulator(str(folder)).Reload()
 
 
-def client_of(out, monkeypatch):
+@pytest.fixture
+def client_of(monkeypatch):
+    """Asks the database that a run has left."""
     for module in tracking.MLflow.needs:
         pytest.importorskip(module)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     from mlflow import MlflowClient
 
-    return MlflowClient(tracking_uri=f"sqlite:///{out / 'mlflow.db'}")
+    return lambda out: MlflowClient(tracking_uri=f"sqlite:///{out / 'mlflow.db'}")
 
 
 def stopped_after_telling(monkeypatch, tracker):
@@ -55,10 +57,10 @@ def test_tensorboard_holds_every_round_of_every_method_and_seed(tmp_path):
         assert b"[methods.fedamp]" in events.Tensors("study/text_summary")[0].tensor_proto.string_val[0]
 
 
-def test_mlflow_holds_every_round_and_what_was_set(tmp_path, monkeypatch):
+def test_mlflow_holds_every_round_and_what_was_set(tmp_path, client_of):
     out = tmp_path / "out"
-    client = client_of(out, monkeypatch)
     assert call("run", small(tmp_path), "--methods", "fedamp", "--track", "mlflow", "--out", out, "--quiet") == 0
+    client = client_of(out)
     [run] = client.search_runs([client.get_experiment_by_name("small").experiment_id])
     assert (run.info.run_name, run.info.status) == ("fedamp, seed 0", "FINISHED")
     assert (run.data.params["method.tau"], run.data.params["train.lr"], run.data.params["seed"]) == ("0.75", "0.1", "0")
@@ -79,13 +81,13 @@ def test_tensorboard_holds_no_round_twice_of_a_run_that_was_stopped_and_resumed(
         assert [event.value for event in told] == pytest.approx(list(means(out, method).values()))
 
 
-def test_mlflow_goes_on_in_the_runs_of_a_study_that_was_stopped(tmp_path, monkeypatch):
+def test_mlflow_goes_on_in_the_runs_of_a_study_that_was_stopped(tmp_path, monkeypatch, client_of):
     out = tmp_path / "out"
-    client = client_of(out, monkeypatch)
     with monkeypatch.context() as patch:
         stopped_after_telling(patch, tracking.MLflow)
         assert call("run", small(tmp_path), "--track", "mlflow", "--out", out, "--quiet") == 130
     assert call("run", "--resume", out, "--track", "mlflow", "--quiet") == 0
+    client = client_of(out)
     runs = client.search_runs([client.get_experiment_by_name("small").experiment_id])
     assert {run.info.run_name: run.info.status for run in runs} == dict.fromkeys(
         ("separate, seed 0", "fedamp, seed 0"), "FINISHED"
