@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
@@ -38,6 +39,11 @@ class Live(ThreadingHTTPServer):
         read_run(folder)  # a folder that cannot be read is told before a browser opens
         super().__init__(("127.0.0.1", 0), Handler)
         self.folder = folder
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that left before its answer came is no error to tell."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def address(self) -> str:

@@ -85,6 +85,16 @@ def test_a_folder_without_a_run_is_told_before_a_browser_opens(tmp_path):
         Live(tmp_path)
 
 
+@pytest.mark.parametrize(("error", "told"), [(ConnectionResetError, False), (ZeroDivisionError, True)])
+def test_a_browser_that_leaves_before_its_answer_came_is_not_told(run_folder, capsys, error, told):
+    with Live(run_folder) as server:
+        try:
+            raise error
+        except error:
+            server.handle_error(None, ("127.0.0.1", 1))
+    assert bool(capsys.readouterr().err) is told
+
+
 def test_the_page_moves_with_the_run_and_says_when_it_has_ended(stopped, tmp_path, browser):
     folder = tmp_path / "run"
     shutil.copytree(stopped, folder)
@@ -93,9 +103,9 @@ def test_the_page_moves_with_the_run_and_says_when_it_has_ended(stopped, tmp_pat
         page = context.new_page()
         page.set_default_timeout(120_000)  # the machine may be busy
         page.goto(server.address)
-        page.wait_for_function(f"({names})().includes('separate')")
+        page.wait_for_function(f"() => ({names})().includes('separate')")
         assert "fedamp" not in page.evaluate(names) and "Running" in page.inner_text("#status")
         assert call("run", "--resume", folder, "--quiet") == 0
-        page.wait_for_function(f"({names})().includes('fedamp')")
+        page.wait_for_function(f"() => ({names})().includes('fedamp')")
         assert page.inner_text("#status").startswith("Finished.")
         assert page.locator("#progress progress").last.get_attribute("value") == "2"
