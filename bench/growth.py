@@ -65,15 +65,20 @@ def plot(lines: list[dict[str, float]], device: str, path: Path) -> None:
     """Rounds per second against silos, one curve per size of the model."""
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(6, 4))
+    figure, axes = plt.subplots(figsize=(7.5, 4))
     for weights in WEIGHTS:
         mine = [line for line in lines if line["weights"] == weights]
         if mine:
             label = f"{weights:,} weights"
             axes.plot([p["silos"] for p in mine], [p["rounds_per_second"] for p in mine], "o-", label=label)
     axes.set(xscale="log", yscale="log", xlabel="silos", ylabel="rounds per second", title=f"FedAMP on {device}")
+    axes.set_xticks(SILOS, [f"{silos:,}" for silos in SILOS], minor=False)
+    axes.set_xticks([], minor=True)
+    shown = [rate for rate in (1, 2, 5, 10, 20, 50, 100) if axes.get_ylim()[0] <= rate <= axes.get_ylim()[1]]
+    axes.set_yticks(shown, [str(rate) for rate in shown])
+    axes.set_yticks([], minor=True)
     axes.grid(alpha=0.3)
-    axes.legend()
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
     figure.tight_layout()
     figure.savefig(path)
 

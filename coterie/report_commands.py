@@ -53,15 +53,18 @@ def compare(folders: Folders) -> None:
         if not run.methods:
             raise BadInput(f"{name}: there are no results yet; wait for its first round")
     console = Console()
-    console.print(comparison(runs))
+    beside = comparison(runs)
+    told, beside.caption = str(beside.caption), None  # a narrow table would break it into a narrow column
+    console.print(beside)
+    console.print(Text(told, "dim italic"))
     differing = settings(list(runs.values()))
     if differing:
-        table = Table(box=None, pad_edge=False, title="What the studies have different", title_justify="left")
+        table = Table(box=None, pad_edge=False)
         for heading in ("key", *runs):
             table.add_column(Text(heading), overflow="fold")
         for key, values in differing.items():
             table.add_row(Text(key), *(Text(value) for value in values))
-        console.print()
+        console.print("\nWhat the studies have different:")
         console.print(table)
 
 
