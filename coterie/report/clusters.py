@@ -35,6 +35,12 @@ class Network:
     groups: list[int]  # a number per silo, or ALONE
     edges: list[tuple[int, int, float]]  # the stronger direction of a pair: taker, giver, weight
 
+    def named_above(self) -> list[bool]:
+        """Whether a silo's name has room above it or below: on the side away from its group, where no line runs."""
+        height = self.places[:, 1]
+        middle = {group: height[np.array(self.groups) == group].mean() for group in set(self.groups)}
+        return [group == ALONE or bool(height[i] >= middle[group]) for i, group in enumerate(self.groups)]
+
 
 def network(weights: Array) -> Network:
     """The strongest ties of a collaboration matrix, and the groups they make, each laid out as a circle of silos."""

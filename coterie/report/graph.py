@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from coterie.report.canvas import Figure, blank, label, plotly_objects
-from coterie.report.clusters import ALONE, Array, network
+from coterie.report.clusters import Array, network
 from coterie.report.theme import group_colour
 
 WIDTHS = ((0.5, 4.0), (0.25, 2.5), (0.1, 1.5), (0.0, 0.8))  # lines of at least such a share are so wide
@@ -34,7 +34,7 @@ def graph(weights: Array, silos: Sequence[str]) -> Figure:
         y=y,
         mode="markers+text" if len(silos) <= NAMED else "markers",
         text=[label(name, 14) for name in silos],
-        textposition=_beside(y, found.groups),
+        textposition=["top center" if above else "bottom center" for above in found.named_above()],
         textfont={"size": 11},
         customdata=[_takes(row, i, silos) for i, row in enumerate(weights)],
         marker={
@@ -48,13 +48,6 @@ def graph(weights: Array, silos: Sequence[str]) -> Figure:
     for update, values in ((figure.update_xaxes, x), (figure.update_yaxes, y)):
         update(visible=False, range=[float(values.min()) - spare, float(values.max()) + spare])
     return figure
-
-
-def _beside(y: Array, groups: Sequence[int]) -> list[str]:
-    """Each name on the side of its silo that faces away from its group, where no line runs."""
-    centre = {group: np.mean([y[i] for i, each in enumerate(groups) if each == group]) for group in set(groups)}
-    upper = [group == ALONE or y[i] >= centre[group] for i, group in enumerate(groups)]
-    return ["top center" if up else "bottom center" for up in upper]
 
 
 def _takes(row: Array, own: int, silos: Sequence[str]) -> str:

@@ -62,8 +62,9 @@ def _graph(axes: Any, weights: Array, silos: list[str]) -> None:
     colours = [group_colour(group) for group in found.groups]
     axes.scatter(*found.places.T, c=colours, s=60, zorder=2, edgecolors="white")
     if len(silos) <= MOST_TICKS:
-        for (x, y), name in zip(found.places, silos, strict=True):
-            axes.annotate(text(name), (x, y), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=7)
+        for place, name, above in zip(found.places, silos, found.named_above(), strict=True):
+            beside = {"xytext": (0, 6 if above else -6), "va": "bottom" if above else "top", "ha": "center"}
+            axes.annotate(text(name), place, textcoords="offset points", fontsize=7, **beside)
     axes.set_axis_off()
     axes.set_aspect("equal")
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coterie.report.clusters import ALONE, network, together
+from coterie.report.clusters import ALONE, Network, network, together
 from coterie.report.graph import graph
 from coterie.report.heat_map import collaboration
 
@@ -55,3 +55,8 @@ def test_the_graph_says_whom_a_silo_learns_from_and_reads_no_markup():
     figure = graph(np.array([[0.2, 0.8], [0.0, 1.0]]), ["<b>a</b>", "b"])
     first, second = figure.data[-1].customdata
     assert first == "<b>&lt;b&gt;a&lt;/b&gt;</b><br>learns from:<br>b 0.8" and "nobody" in second
+
+
+def test_a_name_stands_on_the_side_away_from_its_group():
+    places = np.array([[0.0, 2.0], [0.0, 0.0], [5.0, -3.0]])
+    assert Network(places, [0, 0, ALONE], []).named_above() == [True, False, True]
