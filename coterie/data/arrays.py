@@ -36,7 +36,11 @@ def model_inputs(x: Array, file: Path) -> Array:
             x = x.transpose(0, 3, 1, 2)
         return pixels(np.ascontiguousarray(x[:, None] if x.ndim == 3 else x))
     if np.issubdtype(x.dtype, np.floating) or x.dtype == np.bool_:
-        return x.astype(np.float32)
+        with np.errstate(over="ignore"):
+            made = x.astype(np.float32)
+        if (np.isinf(made) & np.isfinite(x)).any():
+            raise BadInput(f"{file}: inputs are beyond what float32 holds; count them in a larger unit")
+        return made
     if np.issubdtype(x.dtype, np.integer):
         return x.astype(np.int64)
     raise BadInput(f"{file}: inputs are {x.dtype}; give numbers")
