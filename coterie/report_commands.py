@@ -75,10 +75,12 @@ def figures(
     sweep: Annotated[
         str | None, typer.Option(help="draw the runs' scores against this key of their studies, e.g. data.dirty_labels")
     ] = None,
+    only: Annotated[str | None, typer.Option(help="draw these figures alone, e.g. test-accuracy,bars")] = None,
 ) -> None:
     """Draw a run's figures as files, for papers and pages."""
     from coterie.report.folder import read_run
-    from coterie.report.static import FORMATS, draw_all, draw_sweep
+    from coterie.report.static import FORMATS, draw_all
+    from coterie.report.static_sweep import draw_sweep
 
     if kind not in FORMATS:
         raise BadInput(f"--format {kind}: expected {', '.join(FORMATS)}")
@@ -90,7 +92,10 @@ def figures(
 
     def draw() -> None:
         target.mkdir(parents=True, exist_ok=True)
-        drawn.extend(draw_all(runs[0], target, kind) if sweep is None else [draw_sweep(runs, sweep, target, kind)])
+        if sweep is None:
+            drawn.extend(draw_all(runs[0], target, kind, None if only is None else only.split(",")))
+        else:
+            drawn.append(draw_sweep(runs, sweep, target, kind))
 
     _written(draw, target)
     for path in drawn:

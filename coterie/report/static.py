@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pandas import Series
 
 from coterie.errors import BadInput
 from coterie.export import file_name
@@ -42,39 +44,20 @@ UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDa
 Draw = Callable[[Any], None]  # draws on a matplotlib Axes
 
 
-def draw_all(run: Run, folder: Path, kind: str) -> list[Path]:
-    """Every figure that a run has something for; the files that were written."""
+def draw_all(run: Run, folder: Path, kind: str, only: Sequence[str] | None = None) -> list[Path]:
+    """Every figure that a run has something for, or those of these names; the files that were written."""
     if not run.methods:
         raise BadInput("there are no results yet; figures need those of at least one method")
-    return [_saved(folder / f"{name}.{kind}", size, draw) for name, size, draw in _figures(run)]
+    found = figures(run)
+    if unknown := [name for name in only or () if name not in found]:
+        raise BadInput(f"--only {unknown[0]}: this run has no such figure; it has {', '.join(found)}")
+    chosen = found if only is None else {name: found[name] for name in only}
+    return [saved(folder / f"{name}.{kind}", size, draw) for name, (size, draw) in chosen.items()]
 
 
-def draw_sweep(runs: Sequence[Run], key: str, folder: Path, kind: str) -> Path:
-    """The score of each method against a key of the runs' studies, with its spread over seeds."""
-    points = sorted(((_looked_up(run.study, key), run) for run in runs), key=lambda point: point[0])
-    if len({x for x, _ in points}) < 2:
-        raise BadInput(f"--sweep {key}: it is {points[0][0]:g} in every run; give runs that differ in it")
-    methods = inks(dict.fromkeys(method for _, run in points for method in run.methods))
-    score, title = main_score(points[0][1].methods)
-
-    def draw(axes: Any) -> None:
-        for method, ink in methods.items():
-            found = [(x, run.methods[method]) for x, run in points if score in run.methods.get(method, {})]
-            axes.errorbar(
-                [x for x, _ in found],
-                [each[score] for _, each in found],
-                [each.get(f"{score}_std") or 0 for _, each in found],
-                label=method,
-                marker="o",
-                markersize=3.5,
-                capsize=2,
-                **_line(ink),
-            )
-        axes.set_xlabel(key)
-        axes.set_ylabel(title)
-        _legend(axes, len(methods))
-
-    return _saved(folder / f"sweep-{file_name(key)}.{kind}", (5.2, 3.4), draw)
+def figures(run: Run) -> dict[str, tuple[tuple[float, float], Draw]]:
+    """What a run has something for: names, sizes in inches, and how to draw them."""
+    return {name: (size, draw) for name, size, draw in _figures(run)}
 
 
 def _figures(run: Run) -> Iterator[tuple[str, tuple[float, float], Draw]]:
@@ -100,18 +83,37 @@ def _figures(run: Run) -> Iterator[tuple[str, tuple[float, float], Draw]]:
 
 
 def _curves(axes: Any, run: Run, measure: str, split: str, colours: Mapping[str, Ink]) -> None:
-    for method, ink in colours.items():
-        for suffix, name in (("", method), ("_cloud", f"{method} (cloud)")):
-            found = curve(run.results, method, measure + suffix, split)
-            if found.empty:
-                continue
-            style = _line(ink) if not suffix else {**_line(ink), "linestyle": "--", "linewidth": 0.9}
-            axes.plot(found.index, found["mean"], label=name, **style)
-            if (found["high"] > found["low"]).any() and not suffix:
-                axes.fill_between(found.index, found["low"], found["high"], color=ink.colour, alpha=0.15, linewidth=0)
+    curves = {
+        (method, suffix): found
+        for method, suffix in product(colours, ("", "_cloud"))
+        if not (found := curve(run.results, method, measure + suffix, split)).empty
+    }
+    means = [found["mean"] for found in curves.values()]
+    floor = _floor(means) if measure == "accuracy" else -np.inf
+    for (method, suffix), found in curves.items():
+        ink, name = colours[method], method + (" (cloud)" if suffix else "")
+        style = line(ink) if not suffix else {**line(ink), "linestyle": "--", "linewidth": 0.9}
+        unseen = bool(found["mean"].max() < floor)
+        axes.plot(found.index, found["mean"], label=name + " (below)" * unseen, **style)
+        if (found["high"] > found["low"]).any() and not suffix:
+            axes.fill_between(found.index, found["low"], found["high"], color=ink.colour, alpha=0.15, linewidth=0)
+    if measure == "accuracy":
+        top = max(found.max() for found in means)
+        axes.set_ylim(floor, top + 0.05 * (top - floor))
     axes.set_xlabel("round")
     axes.set_ylabel(f"{'training' if split == 'train' else split} {measure}{', %' * (measure == 'accuracy')}")
-    _legend(axes, len(colours))
+    legend(axes, len(colours))
+
+
+def _floor(curves: Sequence[Series]) -> float:
+    """Where an axis of accuracies begins, lest the first rounds or one poor method flatten all the rest.
+
+    Of the later half of the rounds, what is much farther below the middle than the best is above it is cut off.
+    """
+    late = np.concatenate([found[found.index >= found.index.max() / 2].dropna() for found in curves])
+    middle = float(np.median(late))
+    least = late[late >= middle - 3 * max(late.max() - middle, 1)].min()
+    return float(least - 0.1 * (late.max() - least) - 0.5)
 
 
 def _bars(axes: Any, run: Run, colours: Mapping[str, Ink]) -> None:
@@ -124,7 +126,7 @@ def _bars(axes: Any, run: Run, colours: Mapping[str, Ink]) -> None:
     published = [(i, s["published"]) for i, s in enumerate(run.methods.values()) if s.get("published") is not None]
     if published:
         axes.plot(*zip(*published, strict=True), "D", color="white", markeredgecolor="black", label="paper")
-        axes.legend()
+        legend(axes, 1)
     axes.set_xticks(places, list(run.methods), rotation=45, ha="right", rotation_mode="anchor")
     axes.grid(axis="x", visible=False)
     axes.set_ylabel(title)
@@ -179,24 +181,15 @@ def _significance(axes: Any, better: Any, p: Any, methods: list[str]) -> None:
     axes.grid(visible=False)
 
 
-def _line(ink: Ink) -> dict[str, Any]:
+def line(ink: Ink) -> dict[str, Any]:
     return {"color": ink.colour, "linestyle": DASHES[ink.dash], "linewidth": 1.5}
 
 
-def _legend(axes: Any, count: int) -> None:
+def legend(axes: Any, count: int) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, fontsize=8, ncols=1 + count // 16)
 
 
-def _looked_up(study: Mapping[str, Any], key: str) -> float:
-    value: Any = study
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadInput(f"--sweep {key}: the study of a run has no such number; give a key, e.g. train.participation")
-    return float(value)
-
-
-def _saved(path: Path, size: tuple[float, float], draw: Draw) -> Path:
+def saved(path: Path, size: tuple[float, float], draw: Draw) -> Path:
     with _pyplot() as figure_of:
         figure, axes = figure_of(size)
         draw(axes)

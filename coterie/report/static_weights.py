@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from coterie.report.clusters import Array, network, together
 from coterie.report.heat_map import largest_between
 from coterie.report.theme import PALETTE, group_colour
@@ -17,8 +19,8 @@ def figures(name: str, trace: Mapping[str, Array]) -> Iterator[tuple[str, tuple[
     """Names, sizes in inches, and how to draw them; `name` is the method's."""
     silos = [str(silo) for silo in trace["silos"]]
     if "collaboration" in trace:
-        last = trace["collaboration"][-1]
-        yield f"heat-map-{name}", (4.6, 3.8), lambda axes: _heat_map(axes, last, silos)
+        last, groups = trace["collaboration"][-1], trace.get("groups", np.zeros(len(silos)))
+        yield f"heat-map-{name}", (4.6, 3.8), lambda axes: _heat_map(axes, last, silos, groups)
         yield f"graph-{name}", (4.4, 4.0), lambda axes: _graph(axes, last, silos)
     if "rounds" in trace:
         for i, found in enumerate(trajectories(trace), 1):
@@ -42,16 +44,24 @@ def text(name: str) -> str:
     return (name if len(name) <= 24 else name[:23] + "…").replace("$", r"\$")
 
 
-def _heat_map(axes: Any, weights: Array, silos: list[str]) -> None:
-    order = together(weights)
+def _heat_map(axes: Any, weights: Array, silos: list[str], groups: Array) -> None:
+    """Silos that weigh each other most stand together; where their true groups are known, these come first."""
+    from matplotlib.colors import Normalize, PowerNorm
+
+    order = sorted(together(weights), key=lambda silo: groups[silo])
     most, signed = largest_between(weights[None])
-    drawn = axes.imshow(
-        weights[order][:, order], cmap="RdBu" if signed else "viridis", vmin=-most if signed else 0, vmax=most
-    )
+    norm = (
+        Normalize(-most, most) if signed else PowerNorm(0.5, 0, most)
+    )  # a root, for those that are weak beside a pair
+    drawn = axes.imshow(weights[order][:, order], cmap="RdBu" if signed else "viridis", norm=norm)
     axes.figure.colorbar(drawn, ax=axes, label="weight", pad=0.02, shrink=0.85)
     for side in "xy":
         ticks(axes, side, [silos[i] for i in order])
-    axes.set_xlabel("from")
+    for end in np.flatnonzero(np.diff(groups[order])):
+        axes.axhline(end + 0.5, color="white", linewidth=0.6)
+        axes.axvline(end + 0.5, color="white", linewidth=0.6)
+    axes.set_xlabel(f"from {axes.get_xlabel()}".rstrip())
+    axes.set_ylabel(f"to {axes.get_ylabel()}".rstrip())
     axes.grid(visible=False)
 
 

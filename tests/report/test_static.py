@@ -3,10 +3,14 @@
 import shutil
 import xml.etree.ElementTree as ET
 
+import numpy as np
+import pandas as pd
 import pytest
 from command import call
 
-pytest.importorskip("matplotlib")
+from coterie.report import static_weights
+
+Figure = pytest.importorskip("matplotlib.figure").Figure
 
 
 def test_every_figure_becomes_a_file(run_folder, tmp_path):
@@ -38,9 +42,41 @@ def test_a_sweep_draws_scores_against_a_key_of_the_studies(run_folder, tmp_path)
     assert drawn.name == "sweep-train.drop.svg" and "train.drop" in drawn.read_text("utf-8")
 
 
+def test_some_figures_alone(run_folder, tmp_path):
+    assert call("figures", run_folder, "--only", "bars,silos", "--out", tmp_path) == 0
+    assert {path.stem for path in tmp_path.iterdir()} == {"bars", "silos"}
+
+
+def test_a_method_far_below_the_others_does_not_flatten_them(run_folder, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(run_folder, other, ignore=shutil.ignore_patterns("models", "report.html"))
+    results = pd.read_parquet(other / "results.parquet")
+    results.loc[results["measure"] == "accuracy", "value"] = 0.9 + results["round"] / 1000
+    results.loc[(results["measure"] == "accuracy") & (results["method"] == "fedem"), "value"] = 0.1
+    results = results[results["measure"] != "accuracy_cloud"]
+    results.to_parquet(other / "results.parquet")
+    assert call("figures", other, "--only", "test-accuracy", "--out", tmp_path) == 0
+    text = (tmp_path / "test-accuracy.svg").read_text("utf-8")
+    assert "fedem (below)" in text and "fedamp (below)" not in text
+
+
+def test_true_groups_stand_together_in_a_heat_map():
+    groups = np.array([0, 1, 0, 1])
+    weights = np.array([[0, 9, 1, 0], [9, 0, 0, 1], [1, 0, 0, 9], [0, 1, 9, 0]], dtype=float)  # which they ignore
+    ((_, _, draw), *_) = static_weights.figures(
+        "it", {"silos": groups, "groups": groups, "collaboration": weights[None]}
+    )
+    axes = Figure().add_subplot()
+    draw(axes)
+    shown = axes.images[0].get_array()
+    assert shown[:2, :2].max() == shown[2:, 2:].max() == 1  # the blocks of the groups
+    assert len(axes.lines) == 2  # between the groups, across and down
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (["--only", "bars,nothing"], "--only nothing: this run has no such figure; it has test-accuracy, "),
         (["--format", "gif"], "expected svg, png, pdf"),
         (["--sweep", "train.drop"], "give runs that differ in it"),
         (["--sweep", "train.nothing"], "no such number"),

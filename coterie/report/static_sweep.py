@@ -1,0 +1,50 @@
+"""The scores of several runs against what their studies have different, as a file."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie.errors import BadInput
+from coterie.export import file_name
+from coterie.measure.table import main_score
+from coterie.report.folder import Run
+from coterie.report.static import legend, line, saved
+from coterie.report.theme import inks
+
+
+def draw_sweep(runs: Sequence[Run], key: str, folder: Path, kind: str) -> Path:
+    """The score of each method against a key of the runs' studies, with its spread over seeds."""
+    points = sorted(((_looked_up(run.study, key), run) for run in runs), key=lambda point: point[0])
+    if len({x for x, _ in points}) < 2:
+        raise BadInput(f"--sweep {key}: it is {points[0][0]:g} in every run; give runs that differ in it")
+    methods = inks(dict.fromkeys(method for _, run in points for method in run.methods))
+    score, title = main_score(points[0][1].methods)
+
+    def draw(axes: Any) -> None:
+        for method, ink in methods.items():
+            found = [(x, run.methods[method]) for x, run in points if score in run.methods.get(method, {})]
+            axes.errorbar(
+                [x for x, _ in found],
+                [each[score] for _, each in found],
+                [each.get(f"{score}_std") or 0 for _, each in found],
+                label=method,
+                marker="o",
+                markersize=3.5,
+                capsize=2,
+                **line(ink),
+            )
+        axes.set_xticks(sorted({x for x, _ in points}))
+        axes.set_xlabel(key)
+        axes.set_ylabel(title)
+        legend(axes, len(methods))
+
+    return saved(folder / f"sweep-{file_name(key)}.{kind}", (5.2, 3.4), draw)
+
+
+def _looked_up(study: Mapping[str, Any], key: str) -> float:
+    value: Any = study
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadInput(f"--sweep {key}: the study of a run has no such number; give a key, e.g. train.participation")
+    return float(value)
