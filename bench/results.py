@@ -1,17 +1,18 @@
-"""Pages of results from the folders of finished runs: `python bench/results.py runs/* --out docs/results`.
+"""Pages of results from the folders of finished runs: `python bench/results.py docs/results/runs/* --out docs/results`.
 
 A page has one section for each cell of its study that was run. Several folders of one cell (other seeds, other methods)
 make one table; what was run otherwise than the built-in study says is listed above it. Words of one's own are kept in
-`words/STUDY.md` beside the pages, and stand at the top of them.
+`words/STUDY.md` beside the pages, and stand at the top of them. Figures are drawn of the first folder of a cell.
 """
 
 import argparse
-import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from dirty_apart import dirty_apart
 from finished_runs import Cell, differences, read
+from page_figures import pictures, swept
 
 from coterie import study as studies
 from coterie.measure.significance import compare
@@ -28,8 +29,8 @@ SCORES = {  # of each seed
 OWN = {"amp": ("fedamp", "heurfedamp"), "acs": ("fedacs",), "apple": ("apple",), "em": ("fedem",)}  # of each paper
 
 
-def page(name: str, cells: Mapping[str, Cell], out: Path) -> str:
-    """The page of a study, in Markdown."""
+def page(name: str, cells: Mapping[str, Cell], out: Path, others: Sequence[Cell] = ()) -> str:
+    """The page of a study, in Markdown; `others` are cells of other studies, to begin a sweep from."""
     first = next(iter(cells.values())).tables[0]
     lines = [f"# {name}", "", first.get("about", ""), ""]
     lines += [f"Paper: {first['paper']}.", ""] if first.get("paper") else []
@@ -46,10 +47,13 @@ def page(name: str, cells: Mapping[str, Cell], out: Path) -> str:
     if missing:
         lines += [f"Not run: {', '.join(missing)}.", ""]
     if len(sections) > 1:
-        lines += overview(sections)
+        lines += ["## All cells", "", *overview(sections)]
+    lines += swept(name, sections, others, out)
     for cell in sections:
         lines += section(name, cell, out)
-    lines += ["This page is made of the runs' folders:", "", "    python bench/results.py FOLDER..."]
+    folders = " ".join(str(folder) for cell in sections for folder in cell.folders)
+    lines += ["## This page", "", "`python bench/keep.py FOLDER...` keeps of runs what pages need. This one is made by"]
+    lines += ["", f"    python bench/results.py {folders}"]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -61,7 +65,7 @@ def overview(cells: Sequence[Cell]) -> list[str]:
         row = [method]
         for cell in cells:
             compared = cell.tables[0].get("compared", "bmta")
-            paper = cell.tables[0].get("published", {}).get(method)
+            paper = None if cell.tables[0].get("scale") else cell.tables[0].get("published", {}).get(method)
             values = cell.values(method, compared) if cell.of(method) else []
             row.append(_spread(values) + (f" (paper {paper:g})" if values and paper is not None else ""))
         rows.append(row)
@@ -80,7 +84,7 @@ def section(name: str, cell: Cell, out: Path) -> list[str]:
         other = differences(table)
         lines += [f"Otherwise than in the study: {'; '.join(other)}."] if other else []
         lines += [""]
-    lines += results(cell) + significance(name, cell) + blocks(cell) + pictures(name, cell, out)
+    lines += results(cell) + significance(name, cell) + kinds(cell) + blocks(cell) + pictures(name, cell, out)
     return lines
 
 
@@ -88,7 +92,8 @@ def results(cell: Cell) -> list[str]:
     """Paper, ours, difference, and the scores the papers do not report."""
     first, methods = cell.tables[0], cell.methods()
     compared = first.get("compared", "bmta")
-    published = {key: first.get(key, {}) for key in ("published", "published_decile", "published_cloud")}
+    said = {} if first.get("scale") == "small" else first  # the paper's figures are of the full scale
+    published = {key: said.get(key, {}) for key in ("published", "published_decile", "published_cloud")}
     beside = {compared: "published", "bottom_decile": "published_decile", "bmta_cloud": "published_cloud"}
     shown = [compared, *(score for score in SCORES if score != compared)]
     shown = [score for score in shown if any(cell.values(method, score) for method in methods)]
@@ -149,17 +154,10 @@ def blocks(cell: Cell) -> list[str]:
     )
 
 
-def pictures(name: str, cell: Cell, out: Path) -> list[str]:
-    """The figures of the first folder, if they were drawn, beside the page."""
-    drawn = sorted((cell.folders[0] / "figures").glob("*.svg"))
-    if not drawn:
-        return []
-    target = out / "figures" / "-".join([name, *cell.name.split()])
-    target.mkdir(parents=True, exist_ok=True)
-    for picture in drawn:
-        shutil.copy(picture, target / picture.name)
-    links = [f"![{picture.stem}]({target.relative_to(out)}/{picture.name})" for picture in drawn]
-    return [*links, "", f"    coterie figures RUN --out {target.relative_to(out)}", ""]
+def kinds(cell: Cell) -> list[str]:
+    """Silos with clean and dirty labels apart."""
+    found = dirty_apart(cell)
+    return ["Silos whose labels are clean, and those whose labels are dirty:", "", *_table(*found), ""] if found else []
 
 
 def _spread(values: Sequence[float], digits: int = 2) -> str:
@@ -180,9 +178,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/results"), help="where the pages go")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    for name, cells in read(given.folders).items():
+    found = read(given.folders)
+    for name, cells in found.items():
         target = given.out / f"{name}.md"
-        target.write_text(page(name, cells, given.out), "utf-8")
+        others = [cell for other, its in found.items() if other != name for cell in its.values()]
+        target.write_text(page(name, cells, given.out, others), "utf-8")
         print(target)
 
 

@@ -2,14 +2,21 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import finished_runs
+import numpy as np
+import pandas as pd
 import pytest
 import results
+from command import call
+from keep import keep
 
 from coterie import toml
+from coterie.data.corrupt import dirty_silos
+from coterie.data.npz import read_npz
 from coterie.errors import BadInput
 from coterie.study import check, read, select
 
@@ -37,7 +44,12 @@ def run(folder: Path, methods: dict[str, Any], cell: str = "fmnist", **train: An
         "device": "cuda (H200)",
         "versions": {"torch": "2.13"},
     }
-    (folder / "summary.json").write_text(json.dumps({**summary, "seconds": 120.0, "methods": methods}), "utf-8")
+    summary |= {"study": "amp-table3", "seconds": 120.0, "methods": methods}
+    (folder / "summary.json").write_text(json.dumps(summary), "utf-8")
+    rows = [(method, 0, round, silo) for method in methods for round in range(3) for silo in SILOS]
+    results = pd.DataFrame(rows, columns=["method", "seed", "round", "silo"])
+    results = results.assign(split="test", measure="accuracy", value=0.5 + results["round"] / 10)
+    results.to_parquet(folder / "results.parquet")
     return folder
 
 
@@ -85,16 +97,53 @@ def test_cells_are_set_side_by_side_and_what_falls_short_is_said(tmp_path: Path)
     assert "What was tried." in page
 
 
-def test_figures_are_taken_along(tmp_path: Path) -> None:
-    folder = run(tmp_path / "a", {"fedamp": scores({0: 93.0})})
-    (folder / "figures").mkdir()
-    (folder / "figures" / "curves.svg").write_text("<svg/>", "utf-8")
+def test_figures_are_drawn_beside_the_page_with_their_command(tmp_path: Path) -> None:
+    folder, out = run(tmp_path / "a", {"fedamp": scores({0: 93.0})}), tmp_path / "out"
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
     (folder / "summary.json").write_text(json.dumps(summary | {"seconds": None}), "utf-8")  # as of a resumed run
-    page = made(tmp_path / "out", folder)
+    page = made(out, folder)
     assert "torch 2.13; time not known: resumed." in page
-    assert "![curves](figures/amp-table3-fmnist/curves.svg)" in page
-    assert (tmp_path / "out" / "figures" / "amp-table3-fmnist" / "curves.svg").exists()
+    assert "![Test accuracy over the rounds, mean over silos](figures/amp-table3-fmnist/test-accuracy.svg)" in page
+    command = re.search(r"^    coterie (figures .*)$", page, re.MULTILINE)[1].split()  # type: ignore[index]
+    drawn = {path.name: path.read_bytes() for path in (out / "figures" / "amp-table3-fmnist").iterdir()}
+    assert set(drawn) == {"test-accuracy.svg", "bars.svg", "silos.svg"}
+    shutil.rmtree(out / "figures")
+    assert call(*command) == 0  # what is printed under a figure draws it again
+    assert {path.name: path.read_bytes() for path in (out / "figures" / "amp-table3-fmnist").iterdir()} == drawn
+
+
+def test_clean_and_dirty_silos_are_told_apart(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", {"fedamp": scores({0: 93.0})})
+    dirty = dict(zip(SILOS, dirty_silos(len(SILOS), 0.4, 0), strict=True))
+    assert set(dirty.values()) == {True, False}
+    results = pd.read_parquet(folder / "results.parquet")
+    results["value"] -= (results["round"] == 2) * results["silo"].map(dirty) * 0.4  # dirty: 60, then 30 in the end
+    results.to_parquet(folder / "results.parquet")
+    assert "labels are dirty" not in made(tmp_path, folder)
+    text = (folder / "study.toml").read_text("utf-8")
+    (folder / "study.toml").write_text(text.replace("dirty = 0.0", "dirty = 0.4"), "utf-8")
+    page = made(tmp_path, folder)
+    assert "| fedamp | 70.0 | 70.0 | 60.0 | 30.0 |" in page
+
+
+def test_a_kept_run_makes_the_page_of_the_whole_one(tmp_path: Path) -> None:
+    methods = {"fedamp": scores({0: 93.123456}, per_silo_cloud={"silo-0": 1.0}), "separate": scores({0: 80.0})}
+    folder = run(tmp_path / "a", methods)
+    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    summary |= {"command": "coterie run amp-table3 --out /somewhere --data fmnist --quiet", "verdict": {"silos": []}}
+    (folder / "summary.json").write_text(json.dumps(summary), "utf-8")
+    pd.DataFrame({"silo": SILOS, "label": "0", "count": 9}).to_parquet(folder / "labels.parquet")
+    results = pd.read_parquet(folder / "results.parquet")
+    pd.concat([results, results.assign(split="validation")]).to_parquet(folder / "results.parquet")
+    (folder / "collaboration").mkdir()
+    weights = {"silos": np.array(SILOS), "groups": np.arange(8) % 2, "collaboration": np.eye(8)[None].repeat(3, 0)}
+    np.savez(folder / "collaboration" / "fedamp.npz", **weights, rounds=np.arange(1, 4))
+    keep(folder, tmp_path / "kept")
+    whole, kept = made(tmp_path / "one", folder), made(tmp_path / "two", tmp_path / "kept")
+    assert row(kept, "fedamp") == row(whole, "fedamp") and "    coterie run amp-table3 --data fmnist\n" in kept
+    assert "verdict" not in (tmp_path / "kept" / "summary.json").read_text("utf-8")
+    assert set(pd.read_parquet(tmp_path / "kept" / "results.parquet")["split"]) == {"test"}
+    assert read_npz(tmp_path / "kept" / "collaboration" / "fedamp.npz")["collaboration"].shape == (1, 8, 8)
 
 
 def test_what_is_no_run_or_given_twice_is_refused(tmp_path: Path) -> None:

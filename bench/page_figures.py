@@ -1,0 +1,53 @@
+"""The figures of a page of results, each with its caption and the command that draws it again."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from finished_runs import Cell
+
+from coterie.report.folder import read_run
+from coterie.report.static import draw_all, figures
+from coterie.report.static_sweep import draw_sweep
+
+SWEEPS = {"amp-dirty": "data.dirty_labels", "amp-dropped": "train.drop"}
+CAPTIONS = {
+    "test-accuracy": "Test accuracy over the rounds, mean over silos",
+    "bars": "BMTA beside the paper's",
+    "silos": "Test accuracy of every silo at the best round",
+}
+
+
+def pictures(name: str, cell: Cell, out: Path) -> list[str]:
+    """The figures of the first folder."""
+    run, target = read_run(cell.folders[0]), out / "figures" / "-".join([name, *cell.name.split()])
+    wanted = [figure for figure in figures(run) if figure in CAPTIONS or figure.startswith("heat-map-")]
+    if "published" not in cell.tables[0] or cell.tables[0].get("scale"):
+        wanted = [figure for figure in wanted if figure not in ("bars", "silos")]
+    target.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for path in draw_all(run, target, "svg", wanted):
+        caption = CAPTIONS.get(path.stem, f"Weights between silos, last round: {path.stem.removeprefix('heat-map-')}")
+        lines += [f"![{caption}]({path.relative_to(out).as_posix()})", "", f"{caption}.", ""]
+    return [*lines, f"    coterie figures {cell.folders[0]} --only {','.join(wanted)} --out {target}", ""]
+
+
+def swept(name: str, cells: Sequence[Cell], others: Sequence[Cell], out: Path) -> list[str]:
+    """The scores of all cells against what they differ in, from a cell of another study where that is nought."""
+    if name not in SWEEPS or len(cells) < 2:
+        return []
+    part, key = SWEEPS[name].split(".")
+    like = [_setting(cell) for cell in cells]
+    begin = [cell for cell in others if cell.tables[0][part].get(key) == 0 and _setting(cell) in like]
+    folders = [cell.folders[0] for cell in (*begin, *cells)]
+    target = out / "figures" / name
+    target.mkdir(parents=True, exist_ok=True)
+    drawn = draw_sweep([read_run(folder) for folder in folders], SWEEPS[name], target, "svg")
+    command = f"coterie figures {' '.join(map(str, folders))} --sweep {SWEEPS[name]} --out {target}"
+    caption = f"BMTA against `{SWEEPS[name]}`"
+    return [f"![{caption}]({drawn.relative_to(out).as_posix()})", "", f"{caption}.", "", f"    {command}", ""]
+
+
+def _setting(cell: Cell) -> tuple[object, ...]:
+    """What has to be the same for scores to be comparable."""
+    table = cell.tables[0]
+    return table["data"]["name"], table["train"]["rounds"], table.get("scale"), cell.methods()
