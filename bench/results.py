@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dirty_apart import dirty_apart
+import dirty_apart
 from finished_runs import Cell, differences, read
 from page_figures import pictures, swept
 
@@ -156,8 +156,11 @@ def blocks(cell: Cell) -> list[str]:
 
 def kinds(cell: Cell) -> list[str]:
     """Silos with clean and dirty labels apart."""
-    found = dirty_apart(cell)
-    return ["Silos whose labels are clean, and those whose labels are dirty:", "", *_table(*found), ""] if found else []
+    if not cell.tables[0]["data"].get("dirty"):
+        return []
+    rows, said = _table(dirty_apart.HEAD, dirty_apart.accuracies(cell)), dirty_apart.weights(cell)
+    lines = ["Silos whose labels are clean, and those whose labels are dirty:", "", *rows, ""]
+    return [*lines, f"Weight on others, last round: {'; '.join(said)}.", ""] if said else lines
 
 
 def _spread(values: Sequence[float], digits: int = 2) -> str:
