@@ -18,8 +18,10 @@ CAPTIONS = {
 
 
 def pictures(name: str, cell: Cell, out: Path) -> list[str]:
-    """The figures of the first folder."""
+    """The figures of the first folder, if all methods are in it."""
     run, target = read_run(cell.folders[0]), out / "figures" / "-".join([name, *cell.name.split()])
+    if set(run.methods) < set(cell.methods()):
+        return []
     wanted = [figure for figure in figures(run) if figure in CAPTIONS or figure.startswith("heat-map-")]
     if "published" not in cell.tables[0] or cell.tables[0].get("scale"):
         wanted = [figure for figure in wanted if figure not in ("bars", "silos")]

@@ -26,7 +26,13 @@ SCORES = {  # of each seed
     "bmta_cloud": "cloud BMTA",
     "unseen": "unseen",
 }
-OWN = {"amp": ("fedamp", "heurfedamp"), "acs": ("fedacs",), "apple": ("apple",), "em": ("fedem",)}  # of each paper
+OWN = {  # of each paper
+    "amp": ("fedamp", "heurfedamp"),
+    "acs": ("fedacs",),
+    "apple": ("apple",),
+    "em": ("fedem",),
+    "synthetic": ("fedem",),
+}
 
 
 def page(name: str, cells: Mapping[str, Cell], out: Path, others: Sequence[Cell] = ()) -> str:
@@ -51,9 +57,8 @@ def page(name: str, cells: Mapping[str, Cell], out: Path, others: Sequence[Cell]
     lines += swept(name, sections, others, out)
     for cell in sections:
         lines += section(name, cell, out)
-    folders = " ".join(str(folder) for cell in sections for folder in cell.folders)
     lines += ["## This page", "", "`python bench/keep.py FOLDER...` keeps of runs what pages need. This one is made by"]
-    lines += ["", f"    python bench/results.py {folders}"]
+    lines += ["", f"    python bench/results.py {sections[0].folders[0].parent}/*"]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -174,19 +179,24 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
 
 
+def write(folders: Sequence[Path], out: Path) -> list[Path]:
+    """A page for every study among the folders."""
+    out.mkdir(parents=True, exist_ok=True)
+    found = read(folders)
+    for name, cells in found.items():
+        others = [cell for other, its in found.items() if other != name for cell in its.values()]
+        (out / f"{name}.md").write_text(page(name, cells, out, others), "utf-8")
+    return [out / f"{name}.md" for name in found]
+
+
 def main() -> None:
-    """Write a page for every study among the folders."""
+    """Write the pages and say where."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path, help="folders of finished runs")
     parser.add_argument("--out", type=Path, default=Path("docs/results"), help="where the pages go")
     given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    found = read(given.folders)
-    for name, cells in found.items():
-        target = given.out / f"{name}.md"
-        others = [cell for other, its in found.items() if other != name for cell in its.values()]
-        target.write_text(page(name, cells, given.out, others), "utf-8")
-        print(target)
+    for path in write(given.folders, given.out):
+        print(path)
 
 
 if __name__ == "__main__":

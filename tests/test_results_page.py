@@ -151,3 +151,14 @@ def test_what_is_no_run_or_given_twice_is_refused(tmp_path: Path) -> None:
         finished_runs.read([tmp_path])
     with pytest.raises(BadInput, match="fedamp with seed 0 is in another folder as well"):
         finished_runs.read([run(tmp_path / each, {"fedamp": scores({0: 93.0})}) for each in ("a", "b")])
+
+
+def test_the_pages_are_those_of_the_runs_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = Path(__file__).parents[1] / "docs" / "results"
+    shutil.copytree(pages, tmp_path / "docs" / "results", ignore=shutil.ignore_patterns("*.svg"))
+    monkeypatch.chdir(tmp_path)
+    results.write(sorted(Path("docs/results/runs").iterdir()), Path("docs/results"))
+    for page in pages.glob("*.md"):
+        assert page.read_text("utf-8") == Path("docs/results", page.name).read_text("utf-8"), page.name
+    figures = {path.relative_to(pages) for path in pages.rglob("*.svg")}
+    assert {path.relative_to("docs/results") for path in Path("docs/results").rglob("*.svg")} == figures
