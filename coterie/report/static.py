@@ -41,6 +41,7 @@ STYLE: Any = {
     "figure.constrained_layout.use": True,
 }
 UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+MANY_SILOS = 50  # whose points are a picture: as shapes they make files large
 Draw = Callable[[Any], None]  # draws on a matplotlib Axes
 
 
@@ -142,7 +143,9 @@ def _distribution(axes: Any, run: Run, colours: Mapping[str, Ink]) -> None:
             boxprops={"color": colour}, whiskerprops={"color": colour}, capprops={"color": colour},
             medianprops={"color": colour, "linewidth": 2},
         )  # fmt: skip
-        axes.plot(values, i + rng.uniform(-0.16, 0.16, len(values)), "o", color=colour, markersize=2.5, alpha=0.7)
+        places = i + rng.uniform(-0.16, 0.16, len(values))
+        many = len(values) > MANY_SILOS
+        axes.plot(values, places, "o", color=colour, markersize=2.5, alpha=0.7, rasterized=many)
     axes.set_yticks(range(len(run.methods)), list(run.methods))
     axes.invert_yaxis()
     axes.set_xlabel(f"test {error}" if (error := error_of(run.methods)) else "test accuracy, %")
