@@ -78,6 +78,8 @@ def _module(
             with torch.device("meta"):  # takes no memory, whatever sizes the file claims
                 module = build(table, shape, outputs)[0]()
         module.load_state_dict(tensors, assign=True)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
     except (RuntimeError, ValueError, TypeError, OverflowError) as error:
         raise BadInput(f"{path}: its weights are not those of its model ({str(error).splitlines()[0]})") from None
     return module

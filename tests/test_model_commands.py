@@ -121,7 +121,7 @@ def changed(path, out, tensors=lambda t: t, **about):
         ({"model": None}, "does not say what model it is"),
         ({"model": "{"}, "does not say what model it is"),
         ({"model": "[1]"}, "makes no sense"),
-        ({"model": '{"name": "mlp", "hidden": [999999999999]}'}, "are not those of its model"),
+        ({"model": '{"name": "mlp", "hidden": [999999999999]}'}, "m.safetensors: [model] mlp: 11999999999991 weights"),
         ({"model": '{"name": "mlq"}'}, "unknown model 'mlq'"),
         ({"model": '{"name": "os:system"}'}, "a file runs no code"),
         ({"shape": "[7]"}, "its schema is not that of its model"),

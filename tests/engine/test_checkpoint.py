@@ -65,7 +65,7 @@ def bits(engine: Simulator, outcome: Outcome, folder: Path) -> dict[str, Any]:
     tensors = {f"{kind}.{name}": t for kind, record in records.items() for name, t in record.tensors().items()}
     table = results_in(folder)
     assert table is not None
-    costs = {key: getattr(outcome, key) for key in ("measured", "accuracy", "bytes_up", "bytes_down", "missing")}
+    costs = {key: getattr(outcome, key) for key in ("measured", "score", "bytes_up", "bytes_down", "missing")}
     return {
         **{name: t.numpy().tobytes() for name, t in tensors.items()},
         **{f"trace.{name}": kept.tobytes() for name, kept in traces_in(folder / "0").items()},
@@ -139,7 +139,7 @@ def test_a_run_that_has_ended_says_what_it_cost(tmp_path: Path) -> None:
     outcome, _ = run(engine_of("fedavg", drop=0.4), tmp_path)
     known = Checkpoint(tmp_path / "0", "it", 3).ended()
     assert known is not None
-    for key in ("bytes_up", "bytes_down", "train_seconds", "missing", "accuracy", "measured"):
+    for key in ("bytes_up", "bytes_down", "train_seconds", "missing", "score", "measured"):
         assert getattr(known, key) == getattr(outcome, key)
     assert known.missing == 2 * ROUNDS and known.bytes_up > 0
 
