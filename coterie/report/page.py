@@ -71,7 +71,7 @@ def shell(title: str, header: str, body: str, script: str, policy: str) -> str:
 <noscript><p class="note">The figures need JavaScript; the tables do not.</p></noscript>
 </header>
 {body}
-<footer>Written by Coterie {escape(__version__)}. This page holds everything it shows and loads nothing.</footer>
+<footer>Written by Coterie {escape(__version__)}. This page loads nothing from elsewhere.</footer>
 </main>
 <script>{script}</script>
 </body>
