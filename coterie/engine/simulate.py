@@ -213,6 +213,8 @@ class Simulator:
         everyone = len(self.roster)
         if everyone == 1 or self.model.device.type != "cpu":
             return everyone
+        if self._work(1) >= WORTH_SHARING:  # work enough for a thread: company gains it nothing, and takes memory
+            return 1
         largest = torch.from_numpy(np.argsort(-self.store["train"].count, kind="stable").copy())
         trials = [self.task(largest[:rows], 0) for rows in (1, min(everyone, TRIAL))]
         fastest = [np.inf, np.inf]

@@ -80,6 +80,14 @@ def test_rows_are_all_a_number_or_whichever_a_trial_finds_faster(monkeypatch: py
         assert set(calls) == {1, 3}
 
 
+def test_a_model_that_is_work_enough_for_a_thread_is_taken_by_itself_without_a_trial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("coterie.engine.simulate.WORTH_SHARING", 1.0)
+    monkeypatch.setattr(task_module.Task, "first_batch", lambda self: pytest.fail("a trial"))
+    assert make_engine(mlp, rows="auto").rows == 1
+
+
 @pytest.mark.parametrize("rows", [1, "all"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_fedavg_is_a_sequential_loop_over_torch_modules(rows: int | str, momentum: float) -> None:
