@@ -1,9 +1,7 @@
-"""A model is a row: any `nn.Module` as a flat vector with named views, and k of them evaluated at once."""
+"""A model is a row: any `nn.Module` as a function of flat vectors, k of them evaluated at once."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,90 +11,14 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 
 from coterie.engine.dropout import KeyedDropout
+from coterie.engine.layout import Layout
 from coterie.engine.lowered import Lowered, lower
 from coterie.engine.row_layers import LONELY
 from coterie.engine.shapes import Shapes
 from coterie.errors import BadInput
 from coterie.keys import generator
 
-# Every layer starts at a multiple of 128 bytes, where the matrix kernels of a GPU want it. The columns between layers
-# are zero in every row for ever, so no distance, cosine or mean changes.
-ALIGNMENT = 32
 Program = Callable[..., tuple[Tensor, dict[str, Tensor]]]
-
-
-@dataclass(frozen=True)
-class Column:
-    """Where one parameter or buffer lies in a row."""
-
-    name: str
-    shape: tuple[int, ...]
-    start: int
-    size: int
-
-
-class Layout:
-    """The columns of a row: parameters first, then the buffers that training changes (BatchNorm's statistics)."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.parameters = self._place(dict(module.named_parameters()), 0)
-        self.trained = _end(self.parameters, 0)
-        moving = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
-        self.buffers = self._place(moving, self.trained)
-        self.width = _end(self.buffers, self.trained)
-
-    @staticmethod
-    def _place(tensors: Mapping[str, Tensor], start: int) -> tuple[Column, ...]:
-        columns = []
-        for name, tensor in tensors.items():
-            columns.append(Column(name, tuple(tensor.shape), start, tensor.numel()))
-            start += -(-tensor.numel() // ALIGNMENT) * ALIGNMENT
-        return tuple(columns)
-
-    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """One row (d,) from named tensors."""
-        first = next(iter(tensors.values()))
-        row = torch.zeros(self.width, dtype=first.dtype, device=first.device)
-        for column in (*self.parameters, *self.buffers):
-            row[column.start : column.start + column.size] = tensors[column.name].detach().flatten()
-        return row
-
-    def views(self, rows: Tensor, columns: tuple[Column, ...]) -> dict[str, Tensor]:
-        """Named views of some columns of rows (..., d): each of shape (..., *shape)."""
-        if not columns:
-            return {}
-        first, last = columns[0].start, _end(columns, 0)
-        starts = [column.start for column in columns] + [last]
-        widths = [after - before for before, after in pairwise(starts)]
-        parts = torch.split(rows[..., first:last], widths, dim=-1)
-        return {
-            c.name: part[..., : c.size].reshape((*rows.shape[:-1], *c.shape))
-            for c, part in zip(columns, parts, strict=True)
-        }
-
-    def joined(self, rows: Tensor, columns: tuple[Column, ...], tensors: Mapping[str, Tensor | None]) -> Tensor:
-        """New columns (k, n) from named tensors (k, *shape), whole and of the rows' type; zeros where there is none."""
-        first, last = columns[0].start, _end(columns, 0)
-        made = rows.new_empty(len(rows), last - first)
-        ends = [column.start - first for column in columns[1:]] + [last - first]
-        for column, end in zip(columns, ends, strict=True):
-            place, tensor = column.start - first, tensors[column.name]
-            # Written in the tensor's own shape, so that one in another order of memory is not first copied.
-            part = made[:, place : place + column.size].view(len(rows), *column.shape)
-            part.zero_() if tensor is None else part.copy_(tensor)
-            if place + column.size < end:
-                made[:, place + column.size : end] = 0
-        return made
-
-    def named(self, rows: Tensor) -> dict[str, Tensor]:
-        """Every parameter and buffer of rows (..., d) by name."""
-        return self.views(rows, self.parameters) | self.views(rows, self.buffers)
-
-
-def _end(columns: tuple[Column, ...], start: int) -> int:
-    if not columns:
-        return start
-    return columns[-1].start + -(-columns[-1].size // ALIGNMENT) * ALIGNMENT
 
 
 class Model:
