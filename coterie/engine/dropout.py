@@ -14,7 +14,10 @@ _CHANNELS = {F.dropout1d, F.dropout2d, F.dropout3d}
 
 
 def uniform(key: Tensor, size: int) -> Tensor:
-    """`size` numbers in [0, 1) from an integer key: splitmix64 of key and position (arithmetic wraps at 64 bits)."""
+    """`size` numbers in [0, 1) from an integer key: splitmix64 of key and position (arithmetic wraps at 64 bits).
+
+    Of keys (k, 1), k such sequences.
+    """
     z = torch.arange(1, size + 1, device=key.device) * -7046029254386353131 + key
     for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
         z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * factor
@@ -49,7 +52,18 @@ class KeyedDropout(TorchFunctionMode):
         if not training or p == 0:
             return input
         self.calls += 1
-        # A channel is dropped whole: the mask has the batch and channel axes, and ones for the rest.
-        shape = tuple(input.shape[:2]) + (1,) * (input.ndim - 2) if by_channel else tuple(input.shape)
+        shape = _mask(input, by_channel)
         keep = uniform(self.key + self.calls, math.prod(shape)).reshape(shape) >= p
         return input * keep / (1 - p)
+
+
+def row_dropout(x: Tensor, k: int, keys: Tensor, call: int, p: float, by_channel: bool) -> Tensor:
+    """The same for k rows at once: x (k·b, ...), each row's mask from its own key of keys (k,)."""
+    shape = _mask(x, by_channel)
+    keep = uniform(keys[:, None] + call, math.prod(shape) // k).reshape(shape) >= p
+    return x * keep / (1 - p)
+
+
+def _mask(x: Tensor, by_channel: bool) -> tuple[int, ...]:
+    """A channel is dropped whole: the mask has the batch and channel axes, and ones for the rest."""
+    return (*x.shape[:2], *[1] * (x.ndim - 2)) if by_channel else tuple(x.shape)

@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from coterie.engine import row_layers
+from coterie.engine.dropout import row_dropout
 
 # Layers that treat every sample alike and know no weights.
 SAMPLEWISE: tuple[type[nn.Module], ...] = (
@@ -27,10 +28,10 @@ FUNCTIONS: set[Any] = {
     torch.stack, torch.zeros_like,
 }  # fmt: skip
 METHODS = {"relu", "tanh", "sigmoid", "flatten", "view", "reshape", "size", "contiguous", "chunk"}
-# Operations. A longer program, as a recurrent layer is step by step, is run as it is: compiling it would take minutes,
-# and again for every number of rows.
-LONGEST = 1500
-DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+# Operations. A longer program, as a recurrent layer step by step or the fifty convolutions of MobileNet, is run as it
+# is: compiling it would take minutes, and again for every number of rows.
+LONGEST = 500
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)  # the first drops numbers, the others channels
 
 
 class Unknown(Exception):
@@ -43,7 +44,8 @@ class Rewriter:
     def __init__(self, module: nn.Module, training: bool) -> None:
         self.layers, self.training = dict(module.named_modules()), training
         self.graph = fx.Graph()
-        self.tensors, x, self.k = (self.graph.placeholder(name) for name in ("tensors", "x", "k"))
+        self.tensors, x, self.k, self.keys = (self.graph.placeholder(name) for name in ("tensors", "x", "k", "keys"))
+        self.drawn = 0
         self.moved: dict[str, fx.Node] = {}
         made: dict[fx.Node, fx.Node] = {}
         for node in fx.Tracer().trace(module).nodes:
@@ -94,8 +96,8 @@ class Rewriter:
                 return self.call(row_layers.layer_norm, x, self.k, w, bias, layer.normalized_shape, layer.eps)
             case nn.Embedding() if layer.padding_idx is None and layer.max_norm is None:
                 return self.call(row_layers.embedding, x, self.k, w)
-            case _ if isinstance(layer, DROPOUTS) and not self.training:
-                return x
+            case _ if isinstance(layer, DROPOUTS):
+                return self.dropout(layer, x)
             case _ if type(layer) in SAMPLEWISE:
                 return self.graph.call_module(name, (x,))
         raise Unknown
@@ -114,41 +116,45 @@ class Rewriter:
         how = (layer.stride, padding, layer.dilation, layer.groups)
         return self.call(row_layers.grouped_conv, x, self.k, w, bias, *how)
 
+    def dropout(self, layer: nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d, x: fx.Node) -> fx.Node:
+        """Masks keyed as `KeyedDropout` keys them: by the order of call."""
+        if not self.training or layer.p == 0:
+            return x
+        self.drawn += 1
+        return self.call(row_dropout, x, self.k, self.keys, self.drawn, layer.p, not isinstance(layer, nn.Dropout))
+
     def batch_norm(
         self, layer: nn.BatchNorm1d | nn.BatchNorm2d, name: str, x: fx.Node, w: fx.Node | None, bias: fx.Node | None
     ) -> fx.Node:
         """Normalisation by the batch, whose running statistics move; by these when not training."""
         tracks, running = layer.track_running_stats, [f"{name}.{key}" for key in ("running_mean", "running_var")]
-        if self.training or not tracks:
-            both = self.call(row_layers.batch_statistics, x, self.k)
-            mean, variance = (self.call(operator.getitem, both, i) for i in range(2))
-            if tracks:
-                new = (mean, self.call(row_layers.unbiased, variance, x, self.k))
-                for key, value in zip(running, new, strict=True):
-                    self.moved[key] = self.call(row_layers.after_batch, self.tensor(key), value, layer.momentum)
-        else:
-            mean, variance = (self.tensor(key) for key in running)
-        return self.call(row_layers.normalized, x, self.k, mean, variance, w, bias, layer.eps)
+        if tracks and not self.training:
+            return self.call(
+                row_layers.normalized, x, self.k, *(self.tensor(key) for key in running), w, bias, layer.eps
+            )
+        found = self.call(row_layers.batch_norm, x, self.k, w, bias, layer.eps)
+        y, *statistics = (self.call(operator.getitem, found, i) for i in range(3))
+        if tracks:
+            for key, value in zip(running, statistics, strict=True):
+                self.moved[key] = self.call(row_layers.after_batch, self.tensor(key), value, layer.momentum)
+        return y
 
 
 class Lowered:
-    """A module rewritten for rows; `train` is None where training it draws."""
+    """A module rewritten for rows; `train` is None where that draws in a way not known here."""
 
     def __init__(self, evaluate: nn.Module, train: nn.Module | None) -> None:
         self.evaluate, self.train = evaluate, train
         self.long = any(isinstance(m, fx.GraphModule) and len(m.graph.nodes) > LONGEST for m in (evaluate, train))
 
-    def __call__(self, tensors: Mapping[str, Tensor], x: Tensor, training: bool) -> tuple[Tensor, dict[str, Tensor]]:
+    def __call__(
+        self, tensors: Mapping[str, Tensor], x: Tensor, keys: Tensor, training: bool
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Outputs (k, b, ...) of rows with these tensors (k, ...) on x (k, b, ...), and the buffers training moved."""
         module = self.train if training else self.evaluate
         assert module is not None
-        out, moved = (_uncompiled if self.long else nn.Module.__call__)(module, tensors, x, len(x))
+        out, moved = module(tensors, x, len(x), keys)
         return out.reshape(len(x), -1, *out.shape[1:]), moved
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _uncompiled(module: nn.Module, *arguments: Any) -> Any:
-    return module(*arguments)
 
 
 def lower(module: nn.Module) -> Lowered | None:

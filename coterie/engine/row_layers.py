@@ -26,8 +26,12 @@ def conv(x: Tensor, k: int, w: Tensor, bias: Tensor | None, stride: int, padding
     if k == 1:
         return F.conv2d(_channels_last(x), w[0], None if bias is None else bias[0], stride, padding)
     pixels = x.permute(0, 2, 3, 1).contiguous()  # no copy where the layer before left channels last
+    images = pixels.view(k, -1, *pixels.shape[1:])
     filters = w.permute(0, 3, 4, 2, 1).reshape(k, -1, w.shape[1])
-    y: Tensor = row_conv(pixels.view(k, -1, *pixels.shape[1:]), filters, w.shape[3], stride, padding)
+    if w.shape[3] == 1 and stride == 1 and padding == 0:  # nothing to gather
+        y = torch.bmm(images.flatten(1, 3), filters).view(*images.shape[:-1], -1)
+    else:
+        y = row_conv(images, filters, w.shape[3], stride, padding)
     if bias is not None:
         y = y + bias[:, None, None, None]
     return y.flatten(0, 1).permute(0, 3, 1, 2)
@@ -70,25 +74,23 @@ def normalized(
     return y.to(x.dtype).reshape(x.shape)
 
 
-def batch_statistics(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Each row's mean and variance (k, C) over its own samples and pixels, in float32 at least."""
+def batch_norm(x: Tensor, k: int, w: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """x normalised by each row's own samples and pixels, and what BatchNorm remembers of them.
+
+    That is their mean and unbiased variance (k, C), in float32 at least.
+    """
     y = x.reshape(k, -1, *x.shape[1:])
     wide = y.float() if y.dtype == torch.bfloat16 else y
     variance, mean = torch.var_mean(wide, [axis for axis in range(1, y.ndim) if axis != 2], correction=0)
-    return mean, variance
+    count = x.numel() // variance.numel()
+    if count == 1:
+        raise BadInput(LONELY)
+    return normalized(x, k, mean, variance, w, bias, eps), mean, variance * (count / (count - 1))
 
 
 def after_batch(old: Tensor, new: Tensor, momentum: float) -> Tensor:
     """A running statistic (k, C) after a batch."""
     return torch.lerp(old, new.detach().to(old.dtype), momentum)
-
-
-def unbiased(variance: Tensor, x: Tensor, k: int) -> Tensor:
-    """BatchNorm remembers the unbiased variance."""
-    count = x.numel() // variance.numel()
-    if count == 1:
-        raise BadInput(LONELY)
-    return variance * (count / (count - 1))
 
 
 def group_norm(x: Tensor, k: int, w: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> Tensor:

@@ -72,8 +72,8 @@ class Model:
     @property
     def alone(self) -> bool:
         """Whether calls know nothing of each other, so that a CPU's threads may make several at once."""
-        written = self._lowered is not None and self._lowered.train is not None and not self.draws
-        return written and self.device.type == "cpu"
+        written = self._lowered is not None and self._lowered.train is not None
+        return written and self._compared and self.device.type == "cpu"
 
     def start(self, seed: int, *key: object) -> Tensor:
         """A row of random initial weights, the same for the same key; without a key, the given module's own weights."""
@@ -97,9 +97,11 @@ class Model:
         row = self.start(0)
         self.draws = False
         before = self._random_state()
-        with KeyedDropout(torch.zeros((), dtype=torch.int64, device=self.device), active=True) as dropout:
+        key = torch.zeros((), dtype=torch.int64, device=self.device)
+        with KeyedDropout(key, active=True) as dropout:
             try:
-                out, _ = self.forward(row[None], x[None], training=True)
+                buffers = self.layout.views(row[None], self.layout.buffers)
+                out, _ = self._under_vmap(self.module, self._weights(row[None]), buffers, x[None], True, key[None])
             except (RuntimeError, ValueError, TypeError, IndexError) as error:
                 shape = tuple(x.shape[1:])
                 raise BadInput(
@@ -114,6 +116,7 @@ class Model:
         if self.classes and (out.ndim < 3 or out.shape[2] < self.classes):
             found = tuple(out.shape[2:])
             raise BadInput(f"the model's output {found} does not fit {self.classes} classes; give it that many outputs")
+        self._compare(row[None], x[None, :2])
 
     def forward(
         self, rows: Tensor, x: Tensor, training: bool, keys: Tensor | None = None
@@ -146,29 +149,28 @@ class Model:
         if not self._compared:
             self._compare(rows[:2], x[:2, :2])
         buffers = self.layout.views(rows.detach(), self.layout.buffers)
-        if self._lowered is None or (training and (self.draws or self._lowered.train is None)):
-            try:
-                out, moved = self._under_vmap(self.module, weights, buffers, x, training, keys)
-            except ValueError:
-                if self.couples_samples and x.shape[1] == 1:
-                    raise BadInput(LONELY) from None
-                raise
+        keys = torch.zeros(len(x), dtype=torch.int64, device=x.device) if keys is None else keys
+        if self._lowered is None or (training and self._lowered.train is None):
+            out, moved = self._under_vmap(self.module, weights, buffers, x, training, keys)
         else:
             x = x.to(_kind(weights)) if x.is_floating_point() else x
             worth = self._fused is not None and training and len(rows) > 1
-            out, moved = (self._by_program if worth else self._lowered)(weights | buffers, x, training)
+            out, moved = (self._by_program if worth else self._lowered)(weights | buffers, x, keys, training)
         after = self.layout.joined(rows, self.layout.buffers, buffers | moved) if moved else None
         return out.to(rows.dtype), after
 
-    def _by_program(self, tensors: dict[str, Tensor], x: Tensor, training: bool) -> tuple[Tensor, dict[str, Tensor]]:
+    def _by_program(
+        self, tensors: dict[str, Tensor], x: Tensor, keys: Tensor, training: bool
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """The compiled module, with rows of zeros added where there is no program for just so many."""
         assert self._fused is not None and self._lowered is not None
         k, n = len(x), self._shapes.fitting(*x.shape[:2])
         if n is None:
-            return self._lowered(tensors, x, training)
+            return self._lowered(tensors, x, keys, training)
         if n == k:
-            return self._fused(tensors, x, training)
-        out, moved = self._fused({name: _grown(t, n) for name, t in tensors.items()}, _grown(x, n), training)
+            return self._fused(tensors, x, keys, training)
+        grown = {name: _grown(t, n) for name, t in tensors.items()}
+        out, moved = self._fused(grown, _grown(x, n), _grown(keys, n), training)
         return out[:k], {name: t[:k] for name, t in moved.items()}
 
     def _compare(self, rows: Tensor, x: Tensor) -> None:
@@ -178,18 +180,17 @@ class Model:
         rows = rows.detach().to("cpu", torch.float64)
         x = x.to("cpu", torch.float64) if x.is_floating_point() else x.cpu()
         weights, buffers = (self.layout.views(rows, part) for part in (self.layout.parameters, self.layout.buffers))
-        lowered, draws, self.draws = lower(module), self.draws, False
+        lowered, keys = lower(module), torch.arange(len(x))
         for training in (False, True):
-            if lowered is not None and not (training and (draws or lowered.train is None)):
-                theirs, moved = self._under_vmap(module, weights, buffers, x, training, None)
+            if lowered is not None and not (training and lowered.train is None):
+                theirs, moved = self._under_vmap(module, weights, buffers, x, training, keys)
                 try:
-                    ours, also = lowered(weights | buffers, x, training)
+                    ours, also = lowered(weights | buffers, x, keys, training)
                 except (RuntimeError, ValueError, TypeError, IndexError):
                     self._lowered = None
                     continue
                 if not _alike(ours, theirs) or not all(_alike(also[name], t) for name, t in moved.items()):
                     self._lowered = None
-        self.draws = draws
 
     def _under_vmap(
         self,
@@ -198,7 +199,7 @@ class Model:
         buffers: dict[str, Tensor],
         x: Tensor,
         training: bool,
-        keys: Tensor | None,
+        keys: Tensor,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The module itself, over rows by PyTorch's own transformation."""
         module.train(training)
@@ -206,18 +207,22 @@ class Model:
         # the rows into the channels, and of anything else it would move a copy of its own.
         moved = {name: t.clone(memory_format=torch.contiguous_format) if training else t for name, t in buffers.items()}
         tensors = weights | moved
-        keys = torch.zeros(len(x), dtype=torch.int64, device=x.device) if keys is None else keys
         x = x.to(_kind(weights)) if x.is_floating_point() else x
 
         def call(tensors: dict[str, Tensor], sample: Tensor, key: Tensor) -> Any:
             with KeyedDropout(key, active=training and self.draws):
                 return functional_call(module, tensors, (sample,))
 
-        if len(x) == 1 or self.loops:
-            each = [{name: t[row] for name, t in tensors.items()} for row in range(len(x))]
-            out = torch.stack([call(one, *own) for one, *own in zip(each, x, keys, strict=True)])
-        else:
-            out = vmap(call, randomness="different")(tensors, x, keys)
+        try:
+            if len(x) == 1 or self.loops:
+                each = [{name: t[row] for name, t in tensors.items()} for row in range(len(x))]
+                out = torch.stack([call(one, *own) for one, *own in zip(each, x, keys, strict=True)])
+            else:
+                out = vmap(call, randomness="different")(tensors, x, keys)
+        except ValueError:
+            if self.couples_samples and x.shape[1] == 1:
+                raise BadInput(LONELY) from None
+            raise
         return out, moved if training else {}
 
     def sample_losses(self, out: Tensor, y: Tensor) -> Tensor:
@@ -246,8 +251,10 @@ class Model:
 
 def _compiled(lowered: Lowered | None) -> Program | None:
     """The same as one program for each number of rows (a symbolic one would be slower, and slow to make)."""
+    if lowered is None or lowered.long:
+        return None
     torch._dynamo.config.cache_size_limit = max(64, torch._dynamo.config.cache_size_limit)
-    return None if lowered is None else torch.compile(lowered, dynamic=False)
+    return torch.compile(lowered, dynamic=False)
 
 
 def _grown(t: Tensor, rows: int) -> Tensor:

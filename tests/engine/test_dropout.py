@@ -205,3 +205,24 @@ def test_dropout_beside_batchnorm_is_trained_through() -> None:
     close(alone, together)
     start = as_row(engines[0].model, engines[0].model.module_of(engines[0].model.start(1)))
     assert not torch.allclose(together[0], start)
+
+
+@pytest.mark.parametrize("drop", [nn.Dropout(0.3), nn.Dropout2d(0.4)], ids=["numbers", "channels"])
+def test_layers_that_drop_are_rewritten_for_rows_with_the_same_masks(drop: nn.Module) -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(1, 3, 3), drop, nn.BatchNorm2d(3), nn.ReLU(), drop, nn.Flatten(), nn.Linear(12, 2)
+        )
+
+    rewritten, plain = (Model(build, 2, dtype=torch.float64) for _ in range(2))
+    x, y, keys = torch.randn(3, 5, 1, 4, 4, dtype=torch.float64), torch.randint(2, (3, 5)), torch.tensor([3, 1, 2**61])
+    for model in (rewritten, plain):
+        model.probe(x[0])
+        assert model.draws and model._lowered is not None and model._lowered.train is not None
+    plain._lowered = None
+    rows, share = plain.starts(0, ["a", "b", "c"], common=False), torch.full((3, 5), 0.2, dtype=torch.float64)
+    for ours, theirs in zip(
+        rewritten.gradient(rows, x, y, share, keys), plain.gradient(rows, x, y, share, keys), strict=True
+    ):
+        assert ours is not None and theirs is not None
+        close(ours, theirs)

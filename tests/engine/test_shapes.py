@@ -32,9 +32,11 @@ def test_added_rows_change_nothing(norm: nn.Module) -> None:
     plain, programmed = (Model(made, 3, dtype=torch.float64) for _ in range(2))
     met = []
 
-    def program(tensors: dict[str, Tensor], x: Tensor, training: bool) -> tuple[Tensor, dict[str, Tensor]]:
+    def program(
+        tensors: dict[str, Tensor], x: Tensor, keys: Tensor, training: bool
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         met.append(len(x))
-        return programmed._lowered(tensors, x, training)
+        return programmed._lowered(tensors, x, keys, training)
 
     for model in (plain, programmed):
         model.probe(torch.randn(2, 4, dtype=torch.float64))
