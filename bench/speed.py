@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 from works import WORKS, Work
 
-from coterie.engine.rows import Model
+from coterie.engine.rows import COMPARED, Model
 from coterie.engine.simulate import Simulator
 from coterie.methods.method import Cohort
 
@@ -30,7 +30,7 @@ def ours(work: Work, device: str) -> tuple[Callable[[], None], int]:
     """One round of local training of every silo, and the rows per call."""
     model = Model(work.factory(), work.classes, device, precision=work.precision)
     silos = work.data()
-    model.probe(torch.from_numpy(silos[0].train.x[:2]).to(device))
+    model.probe(torch.from_numpy(silos[0].train.x[:COMPARED]).to(device))
     engine = Simulator(work.method, silos, model, work.training(), 0, "auto")
     cohort = Cohort(torch.arange(work.silos, device=device), 0, engine.roster)
     down = work.method.send(work.method.open(engine.roster, model), cohort)

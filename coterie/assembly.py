@@ -13,7 +13,7 @@ from coterie.data.silo import Federated, Silo, check_silos
 from coterie.engine.buffers import local_buffers
 from coterie.engine.ranks import simulator
 from coterie.engine.rounds import Keeper, Outcome, Progress, run_rounds
-from coterie.engine.rows import Model
+from coterie.engine.rows import COMPARED, Model
 from coterie.engine.simulate import Simulator
 from coterie.engine.store import Store
 from coterie.engine.training import Training
@@ -70,10 +70,10 @@ class Assembly:
         # PyTorch's own switches: float32 means float32 unless TensorFloat-32 was asked for.
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
-        first = torch.from_numpy(silos[0].train.x[:2]).to(self.model.device)
+        first = torch.from_numpy(silos[0].train.x[:COMPARED]).to(self.model.device)
         first = first.to(self.model.dtype) if first.is_floating_point() else first
         self.model.probe(first)
-        self._check_labels(first, torch.from_numpy(silos[0].train.y[:2]).to(self.model.device))
+        self._check_labels(first[:2], torch.from_numpy(silos[0].train.y[:2]).to(self.model.device))
         self._check_batches(first[:1])
         draws = {s.name: generator(seed, "unseen", s.name).random() for s in silos}
         away = sorted(draws, key=draws.__getitem__)[: int(training.unseen * len(draws) + 0.5)]

@@ -13,9 +13,42 @@ from torch.nn import functional as F
 
 TRITON = find_spec("triton") is not None
 GATHERED_CHANNELS = 8  # from here on, gathering on the fly beats unfolding
+ALIGNED = 16  # channels of which a GPU loads several at once; with any other number it loads one by one
+FULL = 264  # blocks of a product that keep a large GPU busy: two for each of its processors
 
 
-def _out(size: int, kernel: int, stride: int, padding: int) -> int:
+def convolved(images: Tensor, w: Tensor, stride: int, padding: int) -> Tensor:
+    """images (k, b, H, W, C) with filters w (k, N, C, K, K): (k, b, OH, OW, N)."""
+    kernel, filters = w.shape[3], w.permute(0, 3, 4, 2, 1)  # (k, K, K, C, N)
+    if kernel == 1 and stride == 1 and padding == 0:  # nothing to gather
+        return torch.bmm(images.flatten(1, 3), filters.flatten(1, 3)).view(*images.shape[:-1], -1)
+    outputs = w.shape[1]
+    if images.is_cuda:
+        channels = _missing(w.shape[2], ALIGNED) if w.shape[2] >= GATHERED_CHANNELS else 0
+        images, filters = _grown(images, channels), _grown(filters, _missing(outputs, ALIGNED), channels)
+    y: Tensor = row_conv(images, filters.flatten(1, 3), kernel, stride, padding)
+    return y[..., :outputs]
+
+
+def parts_of(blocks: int, images: int) -> int:
+    """Into how many parts of its images a sum over them is cut, so that so many blocks each make enough for a GPU."""
+    parts = 1
+    while blocks * parts < FULL and images % (2 * parts) == 0:
+        parts *= 2
+    return parts
+
+
+def _missing(size: int, multiple: int) -> int:
+    return -size % multiple
+
+
+def _grown(t: Tensor, last: int, last_but_one: int = 0) -> Tensor:
+    """With so many zeros more along its last axes."""
+    return F.pad(t, (0, last, 0, last_but_one)) if last or last_but_one else t
+
+
+def out_size(size: int, kernel: int, stride: int, padding: int) -> int:
+    """How many places a filter has along one side."""
     return (size + 2 * padding - kernel) // stride + 1
 
 
@@ -23,35 +56,40 @@ def _gathers(x: Tensor) -> bool:
     return x.is_cuda and x.shape[-1] >= GATHERED_CHANNELS and TRITON
 
 
+def _line(kernel: int, channels: int, cuda: bool) -> int:
+    """How many columns a line of a window has: a GPU wants a power of two, at least 8, the rest zeros."""
+    taps = kernel * channels
+    return max(8, 1 << (taps - 1).bit_length()) if cuda and TRITON else taps
+
+
 def _unfolded(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
-    """(k, b, H, W, C) -> (k, b·OH·OW, KH·KW·C), the columns padded to a multiple of 8 where a GPU wants that."""
+    """(k, b, H, W, C) -> (k, b·OH·OW, KH·line)."""
+    k, b, height, width, channels = x.shape
     if x.is_cuda and TRITON:
         from coterie.engine import triton_conv
 
-        return triton_conv.columns(x.contiguous(), kernel, stride, padding)
-    k, b, height, width, channels = x.shape
-    high, wide = _out(height, kernel, stride, padding), _out(width, kernel, stride, padding)
+        return triton_conv.columns(x.contiguous(), kernel, stride, padding, _line(kernel, channels, cuda=True))
+    high, wide = out_size(height, kernel, stride, padding), out_size(width, kernel, stride, padding)
     x = F.pad(x, (0, 0, padding, padding, padding, padding)).contiguous()
     s = x.stride()
     windows = x.as_strided(
         (k, b, high, wide, kernel, kernel, channels), (s[0], s[1], s[2] * stride, s[3] * stride, s[2], s[3], s[4])
     )
-    return _widened(windows.reshape(k, b * high * wide, kernel * kernel * channels), 2)
+    return windows.reshape(k, b * high * wide, kernel * kernel * channels)
 
 
-def _widened(t: Tensor, axis: int) -> Tensor:
-    """Zeros up to a multiple of 8 along an axis, on a GPU."""
-    missing = -t.shape[axis] % 8
-    if not missing or not t.is_cuda:
-        return t
-    return F.pad(t, (0, missing) if axis == 2 else (0, 0, 0, missing))
+def _spread(w: Tensor, kernel: int) -> Tensor:
+    """Filters (k, KH·KW·C, N) -> (k, KH·line, N), as images are unfolded."""
+    taps = w.shape[1] // kernel
+    missing = _line(kernel, taps // kernel, w.is_cuda) - taps
+    return _grown(w.view(len(w), kernel, taps, -1), 0, missing).flatten(1, 2) if missing else w
 
 
 def _folded(columns: Tensor, shape: list[int], kernel: int, stride: int, padding: int) -> Tensor:
     """The transpose of unfolding: what each window says of its pixels, added up."""
     k, b, height, width, channels = shape
-    high, wide = _out(height, kernel, stride, padding), _out(width, kernel, stride, padding)
-    parts = columns[..., : kernel * kernel * channels].reshape(k, b, high, wide, kernel, kernel, channels)
+    high, wide = out_size(height, kernel, stride, padding), out_size(width, kernel, stride, padding)
+    parts = columns.reshape(k, b, high, wide, kernel, kernel, channels)
     total = columns.new_zeros(k, b, height + 2 * padding, width + 2 * padding, channels)
     for i in range(kernel):
         for j in range(kernel):
@@ -67,14 +105,16 @@ def row_conv(x: Tensor, w: Tensor, kernel: int, stride: int, padding: int) -> Te
 
         return triton_conv.convolve(x.contiguous(), w.contiguous(), kernel, stride, padding)
     k, b, height, width, _ = x.shape
-    y = torch.bmm(_unfolded(x, kernel, stride, padding), _widened(w, 1))
-    return y.view(k, b, _out(height, kernel, stride, padding), _out(width, kernel, stride, padding), w.shape[2])
+    y = torch.bmm(_unfolded(x, kernel, stride, padding), _spread(w.contiguous(), kernel))
+    return y.view(k, b, out_size(height, kernel, stride, padding), out_size(width, kernel, stride, padding), w.shape[2])
 
 
 @row_conv.register_fake
 def _(x: Tensor, w: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
     k, b, height, width, _ = x.shape
-    return x.new_empty(k, b, _out(height, kernel, stride, padding), _out(width, kernel, stride, padding), w.shape[2])
+    return x.new_empty(
+        k, b, out_size(height, kernel, stride, padding), out_size(width, kernel, stride, padding), w.shape[2]
+    )
 
 
 @torch.library.custom_op("coterie::row_conv_images", mutates_args=())
@@ -103,10 +143,25 @@ def row_conv_filters(x: Tensor, g: Tensor, kernel: int, stride: int, padding: in
     if _gathers(x):
         from coterie.engine import triton_conv
 
-        return triton_conv.filter_gradient(x.contiguous(), g, kernel, stride, padding)
+        taps, filters = kernel * kernel * x.shape[-1], g.shape[-1]
+        parts = parts_of(len(x) * -(-taps // 128) * -(-filters // 64), x.shape[1])
+        return triton_conv.filter_gradient(x.contiguous(), g, kernel, stride, padding, parts)
     columns = _unfolded(x, kernel, stride, padding)
-    whole = torch.bmm(columns.transpose(1, 2), g.view(len(g), -1, g.shape[-1]))
-    return whole[:, : kernel * kernel * x.shape[-1]].contiguous()
+    parts = parts_of(len(x), x.shape[1]) if x.is_cuda else 1
+    whole = _summed_product(columns, g.view(len(g), -1, g.shape[-1]), parts)
+    lines = whole.view(len(x), kernel, -1, g.shape[-1])[:, :, : kernel * x.shape[-1]]
+    return lines.flatten(1, 2).contiguous()
+
+
+def _summed_product(a: Tensor, b: Tensor, parts: int) -> Tensor:
+    """aᵀb of each row of a (k, n, p) and b (k, n, q), as the sum of so many parts of n."""
+    k = len(a)
+    a, b = (t.reshape(k * parts, -1, t.shape[2]) for t in (a, b))
+    whole = torch.bmm(a.transpose(1, 2), b)
+    if parts == 1:
+        return whole
+    exact = torch.promote_types(whole.dtype, torch.float32)
+    return whole.view(k, parts, *whole.shape[1:]).sum(1, dtype=exact).to(whole.dtype)
 
 
 @row_conv_filters.register_fake

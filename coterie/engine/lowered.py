@@ -31,6 +31,8 @@ METHODS = {"relu", "tanh", "sigmoid", "flatten", "view", "reshape", "size", "con
 # Operations. A longer program, as a recurrent layer step by step or the fifty convolutions of MobileNet, is run as it
 # is: compiling it would take minutes, and again for every number of rows.
 LONGEST = 500
+# What is worth compiling of such a program by itself: one for all its layers, and all numbers of rows.
+PIECES = (row_layers.batch_norm, row_layers.normalized)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)  # the first drops numbers, the others channels
 
 
@@ -44,7 +46,8 @@ class Rewriter:
     def __init__(self, module: nn.Module, training: bool) -> None:
         self.layers, self.training = dict(module.named_modules()), training
         self.graph = fx.Graph()
-        self.tensors, x, self.k, self.keys = (self.graph.placeholder(name) for name in ("tensors", "x", "k", "keys"))
+        names = ("tensors", "x", "k", "keys", "real")
+        self.tensors, x, self.k, self.keys, self.real = (self.graph.placeholder(name) for name in names)
         self.drawn = 0
         self.moved: dict[str, fx.Node] = {}
         made: dict[fx.Node, fx.Node] = {}
@@ -111,8 +114,11 @@ class Rewriter:
         padding = tuple((size - 1) // 2 for size in layer.kernel_size) if same else layer.padding
         padding = (0, 0) if padding == "valid" else padding
         square = all(len(set(t)) == 1 for t in (layer.kernel_size, layer.stride, padding))
-        if square and layer.groups == 1 and layer.dilation == (1, 1):
+        plain = square and layer.dilation == (1, 1)
+        if plain and layer.groups == 1:
             return self.call(row_layers.conv, x, self.k, w, bias, layer.stride[0], padding[0])
+        if plain and layer.groups == layer.in_channels == layer.out_channels:
+            return self.call(row_layers.depthwise, x, self.k, w, bias, layer.stride[0], padding[0])
         how = (layer.stride, padding, layer.dilation, layer.groups)
         return self.call(row_layers.grouped_conv, x, self.k, w, bias, *how)
 
@@ -132,7 +138,7 @@ class Rewriter:
             return self.call(
                 row_layers.normalized, x, self.k, *(self.tensor(key) for key in running), w, bias, layer.eps
             )
-        found = self.call(row_layers.batch_norm, x, self.k, w, bias, layer.eps)
+        found = self.call(row_layers.batch_norm, x, self.k, w, bias, layer.eps, self.real)
         y, *statistics = (self.call(operator.getitem, found, i) for i in range(3))
         if tracks:
             for key, value in zip(running, statistics, strict=True):
@@ -147,13 +153,25 @@ class Lowered:
         self.evaluate, self.train = evaluate, train
         self.long = any(isinstance(m, fx.GraphModule) and len(m.graph.nodes) > LONGEST for m in (evaluate, train))
 
+    def compile_pieces(self) -> None:
+        """Compile what is called again and again instead of the whole."""
+        compiled = {piece: torch.compile(piece, dynamic=True) for piece in PIECES}
+        for module in (self.evaluate, self.train):
+            if isinstance(module, fx.GraphModule):
+                for node in module.graph.nodes:
+                    node.target = compiled.get(node.target, node.target)
+                module.recompile()
+
     def __call__(
-        self, tensors: Mapping[str, Tensor], x: Tensor, keys: Tensor, training: bool
+        self, tensors: Mapping[str, Tensor], x: Tensor, keys: Tensor, training: bool, real: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Outputs (k, b, ...) of rows with these tensors (k, ...) on x (k, b, ...), and the buffers training moved."""
+        """Outputs (k, b, ...) of rows with these tensors (k, ...) on x (k, b, ...), and the buffers training moved.
+
+        `real` (k, b) tells samples from what fills a batch; None: all are.
+        """
         module = self.train if training else self.evaluate
         assert module is not None
-        out, moved = module(tensors, x, len(x), keys)
+        out, moved = module(tensors, x, len(x), keys, real)
         return out.reshape(len(x), -1, *out.shape[1:]), moved
 
 

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.engine.conv import row_conv
+from coterie.engine.conv import TRITON, convolved
+from coterie.engine.depthwise import row_depthwise
 from coterie.errors import BadInput
 
 LONELY = (
@@ -26,12 +27,7 @@ def conv(x: Tensor, k: int, w: Tensor, bias: Tensor | None, stride: int, padding
     if k == 1:
         return F.conv2d(_channels_last(x), w[0], None if bias is None else bias[0], stride, padding)
     pixels = x.permute(0, 2, 3, 1).contiguous()  # no copy where the layer before left channels last
-    images = pixels.view(k, -1, *pixels.shape[1:])
-    filters = w.permute(0, 3, 4, 2, 1).reshape(k, -1, w.shape[1])
-    if w.shape[3] == 1 and stride == 1 and padding == 0:  # nothing to gather
-        y = torch.bmm(images.flatten(1, 3), filters).view(*images.shape[:-1], -1)
-    else:
-        y = row_conv(images, filters, w.shape[3], stride, padding)
+    y = convolved(pixels.view(k, -1, *pixels.shape[1:]), w, stride, padding)
     if bias is not None:
         y = y + bias[:, None, None, None]
     return y.flatten(0, 1).permute(0, 3, 1, 2)
@@ -61,6 +57,18 @@ def grouped_conv(
     return y.reshape(len(y), k, -1, *y.shape[2:]).transpose(0, 1).flatten(0, 1)
 
 
+def depthwise(x: Tensor, k: int, w: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+    """Every channel of x (k·b, C, H, W) with a filter of its own, w (k, C, 1, K, K)."""
+    if not (x.is_cuda and TRITON):
+        return grouped_conv(x, k, w, bias, (stride, stride), (padding, padding), (1, 1), x.shape[1])
+    pixels = x.permute(0, 2, 3, 1).contiguous()
+    filters = w[:, :, 0].permute(0, 2, 3, 1).flatten(1, 2)
+    y: Tensor = row_depthwise(pixels.view(k, -1, *pixels.shape[1:]), filters, w.shape[3], stride, padding)
+    if bias is not None:
+        y = y + bias[:, None, None, None]
+    return y.flatten(0, 1).permute(0, 3, 1, 2)
+
+
 def normalized(
     x: Tensor, k: int, mean: Tensor, variance: Tensor, w: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
@@ -74,18 +82,29 @@ def normalized(
     return y.to(x.dtype).reshape(x.shape)
 
 
-def batch_norm(x: Tensor, k: int, w: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def batch_norm(
+    x: Tensor, k: int, w: Tensor | None, bias: Tensor | None, eps: float, real: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """x normalised by each row's own samples and pixels, and what BatchNorm remembers of them.
 
-    That is their mean and unbiased variance (k, C), in float32 at least.
+    That is their mean and unbiased variance (k, C), in float32 at least. Only samples with a 1 in `real` (k, b) count.
     """
     y = x.reshape(k, -1, *x.shape[1:])
     wide = y.float() if y.dtype == torch.bfloat16 else y
-    variance, mean = torch.var_mean(wide, [axis for axis in range(1, y.ndim) if axis != 2], correction=0)
-    count = x.numel() // variance.numel()
-    if count == 1:
-        raise BadInput(LONELY)
-    return normalized(x, k, mean, variance, w, bias, eps), mean, variance * (count / (count - 1))
+    axes = [axis for axis in range(1, y.ndim) if axis != 2]
+    if real is None:
+        count = x.numel() // (k * x.shape[1])
+        if count == 1:
+            raise BadInput(LONELY)
+        variance, mean = torch.var_mean(wide, axes, correction=0)
+        return normalized(x, k, mean, variance, w, bias, eps), mean, variance * (count / (count - 1))
+    shape = (k, -1, *[1] * (y.ndim - 2))
+    each = real.to(wide.dtype).view(shape)
+    counts = each.sum(1).flatten(1) * (x.numel() // (len(x) * x.shape[1]))
+    mean = (wide * each).sum(axes) / counts
+    apart = wide - mean.view(k, 1, -1, *shape[3:])
+    variance = (apart.square() * each).sum(axes) / counts
+    return normalized(x, k, mean, variance, w, bias, eps), mean, variance * (counts / (counts - 1))
 
 
 def after_batch(old: Tensor, new: Tensor, momentum: float) -> Tensor:

@@ -19,6 +19,9 @@ from coterie.errors import BadInput
 from coterie.keys import generator
 
 Program = Callable[..., tuple[Tensor, dict[str, Tensor]]]
+# Samples on which the rewritten module is held against the module itself. Of two alone BatchNorm keeps little but which
+# is larger, and fifty layers of it turn the last digit into the sixth.
+COMPARED = 8
 
 
 class Model:
@@ -52,7 +55,7 @@ class Model:
         norms = [m for m in self.module.modules() if isinstance(m, _NormBase) and m.track_running_stats]
         if any(norm.momentum is None for norm in norms):
             raise BadInput("BatchNorm with momentum=None averages over all steps, which rows cannot; give a momentum")
-        # Samples of a batch see each other here, so a batch may not be padded.
+        # Samples of a batch see each other here, so they have to be told from what fills it.
         self.couples_samples = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
         # PyTorch has no batched kernel for these: their rows are called one after another.
         self.loops = any(isinstance(m, nn.RNNBase) for m in self.module.modules())
@@ -74,6 +77,12 @@ class Model:
         """Whether calls know nothing of each other, so that a CPU's threads may make several at once."""
         written = self._lowered is not None and self._lowered.train is not None
         return written and self._compared and self.device.type == "cpu"
+
+    def masks(self, x: Tensor) -> bool:
+        """Whether batches of several sizes may be taken in one call, though samples (such as x) see each other."""
+        if not self._compared:
+            self._compare(self.start(0)[None], x[None, :COMPARED])
+        return self._lowered is not None and self._lowered.train is not None
 
     def start(self, seed: int, *key: object) -> Tensor:
         """A row of random initial weights, the same for the same key; without a key, the given module's own weights."""
@@ -100,8 +109,9 @@ class Model:
         key = torch.zeros((), dtype=torch.int64, device=self.device)
         with KeyedDropout(key, active=True) as dropout:
             try:
-                buffers = self.layout.views(row[None], self.layout.buffers)
-                out, _ = self._under_vmap(self.module, self._weights(row[None]), buffers, x[None], True, key[None])
+                parts = (self.layout.parameters, self.layout.buffers)
+                weights, buffers = (self.layout.views(row[None], part) for part in parts)
+                out, _ = self._under_vmap(self.module, weights, buffers, x[None], True, key[None])
             except (RuntimeError, ValueError, TypeError, IndexError) as error:
                 shape = tuple(x.shape[1:])
                 raise BadInput(
@@ -116,22 +126,31 @@ class Model:
         if self.classes and (out.ndim < 3 or out.shape[2] < self.classes):
             found = tuple(out.shape[2:])
             raise BadInput(f"the model's output {found} does not fit {self.classes} classes; give it that many outputs")
-        self._compare(row[None], x[None, :2])
+        self._compare(row[None], x[None])
 
     def forward(
         self, rows: Tensor, x: Tensor, training: bool, keys: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Outputs (k, b, ...) of k rows on their own batches x (k, b, ...), and the buffers after them."""
-        return self._call(self._weights(rows), rows, x, training, keys)
+        return self._call(self._weights(rows), rows, x, training, keys, None)
 
     def gradient(
-        self, rows: Tensor, x: Tensor, y: Tensor, share: Tensor, keys: Tensor | None = None
+        self,
+        rows: Tensor,
+        x: Tensor,
+        y: Tensor,
+        share: Tensor,
+        keys: Tensor | None = None,
+        real: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Gradients (k, d) and values (k,) of Σ_j share_j loss_j over each row's batch, and the buffers after it."""
+        """Gradients (k, d) and values (k,) of Σ_j share_j loss_j over each row's batch, and the buffers after it.
+
+        `real` (k, b) is 1 for a sample and 0 for what fills a batch, where the model has to know (only if it `masks`).
+        """
         # Each layer's weights are leaves of their own: no pass over whole rows is spent on putting them together.
         weights = {name: t.detach().requires_grad_() for name, t in self._weights(rows).items()}
         with torch.enable_grad():
-            out, buffers = self._call(weights, rows, x, True, keys)
+            out, buffers = self._call(weights, rows, x, True, keys, real)
             values = (self.sample_losses(out, y) * share).sum(1)
             grads = torch.autograd.grad(values.sum(), list(weights.values()), allow_unused=True)
         flat = self.layout.joined(rows, self.layout.parameters, dict(zip(weights, grads, strict=True)))
@@ -143,19 +162,27 @@ class Model:
         return self.layout.views(rows.to(torch.bfloat16) if self.half else rows, self.layout.parameters)
 
     def _call(
-        self, weights: dict[str, Tensor], rows: Tensor, x: Tensor, training: bool, keys: Tensor | None
+        self,
+        weights: dict[str, Tensor],
+        rows: Tensor,
+        x: Tensor,
+        training: bool,
+        keys: Tensor | None,
+        real: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         """Outputs, and the columns of buffers after them where training moves any."""
         if not self._compared:
-            self._compare(rows[:2], x[:2, :2])
+            self._compare(rows[:2], x[:2])
         buffers = self.layout.views(rows.detach(), self.layout.buffers)
         keys = torch.zeros(len(x), dtype=torch.int64, device=x.device) if keys is None else keys
         if self._lowered is None or (training and self._lowered.train is None):
             out, moved = self._under_vmap(self.module, weights, buffers, x, training, keys)
         else:
             x = x.to(_kind(weights)) if x.is_floating_point() else x
-            worth = self._fused is not None and training and len(rows) > 1
-            out, moved = (self._by_program if worth else self._lowered)(weights | buffers, x, keys, training)
+            if self._fused is not None and training and len(rows) > 1 and real is None:
+                out, moved = self._by_program(weights | buffers, x, keys, training)
+            else:
+                out, moved = self._lowered(weights | buffers, x, keys, training, real)
         after = self.layout.joined(rows, self.layout.buffers, buffers | moved) if moved else None
         return out.to(rows.dtype), after
 
@@ -175,7 +202,7 @@ class Model:
 
     def _compare(self, rows: Tensor, x: Tensor) -> None:
         """Trust the rewritten module only if it says what the module says: in float64, where equal means equal."""
-        self._compared = True
+        self._compared, x = True, x[:, :COMPARED]
         module = copy.deepcopy(self.module).to("cpu", torch.float64)
         rows = rows.detach().to("cpu", torch.float64)
         x = x.to("cpu", torch.float64) if x.is_floating_point() else x.cpu()
@@ -251,9 +278,12 @@ class Model:
 
 def _compiled(lowered: Lowered | None) -> Program | None:
     """The same as one program for each number of rows (a symbolic one would be slower, and slow to make)."""
-    if lowered is None or lowered.long:
-        return None
     torch._dynamo.config.cache_size_limit = max(64, torch._dynamo.config.cache_size_limit)
+    if lowered is None:
+        return None
+    if lowered.long:
+        lowered.compile_pieces()
+        return None
     return torch.compile(lowered, dynamic=False)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.engine.plan import Plan
-from coterie.engine.rows import Model
+from coterie.engine.rows import COMPARED, Model
 from coterie.engine.solver import Gradient, Optimizer
 from coterie.engine.store import Store
 from coterie.keys import generator
@@ -32,6 +32,7 @@ class Batch:
     keys: Tensor  # (k,) for dropout
     lr: float
     round: int
+    ragged: bool = False  # whether a model that couples samples has to tell them from the filling
 
     def of(self, per_sample: Tensor) -> Tensor:
         """This batch's part of something known of every training sample: (k, n) -> (k, b), (k, c, n) -> (k, c, b)."""
@@ -104,7 +105,8 @@ class Task:
         x, y, real, keys = (_repeated(t, len(flat) // len(batch.x)) for t in (batch.x, batch.y, batch.real, batch.keys))
         share = real / real.sum(1, keepdim=True)
         share = share if weight is None else share * weight.reshape(share.shape)
-        grads, means, buffers = self.model.gradient(flat, x, y, share, keys)
+        known = real if batch.ragged else None
+        grads, means, buffers = self.model.gradient(flat, x, y, share, keys, known)
         if self.clip_gradient:
             grads = grads * (self.clip_gradient / grads.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1)
         if buffers is not None:
@@ -193,8 +195,8 @@ class Task:
         keys = torch.from_numpy(noise).to(self.store.device)
         task, finished = self, list[S]()
 
-        def batch(task: Task, rows: Tensor | slice, t: int, size: int) -> Batch:
-            return task._batch(index[rows, t, :size], real[rows, t, :size], keys[rows, t])
+        def batch(task: Task, rows: Tensor | slice, t: int, size: int, ragged: bool = False) -> Batch:
+            return task._batch(index[rows, t, :size], real[rows, t, :size], keys[rows, t], ragged)
 
         for t in range(int(plan.steps.max(initial=0))):
             active = plan.active(t)
@@ -203,9 +205,9 @@ class Task:
                 finished.append(state.take(slice(active, task.k)).map(torch.clone))
                 state, task = state.take(slice(0, active)), task.take(slice(0, active))
             groups = list(plan.alike(t)) if self.model.couples_samples else []
-            if len(groups) < 2:
+            if len(groups) < 2 or self.model.masks(self.store["train"].x[:COMPARED]):
                 size = groups[0][1] if groups else plan.batch
-                state = step(task, state, batch(task, slice(0, active), t, size))
+                state = step(task, state, batch(task, slice(0, active), t, size, len(groups) > 1))
                 continue
             for group, size in groups:
                 part = task.take(group)
@@ -224,9 +226,9 @@ class Task:
         real = torch.ones(self.k, size, dtype=self.model.dtype, device=self.store.device)
         return self._batch(index, real, torch.zeros(self.k, dtype=torch.int64, device=self.store.device))
 
-    def _batch(self, index: Tensor, real: Tensor, keys: Tensor) -> Batch:
+    def _batch(self, index: Tensor, real: Tensor, keys: Tensor, ragged: bool = False) -> Batch:
         x, y = self.store["train"].gather(self.silos, index)
-        return Batch(x, y, index, real, keys, self.lr, self.round)
+        return Batch(x, y, index, real, keys, self.lr, self.round, ragged)
 
     def _samples(self, split: str, each: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """All samples of a split for `each` models a silo, a stack of (k, b) at a time, and which of them are real."""

@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from coterie.engine.conv import out_size
+
 
 def _configs() -> list[Any]:
     shapes = [(128, 64, 64, 4, 3), (128, 32, 64, 4, 3), (128, 128, 32, 8, 3), (128, 128, 64, 8, 3)]
@@ -115,36 +117,38 @@ def _filter_gradient(
 @triton.jit
 def _columns(
     x_ptr, y_ptr,
-    M, K, H, W, C, OH, OW, x_row, y_row,
-    KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, WIDE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
+    M, H, W, OH, OW, x_row, y_row,
+    C: tl.constexpr, SIZE: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """y[m, k] = x[gather(m, k)], zero from column K to WIDE."""
+    """y[m, up · GROUP + left · C + channel] = x[gather(m, up, left), channel]: a line of a window lies in one piece."""
     row = tl.program_id(1).to(tl.int64)
     offs_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    offs_k = tl.arange(0, BLOCK_K)
+    lane = tl.arange(0, GROUP)
     image = offs_m // (OH * OW)
     place = offs_m % (OH * OW)
-    tap = offs_k // C
-    up = (place // OW)[:, None] * STRIDE - PAD + (tap // KW)[None, :]
-    left = (place % OW)[:, None] * STRIDE - PAD + (tap % KW)[None, :]
-    inside = (up >= 0) & (left >= 0) & (up < H) & (left < W) & (offs_m < M)[:, None] & (offs_k < K)[None, :]
-    place_x = ((image[:, None] * H + up) * W + left) * C + (offs_k % C)[None, :]
-    a = tl.load(x_ptr + row * x_row + place_x, mask=inside, other=0.0)
-    place_y = row * y_row + offs_m[:, None].to(tl.int64) * WIDE + offs_k[None, :]
-    tl.store(y_ptr + place_y, a, mask=(offs_m < M)[:, None] & (offs_k < WIDE)[None, :])
+    first_up = (place // OW) * STRIDE - PAD
+    first_left = (place % OW) * STRIDE - PAD
+    left = first_left[:, None] + (lane // C)[None, :]
+    across = (left >= 0) & (left < W) & (lane < SIZE * C)[None, :] & (offs_m < M)[:, None]
+    for tap in tl.static_range(SIZE):
+        up = first_up + tap
+        inside = across & ((up >= 0) & (up < H))[:, None]
+        place_x = ((image * H + up) * W + first_left) * C
+        a = tl.load(x_ptr + row * x_row + place_x[:, None] + lane[None, :], mask=inside, other=0.0)
+        place_y = offs_m[:, None].to(tl.int64) * (SIZE * GROUP) + tap * GROUP + lane[None, :]
+        tl.store(y_ptr + row * y_row + place_y, a, mask=(offs_m < M)[:, None])
 
 
-def columns(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
-    """The images unfolded: (R, B·OH·OW, KH·KW·C), with columns of zeros up to a multiple of 8."""
+def columns(x: Tensor, kernel: int, stride: int, padding: int, group: int) -> Tensor:
+    """The images unfolded: (R, B·OH·OW, KH·group), each line of a window with zeros up to `group`, a power of two."""
     rows, images, height, width, channels = x.shape
     high, wide = out_size(height, kernel, stride, padding), out_size(width, kernel, stride, padding)
-    taps, m = kernel * kernel * channels, images * high * wide
-    padded = -(-taps // 8) * 8
-    y = torch.empty(rows, m, padded, dtype=x.dtype, device=x.device)
+    m = images * high * wide
+    y = torch.empty(rows, m, kernel * group, dtype=x.dtype, device=x.device)
     _columns[(triton.cdiv(m, 128), rows)](
-        x, y, m, taps, height, width, channels, high, wide, x.stride(0), y.stride(0),
-        KW=kernel, STRIDE=stride, PAD=padding, WIDE=padded, BLOCK_M=128, BLOCK_K=triton.next_power_of_2(padded),
+        x, y, m, height, width, high, wide, x.stride(0), y.stride(0),
+        C=channels, SIZE=kernel, STRIDE=stride, PAD=padding, GROUP=group, BLOCK_M=128,
     )  # fmt: skip
     return y
 
@@ -152,11 +156,6 @@ def columns(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
 def exact() -> bool:
     """Whether float32 means float32, as PyTorch's own switch says (it changes nothing for bf16)."""
     return torch.get_float32_matmul_precision() == "highest"
-
-
-def out_size(size: int, kernel: int, stride: int, padding: int) -> int:
-    """How many places a filter has along one side."""
-    return (size + 2 * padding - kernel) // stride + 1
 
 
 def convolve(x: Tensor, w: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
@@ -197,18 +196,19 @@ def image_gradient(g: Tensor, w: Tensor, x_shape: tuple[int, ...], kernel: int, 
     return y
 
 
-def filter_gradient(x: Tensor, g: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
-    """The gradient with respect to the filters: (R, KH·KW·C, N)."""
+def filter_gradient(x: Tensor, g: Tensor, kernel: int, stride: int, padding: int, parts: int) -> Tensor:
+    """The gradient with respect to the filters (R, KH·KW·C, N), as the sum of so many parts of the images."""
     rows, images, height, width, channels = x.shape
     high, wide, filters = g.shape[2:]
     taps = kernel * kernel * channels
-    y = torch.empty(rows, taps, filters, dtype=x.dtype, device=x.device)
+    kind = x.dtype if parts == 1 else torch.float32
+    y = torch.empty(rows * parts, taps, filters, dtype=kind, device=x.device)
 
     def grid(meta: Any) -> tuple[int, int, int]:
-        return triton.cdiv(taps, meta["BLOCK_K"]), triton.cdiv(filters, meta["BLOCK_N"]), rows
+        return triton.cdiv(taps, meta["BLOCK_K"]), triton.cdiv(filters, meta["BLOCK_N"]), rows * parts
 
     _filter_gradient[grid](
-        x, g, y, images * high * wide, filters, taps, height, width, channels, high, wide,
-        x.stride(0), g.stride(0), y.stride(0), KW=kernel, STRIDE=stride, PAD=padding, EXACT=exact(),
+        x, g, y, images // parts * high * wide, filters, taps, height, width, channels, high, wide,
+        x.stride(0) // parts, g.stride(0) // parts, y.stride(0), KW=kernel, STRIDE=stride, PAD=padding, EXACT=exact(),
     )  # fmt: skip
-    return y
+    return y if parts == 1 else y.view(rows, parts, taps, filters).sum(1).to(x.dtype)

@@ -107,7 +107,7 @@ def dealt(task: Task, batch: Batch, parts: int) -> list[Batch]:
     for part in range(parts):
         index = torch.where(whole, place, part + parts * place)
         real = index < count
-        if task.model.couples_samples:  # rows are equally long then, and must not be filled
+        if task.model.couples_samples and not batch.ragged:  # rows are equally long then, and must not be filled
             index, real = index[:, real[0]], real[:, real[0]]
         index = index.clamp_max(b - 1)
         picked = {name: getattr(batch, name)[silo, index] for name in ("x", "y", "index")}

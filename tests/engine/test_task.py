@@ -1,6 +1,7 @@
 """The gradient primitive and its companions over k rows are plain autograd on a module per client."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -351,8 +352,30 @@ def test_small_silos_finish_earlier_and_keep_their_rows_in_place() -> None:
     assert torch.equal(end[:, 0], torch.tensor([0.0 + 6, 1 + 4, 2 + 4]))
 
 
+def test_batches_of_different_sizes_are_filled_where_the_model_tells_samples_from_the_filling() -> None:
+    engine, _ = engine_of(batchnorm)
+    assert engine.model.masks(engine.store["train"].x)
+    task, models = by_steps(engine), engine.model.starts(0, ["a", "b", "c"], common=False)
+    ragged: list[bool] = []
+
+    def compared(part: Task, state: Watched, batch: Batch) -> Watched:
+        ragged.append(batch.ragged)
+        together = part.grad(models[: part.k], batch)
+        for i in range(part.k):
+            n = int(batch.real[i].sum())
+            own = {name: getattr(batch, name)[i : i + 1, :n] for name in ("x", "y", "index", "real")}
+            alone = part.take(slice(i, i + 1)).grad(models[i : i + 1], replace(batch, ragged=False, **own))
+            for name in ("grads", "losses", "buffers"):
+                close(getattr(together, name)[i], getattr(alone, name)[0])
+        return state
+
+    task.run(compared, Watched(w=torch.zeros(3, 2)), "train", epochs=1)
+    assert ragged == [False, True, False]
+
+
 def test_batches_of_different_sizes_go_apart_where_samples_see_each_other() -> None:
     engine, _ = engine_of(batchnorm)
+    engine.model._lowered = None  # as for a module that cannot be rewritten
     task = by_steps(engine)
     sizes: list[tuple[tuple[str, ...], int]] = []
 
