@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from coterie.engine.rounds import Outcome, exchange
+from coterie.engine.rounds import Outcome, answering, exchange
 from coterie.engine.simulate import Simulator
 from coterie.methods.method import Cohort
 
@@ -26,7 +26,9 @@ def peak_memory(engine: Simulator) -> int:
     everyone = torch.arange(len(roster), device=device)
     outcome = Outcome(method.open(roster, trial.model))
     for round in range(2):  # the second meets what the first left
-        exchange(outcome, method, trial, Cohort(everyone, round, roster), trial.training)
+        cohort, _ = answering(roster, everyone, round, trial.training)
+        if len(cohort.ids):
+            exchange(outcome, method, trial, cohort, trial.training)
     last = Cohort(everyone, 1, roster)
     trial.measure(last, method.send(outcome.server, last), trial.training.measure)
     trial.personal(last, method.send(outcome.server, last))

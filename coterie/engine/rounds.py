@@ -102,13 +102,10 @@ def run_rounds(
     on_round(Progress(done, training.rounds, outcome.score, outcome.measure))
     for round in range(done, training.rounds):
         began = time.perf_counter()
-        asked = drawn(roster, everyone, "cohort", round, training.participation, at_least=1)
-        lost = drawn(roster, asked, "lost", round, training.drop)
-        # A reply that never arrives is rolled back by its silo, so a lost one is a silo that was never asked.
-        answering = Cohort(asked[~torch.isin(asked, lost)], round, roster)
-        outcome.missing += len(lost)
-        if len(answering.ids):
-            exchange(outcome, method, engine, answering, training)
+        cohort, lost = answering(roster, everyone, round, training)
+        outcome.missing += lost
+        if len(cohort.ids):
+            exchange(outcome, method, engine, cohort, training)
         if model.device.type == "cuda":
             torch.cuda.synchronize(model.device)
         outcome.train_seconds += time.perf_counter() - began
@@ -120,6 +117,14 @@ def run_rounds(
     last = Cohort(everyone, training.rounds - 1, roster)
     outcome.models = engine.personal(last, method.send(outcome.server, last))
     return outcome
+
+
+def answering(roster: Roster, everyone: Tensor, round: int, training: Training) -> tuple[Cohort, int]:
+    """Who is asked in a round and answers, and how many were asked in vain."""
+    asked = drawn(roster, everyone, "cohort", round, training.participation, at_least=1)
+    lost = drawn(roster, asked, "lost", round, training.drop)
+    # A reply that never arrives is rolled back by its silo, so a lost one is a silo that was never asked.
+    return Cohort(asked[~torch.isin(asked, lost)], round, roster), len(lost)
 
 
 def exchange(outcome: Outcome, method: Method, engine: Engine, asked: Cohort, training: Training) -> None:

@@ -31,7 +31,7 @@ def test_a_rehearsal_changes_nothing() -> None:
         assert results[0].equals(results[1])
 
 
-def test_a_rehearsal_takes_two_steps_of_each_of_two_rounds() -> None:
+def rows_at_each_step(silos: tuple[int, ...], **train: Any) -> list[int]:
     taken = []
 
     class Counting(FedAvg):
@@ -39,8 +39,17 @@ def test_a_rehearsal_takes_two_steps_of_each_of_two_rounds() -> None:
             taken.append(task.k)
             return super().step(task, state, batch)
 
-    peak_memory(make_engine(small, make_silos((70, 60)), Counting(), "all", rounds=2, local_epochs=9))
-    assert taken == [2, 2, 2, 2]
+    peak_memory(make_engine(small, make_silos(silos), Counting(), "all", rounds=2, **train))
+    return taken
+
+
+def test_a_rehearsal_takes_two_steps_of_each_of_two_rounds() -> None:
+    assert rows_at_each_step((70, 60), local_epochs=9) == [2, 2, 2, 2]
+
+
+def test_a_rehearsal_asks_as_many_silos_as_the_rounds_do() -> None:
+    assert rows_at_each_step((40, 40, 40, 40), drop=0.5) == [2, 2, 2, 2]
+    assert rows_at_each_step((40, 40, 40, 40), participation=0.25) == [1, 1, 1, 1]
 
 
 TRUTH = """
