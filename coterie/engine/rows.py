@@ -126,7 +126,8 @@ class Model:
         if self.classes and (out.ndim < 3 or out.shape[2] < self.classes):
             found = tuple(out.shape[2:])
             raise BadInput(f"the model's output {found} does not fit {self.classes} classes; give it that many outputs")
-        self._compare(row[None], x[None])
+        if not self._compared:
+            self._compare(row[None], x[None])
 
     def forward(
         self, rows: Tensor, x: Tensor, training: bool, keys: Tensor | None = None
@@ -233,6 +234,8 @@ class Model:
         # Training moves the buffers in place, so it gets a copy of them; a contiguous one of each, because vmap folds
         # the rows into the channels, and of anything else it would move a copy of its own.
         moved = {name: t.clone(memory_format=torch.contiguous_format) if training else t for name, t in buffers.items()}
+        if self.couples_samples and self.half:  # here BatchNorm wants weights of the type of its statistics
+            weights = {name: t.to(torch.promote_types(t.dtype, self.dtype)) for name, t in weights.items()}
         tensors = weights | moved
         x = x.to(_kind(weights)) if x.is_floating_point() else x
 

@@ -254,3 +254,21 @@ def test_a_batch_of_one_that_batchnorm_cannot_take_is_refused_in_words(between: 
     rows, y = model.starts(0, ["a", "b"], common=True), torch.zeros(2, 1, dtype=torch.int64)
     with pytest.raises(BadInput, match="batch of one sample"):
         model.gradient(rows, torch.randn(2, 1, 4), y, torch.ones(2, 1))
+
+
+def test_batchnorm_in_a_module_that_cannot_be_rewritten_takes_bf16_as_well() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm, self.last = nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Any:
+            return self.last(torch.exp(-self.norm(self.first(x)).abs()))
+
+    half, whole = (Model(Odd, 3, precision=precision) for precision in ("bf16", "float32"))
+    x, y, share = torch.randn(2, 8, 5), torch.randint(3, (2, 8)), torch.full((2, 8), 1 / 8)
+    rows = whole.starts(0, ["a", "b"], common=False)
+    assert half._lowered is None
+    for ours, theirs in zip(half.gradient(rows, x, y, share), whole.gradient(rows, x, y, share), strict=True):
+        assert ours is not None and theirs is not None
+        torch.testing.assert_close(ours, theirs, rtol=0.1, atol=0.02)
