@@ -12,7 +12,7 @@ from coterie.report.static_sweep import draw_sweep
 SWEEPS = {"amp-dirty": "data.dirty_labels", "amp-dropped": "train.drop"}
 CAPTIONS = {
     "test-accuracy": "Test accuracy over the rounds, mean over silos",
-    "bars": "BMTA beside the paper's",
+    "bars": "The score that the paper reports, beside the paper's",
     "silos": "Test accuracy of every silo at the best round",
 }
 

@@ -69,6 +69,16 @@ def main_score(summary: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
     return ("bmta", "BMTA, %") if error is None else (f"best_{error}", f"best test {error}")
 
 
+def compared_score(summary: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+    """The key of the score that published figures are of, and what it is called; the main one where there are none."""
+    other = _compared(summary)
+    return main_score(summary) if other is None else (other, f"{ACCURACY[other]}, %")
+
+
+def _compared(summary: Mapping[str, Mapping[str, Any]]) -> str | None:
+    return next((scores["compared"] for scores in summary.values() if "compared" in scores), None)
+
+
 def is_error(key: str) -> bool:
     """Whether a key of the summary is an error, of which less is more."""
     return any(error in key.split("_") for error in ERRORS)
@@ -113,7 +123,7 @@ def summary_table(
     while names + sum(needed.values()) > width and len(left_out) < len(SPARE):
         left_out.append(SPARE[len(left_out)])
         needed.pop(left_out[-1], None)
-    other = next((scores["compared"] for scores in summary.values() if "compared" in scores), None)
+    other = _compared(summary)
     ours = f" Ours - paper: of {ACCURACY[other]}, which the paper reports." if other else ""
     sure = f" {ABOVE}{BELOW} significantly better or worse than {reference} over the silos." if found else ""
     more = f" In the report: {', '.join(left_out)}." if left_out else ""

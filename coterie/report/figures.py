@@ -5,7 +5,7 @@ from typing import Any
 
 from pandas import DataFrame
 
-from coterie.measure.table import error_of, main_score
+from coterie.measure.table import compared_score, error_of
 from coterie.report.canvas import Figure, axis_labels, blank, label, legend_below, plotly_objects
 from coterie.report.series import curve
 from coterie.report.theme import Ink
@@ -27,7 +27,7 @@ def curves(results: DataFrame, inks: Mapping[str, Ink], measure: str = "accuracy
 
 def bars(summary: Scores, inks: Mapping[str, Ink]) -> Figure:
     """Each method's score, its standard deviation over seeds, and what its paper reports."""
-    key, title = main_score(summary)
+    key, title = compared_score(summary)
     names = axis_labels(summary)
     spread = [scores.get(f"{key}_std") for scores in summary.values()]
     published = [scores.get("published") for scores in summary.values()]

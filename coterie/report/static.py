@@ -14,7 +14,7 @@ from coterie.errors import BadInput
 from coterie.export import file_name
 from coterie.measure.metrics import main_measure
 from coterie.measure.significance import SURE
-from coterie.measure.table import error_of, main_score
+from coterie.measure.table import compared_score, error_of
 from coterie.measure.verdict_words import ranked, unit
 from coterie.report import static_weights
 from coterie.report.folder import Run
@@ -118,10 +118,10 @@ def _floor(curves: Sequence[Series]) -> float:
 
 
 def _bars(axes: Any, run: Run, colours: Mapping[str, Ink]) -> None:
-    key, title = main_score(run.methods)
+    key, title = compared_score(run.methods)
     places = np.arange(len(run.methods))
     spread = [scores.get(f"{key}_std") or 0 for scores in run.methods.values()]
-    heights = [scores[key] for scores in run.methods.values()]
+    heights = [scores.get(key, np.nan) for scores in run.methods.values()]
     shades = [colours[method].colour for method in run.methods]
     axes.bar(places, heights, color=shades, yerr=spread if any(spread) else None, capsize=3)
     published = [(i, s["published"]) for i, s in enumerate(run.methods.values()) if s.get("published") is not None]

@@ -8,7 +8,7 @@ import pytest
 
 from coterie.errors import BadInput
 from coterie.report.canvas import axis_labels, label
-from coterie.report.figures import curves, silo_distribution
+from coterie.report.figures import bars, curves, silo_distribution
 from coterie.report.heat_map import MOST_ROUNDS, collaboration, shown_rounds
 from coterie.report.labels import label_distribution
 from coterie.report.theme import inks
@@ -128,3 +128,13 @@ def test_without_plotly_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly", None)
     with pytest.raises(BadInput, match="pip install plotly"):
         collaboration(np.ones((1, 1, 1)), ["a"])
+
+
+def test_bars_are_of_the_score_that_the_paper_reports():
+    ours = {"bmta": 80.0, "weighted": 76.0, "per_silo": {}}
+    summary = {"fedem": {**ours, "published": 75.0, "compared": "weighted"}, "fedavg": ours}
+    drawn = bars(summary, inks(summary))
+    assert drawn.data[0].x == (76.0, 76.0) and drawn.data[1].x == (75.0, None)
+    assert drawn.layout.xaxis.title.text == "weighted, %"
+    del summary["fedem"]["compared"]
+    assert bars(summary, inks(summary)).data[0].x == (80.0, 80.0)
