@@ -126,9 +126,10 @@ def run(
             read = on_folder(read, silos, own)
         elif any(value is not None for value in own.values()):
             raise BadInput("--label, --task, --drop and --standardize go with --silos FOLDER, your own data")
-        table = studies.override(read or {}, assignments or [])
-        if model is not None:
-            table["model"] = {"name": model}
+        named = read or {}
+        if model is not None:  # before what --set says of it
+            named = {**named, "model": {"name": model}}
+        table = studies.override(named, assignments or [])
         given: dict[str, Any] = {"rounds": rounds, "unseen": unseen}
         table = _into(table, "train", given)
         table = _into(table, "engine", {"device": device, "rows": _rows(rows)})

@@ -302,6 +302,8 @@ def _assigned(table: dict[str, Any], keys: list[str], value: Any, assignment: st
     inner = table.get(first, {})
     if not isinstance(inner, dict):
         raise BadInput(f"--set {assignment}: '{first}' is a value, not a table")
+    if keys == ["model", "name"] and _another(inner, {"name": value}):
+        inner = {}
     return {**table, first: _assigned(inner, rest, value, assignment)}
 
 

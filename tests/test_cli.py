@@ -96,6 +96,7 @@ def refused(capfd, *words):
         ([*RUN, "--set", "data={name='npz', path='small.toml'}"], "small.toml: damaged or not a NumPy .npz archive"),
         # models
         ([*RUN, "--set", "model={name='cnn', channels=[2, 2, 2, 2]}"], "[model] cnn takes images"),
+        ([*RUN, "--model", "linear", "--set", "model.hidden=3"], "[model] (linear): unknown key 'hidden'"),
         ([*RUN, "--set", "model={name='cnnn'}"], "[model] name: unknown model 'cnnn'; did you mean 'cnn'?"),
         # the folder
         ([*RUN, "--out", "small.toml"], "--out small.toml: exists already and is not overwritten"),

@@ -126,6 +126,13 @@ def test_later_assignments_win():
     assert override({}, ["a.b=1", "a.c=2", "a.b=3"]) == {"a": {"b": 3, "c": 2}}
 
 
+def test_another_model_by_assignment_has_none_of_the_options_of_the_one_before():
+    before = {"model": {"name": "mobilenet_v2", "strides": "imagenet"}, "data": {"name": "mnist", "silos": 5}}
+    assert override(before, ["model.name=cnn", "model.hidden=32"])["model"] == {"name": "cnn", "hidden": 32}
+    assert override(before, ["model.name=mobilenet_v2"])["model"] == before["model"]
+    assert override(before, ["data.name=fashion-mnist"])["data"] == {"name": "fashion-mnist", "silos": 5}
+
+
 @pytest.mark.parametrize(
     ("assignment", "said"),
     [

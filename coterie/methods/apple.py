@@ -3,14 +3,14 @@
 "Adapt to Adaptation: Learning to Personalize for Cross-Silo Federated Learning" (equations by its numbers).
 
 A silo trains its core model c_i, the only model it uploads, and a private directed-relationship vector p_i; it deploys
-Σ_j p_ij c_j. One gradient at that mixture gives both updates by the chain rule.
+Σ_j p_ij c_j as it stands when training ends (Algorithm 1, lines 7 and 13): with the core models that it trained with. One
+gradient at that mixture gives both updates by the chain rule. The same mixture of the others' newest core models, to
+which p is not fitted yet, is measured beside it, as the cloud model.
 
 What the paper leaves open, and what differs: λ's exponential is ε^{r/L} (A.1 prints e^{r/L}, which grows); rounds count
 from 1 (Algorithm 1), and `L` is a number of rounds where the paper gives a share of them. p takes plain gradient steps,
 never longer than 1/(λμ), beyond which a step on the penalty overshoots p_0: so μ → ∞ keeps p = p_0. The mixture need be
-neither positive nor sum to one, so BatchNorm's statistics are not mixed: a silo uses its own. The deployed mixture
-takes the others' newest core models (the published code measures with those downloaded before the last training).
-Under a budget the silo asks for the models it wants next, because p must not leave it; the first it is given are drawn
+neither positive nor sum to one, so BatchNorm's statistics are not mixed: a silo uses its own. Under a budget the silo asks for the models it wants next, because p must not leave it; the first it is given are drawn
 by the server. A p_ij whose model was never seen takes no part and does not move.
 
 `fidelity="official"` is the published code: no ½ in eq. 7, and every core model starts from random weights of its own.
@@ -83,6 +83,7 @@ class Relations(Private):
 
     core: Tensor = rows("its core model c_i", "d")
     p: Tensor = rows("p_i, its weight on each silo's core model", "N")
+    deployed: Tensor = rows("Σ_j p_ij c_j as it was trained", "d")
     place: Tensor = rows("which of the N it is itself", fixed=True, whole="N")
     order: Tensor | None = rows("the silos' places in alphabetical order", "N", fixed=True, whole="N", default=None)
 
@@ -164,8 +165,10 @@ class APPLE(Method):
 
     def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Relations:
         order = torch.from_numpy(_alphabetical(roster)).to(model.device)
+        core = model.starts(roster.seed, roster.take(rows).names, common=self.fidelity == "paper")
         return Relations(
-            core=model.starts(roster.seed, roster.take(rows).names, common=self.fidelity == "paper"),
+            core=core,
+            deployed=core.clone(),  # with one start for all this is the mixture
             p=_p0(roster, model).repeat(len(rows), 1),  # §3.3: p_0 = [n_1/n, …, n_N/n]
             place=rows,
             order=None if self.budget is None else order.repeat(len(rows), 1),
@@ -193,9 +196,12 @@ class APPLE(Method):
 
     def end(self, task: Task, state: Mixing, down: CoresDown, private: Relations) -> tuple[CoreUp, Relations]:
         asked = None if private.order is None else self._wishes(task, state.p, down.picks, private)
-        return CoreUp(core=state.core, asked=asked), private.replace(core=state.core, p=state.p)
+        return CoreUp(core=state.core, asked=asked), _kept(task, state, private)
 
     def personal(self, task: Task, down: CoresDown, private: Relations) -> Predictor:
+        return Predictor(models=private.deployed)
+
+    def cloud(self, task: Task, down: CoresDown, private: Relations) -> Predictor:
         return Predictor(models=_mixed(task, down.cores, down.picks, private.core, private.p, private.place))
 
     def pull(self, round: int) -> float:
@@ -231,9 +237,9 @@ class APPLE(Method):
         core = mixture(down.cores, down.picks, down.p0)
         core[:, : task.model.layout.trained] = 0
         place = torch.full((task.k,), down.p0.shape[1] - 1, device=core.device)
-        guest = Relations(core=core, p=down.p0, place=place)
+        guest = Relations(core=core, p=down.p0, deployed=core, place=place)
         state = task.run(self.step, self.begin(task, down, guest), "arrive")
-        return None, guest.replace(core=state.core, p=state.p)
+        return None, _kept(task, state, guest)
 
     def trace(self, server: Cores, private: Relations | None) -> Mapping[str, Tensor]:
         return {} if private is None else {"collaboration": private.p}
@@ -259,6 +265,12 @@ def _alphabetical(roster: Roster) -> np.ndarray:
 def _p0(roster: Roster, model: Model) -> Tensor:
     sizes = roster.sizes.to(model.dtype)
     return sizes / sizes.sum()
+
+
+def _kept(task: Task, state: Mixing, private: Relations) -> Relations:
+    """What a silo keeps of its training."""
+    deployed = _mixed(task, state.cores, state.picks, state.core, state.p, state.place)
+    return private.replace(core=state.core, p=state.p, deployed=deployed)
 
 
 def _mixed(task: Task, cores: Tensor, picks: Tensor, core: Tensor, p: Tensor, place: Tensor) -> Tensor:

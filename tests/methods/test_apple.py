@@ -28,7 +28,7 @@ from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.methods import make
-from coterie.methods.apple import APPLE, wishes
+from coterie.methods.apple import APPLE, CoresDown, wishes
 from coterie.methods.method import Cohort, Method
 
 NAMES = ("north", "south", "east")
@@ -59,6 +59,12 @@ def train(oracle: Oracle, i: int, k: int, core: np.ndarray, held: dict[int, np.n
     return core, p
 
 
+def cloud(oracle: Oracle, played: Played, down: CoresDown) -> np.ndarray:
+    """Every silo's mixture of the newest core models."""
+    engine = played.engine
+    return oracle.vector(engine.method.cloud(engine.task(torch.arange(3), 9), down, engine.private()).models)
+
+
 def newest(oracle: Oracle, played: Played, after: int) -> np.ndarray:
     """Every silo's core model as the server has it."""
     server = played.servers[after]
@@ -81,6 +87,7 @@ def test_three_rounds_with_every_model(options: dict[str, object], pulls: list[f
     cores, p = np.stack([oracle.start()] * 3), np.tile(oracle.sizes / oracle.sizes.sum(), (3, 1))
     close(played.privates[0].p, p)
     for k in range(3):
+        before = cores
         made = [
             train(oracle, i, k, cores[i], {j: cores[j] for j in range(3) if j != i}, p[i], dr_lr=dr_lr, pull=pulls[k])
             for i in range(3)
@@ -92,7 +99,10 @@ def test_three_rounds_with_every_model(options: dict[str, object], pulls: list[f
         close(newest(oracle, played, k + 1), cores)
     everyone = Cohort(torch.arange(3), 3, played.engine.roster)
     down = make("apple", options).send(played.servers[-1], everyone)
-    close(oracle.vector(played.engine.personal(everyone, down).models), p @ cores)
+    # Line 13 returns what line 7 computed last: with the others' core models as they were downloaded.
+    as_trained = [p[i] @ np.where(np.arange(3)[:, None] == i, cores, before) for i in range(3)]
+    close(oracle.vector(played.engine.personal(everyone, down).models), np.stack(as_trained))
+    close(cloud(oracle, played, down), p @ cores)
 
 
 def test_the_published_code_has_no_half_and_starts_every_core_model_by_itself() -> None:
@@ -118,6 +128,7 @@ def test_a_missing_silos_last_core_model_stands_in() -> None:
             cores[i], p[i] = train(oracle, i, k, before[i], held, p[i], dr_lr=dr_lr, pull=0.0)
         close(newest(oracle, played, k + 1), cores)
         close(played.privates[k + 1].p, p)
+    close(oracle.vector(played.privates[-1].deployed)[1], oracle.start())
 
 
 def test_under_a_budget_models_are_used_as_last_seen_and_unseen_weights_stay() -> None:
@@ -226,15 +237,14 @@ def test_confidence_in_p_grows_with_the_rounds_as_eq_8_says() -> None:
             assert asked[i].tolist() == [max(score, key=score.__getitem__)]
 
 
-def test_without_end_to_mu_p_stays_and_all_personal_models_are_one() -> None:
+def test_without_end_to_mu_p_stays_and_all_mixtures_of_the_newest_models_are_one() -> None:
     oracle = Oracle()
     p0 = oracle.sizes / oracle.sizes.sum()
     method = APPLE(mu=1e14, L=100)
     played = oracle.play(method, rounds=2)
     close(played.privates[-1].p, np.tile(p0, (3, 1)))
-    everyone = Cohort(torch.arange(3), 2, played.engine.roster)
-    personal = oracle.vector(played.engine.personal(everyone, method.send(played.servers[-1], everyone)).models)
-    close(personal, np.tile(p0 @ newest(oracle, played, 2), (3, 1)))
+    down = method.send(played.servers[-1], Cohort(torch.arange(3), 2, played.engine.roster))
+    close(cloud(oracle, played, down), np.tile(p0 @ newest(oracle, played, 2), (3, 1)))
     with pytest.raises(BadInput, match="mu: inf is out of range"):
         make("apple", {"mu": math.inf})
 

@@ -112,7 +112,7 @@ def test_cosines_do_not_see_length_so_the_pull_is_bounded_by_the_norm_limit_alon
 
 
 def test_apple_is_moved_by_its_own_weight_on_the_poison() -> None:
-    """A deployed mixture moves by p_ip ‖Δc_p‖ exactly: at first n_p/n of the poison's length."""
+    """The mixture that a silo trains on from moves by p_ip ‖Δc_p‖ exactly: at first n_p/n of the poison's length."""
     w, p = torch.from_numpy(models(0)), torch.full((1, HONEST + 1), 0.1, dtype=torch.float64)
     poisoned = w.clone()
     poisoned[-1] += 7.0
