@@ -10,7 +10,7 @@ from typing import Any
 from coterie import study as studies
 from coterie.errors import BadInput
 
-NO_DIFFERENCE = ("device", "rows", "seeds", "measured", "about")  # where, or how often, and not what
+NO_DIFFERENCE = ("seeds", "measured", "about")  # how often, and not what
 
 
 @dataclass
@@ -94,7 +94,8 @@ def differences(table: Mapping[str, Any]) -> list[str]:
     ours, theirs = dict(_flat(table)), dict(_flat(wanted))
     for key in sorted(ours.keys() | theirs.keys()):
         known = key.split(".")
-        if known[-1] in NO_DIFFERENCE or known[0].startswith("published") or known[:2][-1] in missing:
+        where = known[0] == "engine" and known[-1] != "precision"  # of all that a machine is told, results depend on it
+        if where or known[-1] in NO_DIFFERENCE or known[0].startswith("published") or known[:2][-1] in missing:
             continue
         if ours.get(key) != theirs.get(key):
             said.append(f"{key} = {ours.get(key, 'none')} (study: {theirs.get(key, 'none')})")

@@ -3,6 +3,7 @@
 import json
 import math
 import platform
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -185,7 +186,7 @@ def _one(
         outcome = federation.train(study.methods[name], told, study.training_of(name), checkpoint)
     except BadInput as error:
         raise BadInput(f"[methods.{name}] {error}") from None
-    if federation.seed == study.seeds[0] and outcome.models is not None:
+    if study.machine.models and federation.seed == study.seeds[0] and outcome.models is not None:
         models, silos = out / "models" / name, [silo.name for silo in federation.members]
         save_models(models, federation.model, outcome.models, silos, about(study, name, federation), federation.schemas)
         sync_all(models)
@@ -248,6 +249,7 @@ def _go_on(study: Study, out: Path, watch: Watch, say: Say) -> Finished:
         warn(f"{out}: going on with another {changed}; results may differ in their last bits from an unbroken run")
     now.write(out)
     (out / "study.toml").write_text(now.study, "utf-8")
+    _room_for_models(study, federations[study.seeds[0]], out)
     stated = rehearse(study, federations, say)
     device = federations[study.seeds[0]].model.device
     if device.type == "cuda":
@@ -260,6 +262,19 @@ def _go_on(study: Study, out: Path, watch: Watch, say: Say) -> Finished:
     write(finished, out, begun.command)
     close(out)
     return finished
+
+
+def _room_for_models(study: Study, federation: Assembly, out: Path) -> None:
+    """Refuse before the training what would fill the disk after it."""
+    missing = [name for name in study.methods if not (out / "models" / name).exists()] if study.machine.models else []
+    layout, itemsize = federation.model.layout, federation.model.dtype.itemsize
+    one = sum(column.size for column in (*layout.parameters, *layout.buffers)) * itemsize
+    need, free = len(missing) * len(federation.members) * one, shutil.disk_usage(out).free
+    if need > free:
+        raise BadInput(
+            f"--out {out}: the silos' models take {need / 1e9:.1f} GB or more and {free / 1e9:.1f} GB are free; "
+            "make room, give another folder, or keep no models with --set engine.models=false"
+        )
 
 
 def about(study: Study, name: str, assembly: Assembly) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Runs:
         out = Path(folder)
         made = claim(out)
         with leaving(out, made):
-            for method in self.methods:
+            for method in self.methods if self.finished.study.machine.models else ():
                 shutil.copytree(self.models(method), out / "models" / method)
             experiment.write(self.finished, out, "")
         return out
@@ -123,6 +123,8 @@ class Result(Runs):
         return last.pivot_table(index="silo", columns="measure", values="value", sort=False).rename_axis(columns=None)
 
     def __getitem__(self, silo: str) -> PersonalModel:
+        if not self.finished.study.machine.models:
+            raise BadInput("no models were kept (engine.models = false); train again and keep them")
         models = {silo_of(file): file for file in sorted(self.models(self.method).iterdir())}
         if silo not in models:
             raise BadInput(f"no silo '{silo}' was trained; {nearest(silo, models)}")

@@ -40,6 +40,7 @@ class Machine:
     rows: int | Literal["auto", "all"] = option("auto", "how many silos' models are trained in one call", low=1)
     precision: Literal["float32", "tf32", "bf16"] = option("float32", "of the arithmetic; weights stay float32")
     checkpoint_every: int = option(1, "rounds between checkpoints: what is lost at most when a run is killed", low=1)
+    models: bool = option(True, "keep the silos' models (of the first seed), for coterie predict and export")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from command import SMALL, call, same, small
+from safetensors.torch import load_file
 
 from coterie import experiment, run_folder
 from coterie.codec import save_tensors
@@ -162,6 +163,22 @@ def test_a_disk_that_fills_up_while_training_leaves_a_run_that_goes_on(tmp_path,
     assert capfd.readouterr().err == f"coterie: {said}{tmp_path / 'out'}\n"
     assert call("run", "--resume", tmp_path / "out", "--quiet") == 0
     same(tmp_path / "out", tmp_path / "whole")
+
+
+def test_a_disk_without_room_for_the_models_is_told_before_training(tmp_path, capfd, monkeypatch):
+    words, usage = ("run", small(tmp_path), "--quiet", "--out"), experiment.shutil.disk_usage(tmp_path)
+    assert call(*words, tmp_path / "whole") == 0
+    files = [path for path in (tmp_path / "whole" / "models").rglob("*.safetensors")]
+    tensors = sum(t.nbytes for path in files for t in load_file(path).values())
+    monkeypatch.setattr(experiment.shutil, "disk_usage", lambda _: usage._replace(free=tensors - 1))
+    assert call(*words, tmp_path / "out") == 2
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1 and f"--out {tmp_path / 'out'}: the silos' models take" in said
+    assert not (tmp_path / "out").exists()
+    assert call(*words, tmp_path / "none", "--set", "engine.models=false") == 0
+    assert not (tmp_path / "none" / "models").exists()
+    monkeypatch.setattr(experiment.shutil, "disk_usage", lambda _: usage._replace(free=tensors))
+    assert call(*words, tmp_path / "enough") == 0
 
 
 def test_the_results_so_far_can_be_read_while_a_run_goes_on(tmp_path):
