@@ -223,7 +223,13 @@ def test_the_command_line_outranks_the_study(capfd):
     assert call(*RUN, *words, "--unseen", "0.2", "--set", "methods.fedprox.mu=0.5", "--quiet", "--out", "out") == 0
     written = tomllib.loads(Path("out/study.toml").read_text("utf-8"))
     assert (written["seeds"], written["train"]["rounds"], written["train"]["unseen"]) == ([5], 1, 0.2)
-    assert written["engine"] == {"device": "cpu", "rows": 2, "precision": "float32", "checkpoint_every": 1, "models": True}
+    assert written["engine"] == {
+        "device": "cpu",
+        "rows": 2,
+        "precision": "float32",
+        "checkpoint_every": 1,
+        "models": True,
+    }
     assert list(written["methods"]) == ["fedprox", "fedamp"]
     assert (written["methods"]["fedprox"]["mu"], written["methods"]["fedamp"]["tau"]) == (0.5, 0.75)
     measures = set(pd.read_parquet("out/results.parquet")["measure"])

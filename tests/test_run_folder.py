@@ -168,7 +168,7 @@ def test_a_disk_that_fills_up_while_training_leaves_a_run_that_goes_on(tmp_path,
 def test_a_disk_without_room_for_the_models_is_told_before_training(tmp_path, capfd, monkeypatch):
     words, usage = ("run", small(tmp_path), "--quiet", "--out"), experiment.shutil.disk_usage(tmp_path)
     assert call(*words, tmp_path / "whole") == 0
-    files = [path for path in (tmp_path / "whole" / "models").rglob("*.safetensors")]
+    files = (tmp_path / "whole" / "models").rglob("*.safetensors")
     tensors = sum(t.nbytes for path in files for t in load_file(path).values())
     monkeypatch.setattr(experiment.shutil, "disk_usage", lambda _: usage._replace(free=tensors - 1))
     assert call(*words, tmp_path / "out") == 2

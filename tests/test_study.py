@@ -35,7 +35,13 @@ def test_every_default_is_written_back():
     assert written["model"] == {"name": "mlp", "hidden": [16]}
     assert written["data"]["dominant"] == 0.8 and written["data"]["members"] == [2, 2, 2]
     assert written["train"]["participation"] == 1.0
-    assert written["engine"] == {"device": "auto", "rows": "all", "precision": "float32", "checkpoint_every": 1, "models": True}
+    assert written["engine"] == {
+        "device": "auto",
+        "rows": "all",
+        "precision": "float32",
+        "checkpoint_every": 1,
+        "models": True,
+    }
     assert written["methods"]["fedamp"]["beta"] == {"start": 1e4, "factor": 0.1, "every": 30}
 
 

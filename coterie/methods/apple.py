@@ -3,15 +3,16 @@
 "Adapt to Adaptation: Learning to Personalize for Cross-Silo Federated Learning" (equations by its numbers).
 
 A silo trains its core model c_i, the only model it uploads, and a private directed-relationship vector p_i; it deploys
-Σ_j p_ij c_j as it stands when training ends (Algorithm 1, lines 7 and 13): with the core models that it trained with. One
-gradient at that mixture gives both updates by the chain rule. The same mixture of the others' newest core models, to
-which p is not fitted yet, is measured beside it, as the cloud model.
+Σ_j p_ij c_j as it stands when training ends (Algorithm 1, lines 7 and 13): with the core models that it trained with.
+One gradient at that mixture gives both updates by the chain rule. The same mixture of the others' newest core models,
+to which p is not fitted yet, is measured beside it, as the cloud model.
 
 What the paper leaves open, and what differs: λ's exponential is ε^{r/L} (A.1 prints e^{r/L}, which grows); rounds count
 from 1 (Algorithm 1), and `L` is a number of rounds where the paper gives a share of them. p takes plain gradient steps,
 never longer than 1/(λμ), beyond which a step on the penalty overshoots p_0: so μ → ∞ keeps p = p_0. The mixture need be
-neither positive nor sum to one, so BatchNorm's statistics are not mixed: a silo uses its own. Under a budget the silo asks for the models it wants next, because p must not leave it; the first it is given are drawn
-by the server. A p_ij whose model was never seen takes no part and does not move.
+neither positive nor sum to one, so BatchNorm's statistics are not mixed: a silo uses its own. Under a budget the silo
+asks for the models it wants next, because p must not leave it; the first it is given are drawn by the server. A p_ij
+whose model was never seen takes no part and does not move.
 
 `fidelity="official"` is the published code: no ½ in eq. 7, and every core model starts from random weights of its own.
 """
