@@ -40,6 +40,11 @@ class Cell:
         order = list(built_in(self.tables[0]).get("methods", {}))
         return sorted(ran, key=lambda method: order.index(method) if method in order else len(order))
 
+    def published(self, key: str = "published") -> dict[str, float]:
+        """The paper's figures, which are of the full scale, of all methods that were run."""
+        tables = [table for table in self.tables if table.get("scale") != "small"]
+        return {method: figure for table in tables for method, figure in table.get(key, {}).items()}
+
     def of(self, method: str) -> list[dict[str, Any]]:
         """A method's scores in each folder that has it."""
         return [summary["methods"][method] for summary in self.summaries if method in summary["methods"]]

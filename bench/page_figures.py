@@ -18,9 +18,10 @@ CAPTIONS = {
 
 
 def pictures(name: str, cell: Cell, out: Path) -> list[str]:
-    """The figures of the first folder, if all methods are in it."""
+    """The figures of the first folder."""
     run, target = read_run(cell.folders[0]), out / "figures" / "-".join([name, *cell.name.split()])
-    if set(run.methods) < set(cell.methods()):
+    absent = [method for method in cell.methods() if method not in run.methods]
+    if absent and not cell.published():
         return []
     wanted = [figure for figure in figures(run) if figure in CAPTIONS or figure.startswith("heat-map-")]
     if "published" not in cell.tables[0] or cell.tables[0].get("scale"):
@@ -29,7 +30,8 @@ def pictures(name: str, cell: Cell, out: Path) -> list[str]:
     lines = []
     for path in draw_all(run, target, "svg", wanted):
         caption = CAPTIONS.get(path.stem, f"Weights between silos, last round: {path.stem.removeprefix('heat-map-')}")
-        lines += [f"![{caption}]({path.relative_to(out).as_posix()})", "", f"{caption}.", ""]
+        without = f" (without {', '.join(absent)})" if absent else ""
+        lines += [f"![{caption}]({path.relative_to(out).as_posix()})", "", f"{caption}{without}.", ""]
     return [*lines, f"    coterie figures {cell.folders[0]} --only {','.join(wanted)} --out {target}", ""]
 
 

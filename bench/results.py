@@ -2,7 +2,8 @@
 
 A page has one section for each cell of its study that was run. Several folders of one cell (other seeds, other methods)
 make one table; what was run otherwise than the built-in study says is listed above it. Words of one's own are kept in
-`words/STUDY.md` beside the pages, and stand at the top of them. Figures are drawn of the first folder of a cell.
+`words/STUDY.md` beside the pages, and stand at the top of them. Figures are drawn of the first folder of a cell; where
+the paper has figures to set beside, even if methods of other folders are not in them.
 """
 
 import argparse
@@ -29,7 +30,7 @@ SCORES = {  # of each seed
 OWN = {  # of each paper
     "amp": ("fedamp", "heurfedamp"),
     "acs": ("fedacs",),
-    "apple": ("apple",),
+    "apple": ("apple", "apple-0"),
     "em": ("fedem",),
     "synthetic": ("fedem",),
 }
@@ -70,7 +71,7 @@ def overview(cells: Sequence[Cell]) -> list[str]:
         row = [method]
         for cell in cells:
             compared = cell.tables[0].get("compared", "bmta")
-            paper = None if cell.tables[0].get("scale") else cell.tables[0].get("published", {}).get(method)
+            paper = cell.published().get(method)
             values = cell.values(method, compared) if cell.of(method) else []
             row.append(_spread(values) + (f" (paper {paper:g})" if values and paper is not None else ""))
         rows.append(row)
@@ -95,10 +96,8 @@ def section(name: str, cell: Cell, out: Path) -> list[str]:
 
 def results(cell: Cell) -> list[str]:
     """Paper, ours, difference, and the scores the papers do not report."""
-    first, methods = cell.tables[0], cell.methods()
-    compared = first.get("compared", "bmta")
-    said = {} if first.get("scale") == "small" else first  # the paper's figures are of the full scale
-    published = {key: said.get(key, {}) for key in ("published", "published_decile", "published_cloud")}
+    methods, compared = cell.methods(), cell.tables[0].get("compared", "bmta")
+    published = {key: cell.published(key) for key in ("published", "published_decile", "published_cloud")}
     beside = {compared: "published", "bottom_decile": "published_decile", "bmta_cloud": "published_cloud"}
     shown = [compared, *(score for score in SCORES if score != compared)]
     shown = [score for score in shown if any(cell.values(method, score) for method in methods)]

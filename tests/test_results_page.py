@@ -97,6 +97,17 @@ def test_cells_are_set_side_by_side_and_what_falls_short_is_said(tmp_path: Path)
     assert "What was tried." in page
 
 
+def test_methods_of_other_folders_are_set_beside_their_paper_too(tmp_path: Path) -> None:
+    page = made(
+        tmp_path,
+        run(tmp_path / "a", {"separate": scores({0: 86.0}), "fedamp": scores({0: 93.0})}),
+        run(tmp_path / "b", {"heurfedamp": scores({0: 90.0})}),
+    )
+    assert row(page, "heurfedamp")[:3] == ["91.37", "90.00", "-1.37"]
+    assert "Short of the paper: separate (-0.73), heurfedamp (-1.37)." in page
+    assert "Test accuracy over the rounds, mean over silos (without heurfedamp)." in page
+
+
 def test_figures_are_drawn_beside_the_page_with_their_command(tmp_path: Path) -> None:
     folder, out = run(tmp_path / "a", {"fedamp": scores({0: 93.0})}), tmp_path / "out"
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
