@@ -35,11 +35,12 @@ def test_an_empty_bank_mixes_to_nothing() -> None:
 
 # A process of its own, so that its peak is its own; VmHWM, because ru_maxrss starts from that of the parent.
 PEAK = """
-import json, re, sys
+import ctypes, json, re, sys
 import numpy as np
 import torch
 from torch import nn
 from coterie.data.silo import Part, Silo
+from coterie.engine.memory import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
 from coterie.engine.rounds import run_rounds
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
@@ -61,6 +62,8 @@ name, options = sys.argv[1], json.loads(sys.argv[2])
 before = peak()
 method = make(name, options)
 engine = Simulator(method, silos, model, training, seed=0)
+for knob in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):  # large blocks from the system and back: a heap's pieces are chance
+    ctypes.CDLL(None).mallopt(knob, 1 << 20)
 run_rounds(method, engine, engine.roster, model, training)
 print(peak() - before)
 """
