@@ -99,7 +99,7 @@ def differences(table: Mapping[str, Any]) -> list[str]:
     ours, theirs = dict(_flat(table)), dict(_flat(wanted))
     for key in sorted(ours.keys() | theirs.keys()):
         known = key.split(".")
-        where = known[0] == "engine" and known[-1] != "precision"  # of all that a machine is told, results depend on it
+        where = known[0] == "engine" and known[-1] != "precision"  # on which alone of these results depend
         if where or known[-1] in NO_DIFFERENCE or known[0].startswith("published") or known[:2][-1] in missing:
             continue
         if ours.get(key) != theirs.get(key):
