@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,14 +88,14 @@ def built_in(table: Mapping[str, Any]) -> dict[str, Any]:
         return {}
 
 
-def differences(table: Mapping[str, Any]) -> list[str]:
-    """What a run had otherwise than the built-in study has it."""
+def differences(table: Mapping[str, Any], ran: Collection[str] = ()) -> list[str]:
+    """What a run had otherwise than the built-in study has it; `ran` are methods that other runs of its cell have."""
     wanted = built_in(table)
     if not wanted:
         return []
     said, missing = [], [method for method in wanted["methods"] if method not in table["methods"]]
-    if missing:
-        said.append(f"without {', '.join(missing)}")
+    if nowhere := [method for method in missing if method not in ran]:
+        said.append(f"without {', '.join(nowhere)}")
     ours, theirs = dict(_flat(table)), dict(_flat(wanted))
     for key in sorted(ours.keys() | theirs.keys()):
         known = key.split(".")

@@ -6,6 +6,7 @@ from pathlib import Path
 from finished_runs import Cell
 
 from coterie.report.folder import read_run
+from coterie.report.joined import differing, joined
 from coterie.report.static import draw_all, figures
 from coterie.report.static_sweep import draw_sweep
 
@@ -18,8 +19,10 @@ CAPTIONS = {
 
 
 def pictures(name: str, cell: Cell, out: Path) -> list[str]:
-    """The figures of the first folder."""
-    run, target = read_run(cell.folders[0]), out / "figures" / "-".join([name, *cell.name.split()])
+    """The figures of the first folder, and of those that have other methods and all else the same."""
+    folders = _together(cell)
+    run = joined([read_run(folder) for folder in folders])
+    target = out / "figures" / "-".join([name, *cell.name.split()])
     absent = [method for method in cell.methods() if method not in run.methods]
     if absent and not cell.published():
         return []
@@ -32,7 +35,17 @@ def pictures(name: str, cell: Cell, out: Path) -> list[str]:
         caption = CAPTIONS.get(path.stem, f"Weights between silos, last round: {path.stem.removeprefix('heat-map-')}")
         without = f" (without {', '.join(absent)})" if absent else ""
         lines += [f"![{caption}]({path.relative_to(out).as_posix()})", "", f"{caption}{without}.", ""]
-    return [*lines, f"    coterie figures {cell.folders[0]} --only {','.join(wanted)} --out {target}", ""]
+    return [*lines, f"    coterie figures {' '.join(map(str, folders))} --only {','.join(wanted)} --out {target}", ""]
+
+
+def _together(cell: Cell) -> list[Path]:
+    """The folders of a cell that one figure can be drawn of."""
+    first, seen, folders = cell.tables[0], set[str](), list[Path]()
+    for folder, table in zip(cell.folders, cell.tables, strict=True):
+        if not differing(first, table) and not seen & table["methods"].keys():
+            folders.append(folder)
+            seen |= table["methods"].keys()
+    return folders
 
 
 def swept(name: str, cells: Sequence[Cell], others: Sequence[Cell], out: Path) -> list[str]:

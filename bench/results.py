@@ -2,14 +2,15 @@
 
 A page has one section for each cell of its study that was run. Several folders of one cell (other seeds, other methods)
 make one table; what was run otherwise than the built-in study says is listed above it. Words of one's own are kept in
-`words/STUDY.md` beside the pages, and stand at the top of them. Figures are drawn of the first folder of a cell; where
-the paper has figures to set beside, even if methods of other folders are not in them.
+`words/STUDY.md` beside the pages, and stand at the top of them. Figures are drawn of the first folder of a cell and of
+those that have other methods and all else the same; beside a paper's figures even if other methods are not in them.
 """
 
 import argparse
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import dirty_apart
 from finished_runs import Cell, differences, read
@@ -81,15 +82,17 @@ def overview(cells: Sequence[Cell]) -> list[str]:
 def section(name: str, cell: Cell, out: Path) -> list[str]:
     """One cell: how it was run, what came of it."""
     lines = [f"## {cell.name}", ""] if cell.name else []
+    alike: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for table, summary in zip(cell.tables, cell.summaries, strict=True):
         seeds = sorted({each["seed"] for scores in summary["methods"].values() for each in scores["per_seed"]})
         about = [f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}", summary["device"]]
         about += [f"{tool} {version}" for tool, version in summary["versions"].items()]
-        about += [f"{summary['seconds'] / 60:.1f} minutes"] if summary.get("seconds") else ["time not known: resumed"]
-        lines += [f"    {summary.get('command', '')}", "", f"{'; '.join(about)}."]
-        other = differences(table)
-        lines += [f"Otherwise than in the study: {'; '.join(other)}."] if other else []
-        lines += [""]
+        other = differences(table, cell.methods())
+        said = [f"Otherwise than in the study: {'; '.join(other)}."] if other else []
+        alike.setdefault(("; ".join(about), *said), []).append(summary)
+    for (about, *said), summaries in alike.items():
+        lines += [f"    {summary.get('command', '')}" for summary in summaries]
+        lines += ["", f"{about}; {', '.join(map(_time, summaries))}.", *said, ""]
     lines += results(cell) + significance(name, cell) + kinds(cell) + blocks(cell) + pictures(name, cell, out)
     return lines
 
@@ -165,6 +168,10 @@ def kinds(cell: Cell) -> list[str]:
     rows, said = _table(dirty_apart.HEAD, dirty_apart.accuracies(cell)), dirty_apart.weights(cell)
     lines = ["Silos whose labels are clean, and those whose labels are dirty:", "", *rows, ""]
     return [*lines, f"Weight on others, last round: {'; '.join(said)}.", ""] if said else lines
+
+
+def _time(summary: Mapping[str, Any]) -> str:
+    return f"{summary['seconds'] / 60:.1f} minutes" if summary.get("seconds") else "time not known: resumed"
 
 
 def _spread(values: Sequence[float], digits: int = 2) -> str:

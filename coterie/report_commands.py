@@ -77,24 +77,27 @@ def figures(
     ] = None,
     only: Annotated[str | None, typer.Option(help="draw these figures alone, e.g. test-accuracy,bars")] = None,
 ) -> None:
-    """Draw a run's figures as files, for papers and pages."""
+    """Draw a run's figures as files, for papers and pages.
+
+    Several runs of one study that differ in methods are drawn as one.
+    """
     from coterie.report.folder import read_run
+    from coterie.report.joined import joined
     from coterie.report.static import FORMATS, draw_all
     from coterie.report.static_sweep import draw_sweep
 
     if kind not in FORMATS:
         raise BadInput(f"--format {kind}: expected {', '.join(FORMATS)}")
-    if sweep is None and len(folders) > 1:
-        raise BadInput("several folders are drawn together with --sweep KEY only; without it give one")
     target = folders[0] / "figures" if out is None else out
     runs = [read_run(folder) for folder in folders]
+    whole = joined(runs) if sweep is None else None
     drawn = list[Path]()
 
     def draw() -> None:
         target.mkdir(parents=True, exist_ok=True)
-        if sweep is None:
-            drawn.extend(draw_all(runs[0], target, kind, None if only is None else only.split(",")))
-        else:
+        if whole is not None:
+            drawn.extend(draw_all(whole, target, kind, None if only is None else only.split(",")))
+        elif sweep is not None:
             drawn.append(draw_sweep(runs, sweep, target, kind))
 
     _written(draw, target)

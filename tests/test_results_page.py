@@ -105,6 +105,21 @@ def test_methods_of_other_folders_are_set_beside_their_paper_too(tmp_path: Path)
     )
     assert row(page, "heurfedamp")[:3] == ["91.37", "90.00", "-1.37"]
     assert "Short of the paper: separate (-0.73), heurfedamp (-1.37)." in page
+    left_out = "without fedavg, fedprox, fedavg-ft, fedprox-ft, scaffold, apfl"
+    command = "    coterie run amp-table3 --data fmnist\n"
+    times = "seed 0; cuda (H200); torch 2.13; 2.0 minutes, 2.0 minutes."
+    assert f"{2 * command}\n{times}\nOtherwise than in the study: {left_out}." in page
+    assert "Test accuracy over the rounds, mean over silos." in page  # of both folders
+    drawn = (tmp_path / "figures" / "amp-table3-fmnist" / "bars.svg").read_text("utf-8")
+    assert all(method in drawn for method in ("separate", "fedamp", "heurfedamp"))
+
+
+def test_a_figure_is_not_drawn_of_folders_that_differ_in_more_than_methods(tmp_path: Path) -> None:
+    page = made(
+        tmp_path,
+        run(tmp_path / "a", {"separate": scores({0: 86.0}), "fedamp": scores({0: 93.0})}),
+        run(tmp_path / "b", {"heurfedamp": scores({0: 90.0})}, rounds=40),
+    )
     assert "Test accuracy over the rounds, mean over silos (without heurfedamp)." in page
 
 

@@ -42,6 +42,35 @@ def test_a_sweep_draws_scores_against_a_key_of_the_studies(run_folder, tmp_path)
     assert drawn.name == "sweep-train.drop.svg" and "train.drop" in drawn.read_text("utf-8")
 
 
+def test_runs_of_one_study_that_differ_in_methods_are_drawn_as_one(run_folder, tmp_path):
+    parts = [part(run_folder, tmp_path / "a", "separate,fedamp"), part(run_folder, tmp_path / "b", "fedem")]
+    assert call("figures", run_folder, "--out", tmp_path / "whole") == 0
+    assert call("figures", *parts, "--out", tmp_path / "joined") == 0
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
+    assert whole.pop("gains.svg")  # which is a verdict's, and a verdict is of one run
+    assert {path.name: path.read_bytes() for path in (tmp_path / "joined").iterdir()} == whole
+
+
+@pytest.mark.parametrize(
+    ("methods", "words", "told"),
+    [
+        ("fedem", ["--rounds", "1"], "the runs differ in train; give runs that differ in methods alone"),
+        ("fedem", ["--seeds", "3"], "the runs differ in seeds"),
+        ("fedem,fedamp", [], "fedamp is in more than one of the runs"),
+    ],
+)
+def test_runs_that_are_not_of_one_are_not_drawn_as_one(run_folder, tmp_path, capsys, methods, words, told):
+    folder = part(run_folder, tmp_path / "other", methods, *words)
+    assert call("figures", run_folder, folder, "--out", tmp_path / "out") == 2
+    assert told in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def part(whole, folder, methods, *words):
+    """The same study with these methods alone."""
+    assert call("run", whole / "study.toml", "--methods", methods, *words, "--out", folder, "--quiet") == 0
+    return folder
+
+
 def test_some_figures_alone(run_folder, tmp_path):
     assert call("figures", run_folder, "--only", "bars,silos", "--out", tmp_path) == 0
     assert {path.stem for path in tmp_path.iterdir()} == {"bars", "silos"}

@@ -1,0 +1,45 @@
+"""Several runs of one study as one: its methods need not have run in one sitting, or on one machine."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from coterie import study as studies
+from coterie.errors import BadInput
+from coterie.measure.significance import compare
+from coterie.report.folder import Run
+
+ALIKE = ("name", "data", "train", "seeds", "compared")  # or scores of one cannot stand beside those of another
+
+
+def differing(study: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """What keeps runs of two studies from being drawn as one."""
+    return [key for key in ALIKE if study.get(key) != other.get(key)]
+
+
+def joined(runs: Sequence[Run]) -> Run:
+    """One run with the methods of all, in the order of the study; without a verdict, which is of one run."""
+    if len(runs) == 1:
+        return runs[0]
+    first = runs[0]
+    for run in runs:
+        if keys := differing(first.study, run.study):
+            raise BadInput(f"the runs differ in {keys[0]}; give runs that differ in methods alone, or --sweep KEY")
+        if not run.finished:
+            raise BadInput("one of the runs has not finished; several are drawn together when all have")
+    names = [method for run in runs for method in run.methods]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise BadInput(f"{twice[0]} is in more than one of the runs; give runs that differ in methods")
+    order = list(studies.read(first.name).get("methods", {})) if first.name in studies.built_in() else []
+    names.sort(key=lambda name: order.index(name) if name in order else len(order))
+    scores = {name: run.methods[name] for name in names for run in runs if name in run.methods}
+    return replace(
+        first,
+        methods=scores,
+        results=pd.concat([run.results for run in runs], ignore_index=True),
+        traces={name: run.traces[name] for name in names for run in runs if name in run.traces},
+        significance=compare({name: each["per_silo"] for name, each in scores.items()}),
+        verdict=None,
+    )
