@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pandas as pd
+import torch
 
 from coterie.durable import sync_all, write_whole
 from coterie.engine.checkpoint import results_in
@@ -115,7 +116,19 @@ def leaving(out: Path, made: list[Path] | None = None) -> Iterator[None]:
             raise BadInput(f"--out {out}: {error.strerror or error}; {remedy}") from None
         if isinstance(error, KeyboardInterrupt) and kept:
             raise Stopped(stopped(out)) from None
+        if (short := shortage(error)) is not None:
+            raise BadInput(f"{short}{f'; when there is room, {_go_on(out)}' if kept else ''}") from None
         raise
+
+
+def shortage(error: BaseException) -> str | None:
+    """What is said of a run that ran out of memory, if that ended it."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "out of memory on the GPU; wait if others use it, or take fewer silos, a smaller model or --device cpu"
+    # PyTorch has no error of its own for a CPU that has no more.
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)):
+        return "out of memory; take fewer silos, a smaller model or smaller data"
+    return None
 
 
 def stopped(out: Path) -> str:

@@ -60,7 +60,14 @@ class Broken(Exception):
     """Something nobody thought of."""
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), Broken()])
+SHORT = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 636.00 MiB."),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"),
+    MemoryError(),
+]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), *SHORT, Broken()])
 def test_a_run_that_fails_goes_on_afterwards_and_ends_the_same(tmp_path, monkeypatch, error):
     def fail(*_, **__):
         raise error
@@ -70,7 +77,7 @@ def test_a_run_that_fails_goes_on_afterwards_and_ends_the_same(tmp_path, monkeyp
     out = tmp_path / "deep" / "out put"
     with monkeypatch.context() as patch:
         patch.setattr(pd.DataFrame, "to_parquet", fail)
-        told = {OSError: BadInput, KeyboardInterrupt: Stopped}.get(type(error), Broken)
+        told = {KeyboardInterrupt: Stopped, Broken: Broken}.get(type(error), BadInput)
         with pytest.raises(told) as raised:
             experiment.run_into(study, out, "", lambda *_: None)
     if told is not Broken:
@@ -81,6 +88,19 @@ def test_a_run_that_fails_goes_on_afterwards_and_ends_the_same(tmp_path, monkeyp
         experiment.resume(out, lambda *_: None)
     assert (out / "results.parquet").read_bytes() == (tmp_path / "whole" / "results.parquet").read_bytes()
     assert not (out / ".unfinished").exists() and not (out / ".checkpoints").exists()
+
+
+@pytest.mark.parametrize("error", SHORT)
+def test_a_machine_without_memory_is_told_in_one_line(tmp_path, capfd, monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(experiment.Assembly, "engine", fail)
+    assert call("run", small(tmp_path), "--quiet", "--out", tmp_path / "out") == 2
+    said = capfd.readouterr().err
+    assert said.startswith("coterie: out of memory") and said.count("\n") == 1 and "--resume" not in said
+    assert ("on the GPU" in said) == isinstance(error, torch.OutOfMemoryError)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("error", [OSError(30, "Read-only file system"), KeyboardInterrupt(), BadInput("no such data")])
