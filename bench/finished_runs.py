@@ -9,6 +9,7 @@ from typing import Any
 
 from coterie import study as studies
 from coterie.errors import BadInput
+from coterie.report.joined import ordered
 
 NO_DIFFERENCE = ("seeds", "measured", "about")  # how often, and not what
 
@@ -37,8 +38,7 @@ class Cell:
     def methods(self) -> list[str]:
         """In the order of the study, then as they come."""
         ran = dict.fromkeys(method for summary in self.summaries for method in summary["methods"])
-        order = list(built_in(self.tables[0]).get("methods", {}))
-        return sorted(ran, key=lambda method: order.index(method) if method in order else len(order))
+        return ordered(self.tables[0]["name"], ran)
 
     def published(self, key: str = "published") -> dict[str, float]:
         """The paper's figures, which are of the full scale, of all methods that were run."""

@@ -263,15 +263,16 @@ def main() -> None:
         stopped = True
     except OSError as error:  # of a disk, a folder or a network that nothing nearer knew how to speak of
         _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
-    except MemoryError:
-        _fail("out of memory; take fewer silos, a smaller model or smaller data")
     except Exception as error:
         # Typer's own errors about the command line know how to say themselves.
-        message = getattr(error, "format_message", None)
-        if message is None:
-            speak()  # nobody foresaw it
-            raise
-        _fail(message() or "see --help")
+        if (message := getattr(error, "format_message", None)) is not None:
+            _fail(message() or "see --help")
+        from coterie.run_folder import shortage  # here, because it brings PyTorch
+
+        if (short := shortage(error)) is not None:
+            _fail(short)
+        speak()  # nobody foresaw it
+        raise
     if stopped:
         _fail("stopped", STOPPED)
 

@@ -122,7 +122,7 @@ def leaving(out: Path, made: list[Path] | None = None) -> Iterator[None]:
 
 
 def shortage(error: BaseException) -> str | None:
-    """What is said of a run that ran out of memory, if that ended it."""
+    """What is said of memory that ran out, if that was the error."""
     if isinstance(error, torch.OutOfMemoryError):
         return "out of memory on the GPU; wait if others use it, or take fewer silos, a smaller model or --device cpu"
     # PyTorch has no error of its own for a CPU that has no more.

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from command import SMALL, call, same, small
 
-from coterie import run_folder
+from coterie import cli, run_folder
 from coterie.assembly import Assembly
 from coterie.methods import METHODS
 
@@ -334,3 +334,12 @@ def test_the_list_of_studies_says_what_they_cost(capfd):
     assert call("studies", "amp-table3", "--data", "mnist", "--scale", "small") == 0
     printed = tomllib.loads(capfd.readouterr().out)
     assert (printed["data"]["name"], printed["cell"], printed["scale"]) == ("mnist", "mnist", "small")
+
+
+def test_memory_that_runs_out_is_told_whatever_the_command(capfd, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(cli, "app", fail)
+    assert call("predict", "model.safetensors") == 2
+    assert capfd.readouterr().err == "coterie: out of memory; take fewer silos, a smaller model or smaller data\n"

@@ -1,6 +1,6 @@
 """Several runs of one study as one: its methods need not have run in one sitting, or on one machine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +11,18 @@ from coterie.errors import BadInput
 from coterie.measure.significance import compare
 from coterie.report.folder import Run
 
-ALIKE = ("name", "data", "train", "seeds", "compared")  # or scores of one cannot stand beside those of another
+ALIKE = ("name", "data", "model", "train", "seeds", "compared")  # or scores of one cannot stand beside those of another
 
 
 def differing(study: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """What keeps runs of two studies from being drawn as one."""
     return [key for key in ALIKE if study.get(key) != other.get(key)]
+
+
+def ordered(study: str, methods: Iterable[str]) -> list[str]:
+    """Methods in the order of a built-in study, then as they come."""
+    order = list(studies.read(study).get("methods", {})) if study in studies.built_in() else []
+    return sorted(methods, key=lambda name: order.index(name) if name in order else len(order))
 
 
 def joined(runs: Sequence[Run]) -> Run:
@@ -32,8 +38,7 @@ def joined(runs: Sequence[Run]) -> Run:
     names = [method for run in runs for method in run.methods]
     if twice := [name for name in names if names.count(name) > 1]:
         raise BadInput(f"{twice[0]} is in more than one of the runs; give runs that differ in methods")
-    order = list(studies.read(first.name).get("methods", {})) if first.name in studies.built_in() else []
-    names.sort(key=lambda name: order.index(name) if name in order else len(order))
+    names = ordered(first.name, names)
     scores = {name: run.methods[name] for name in names for run in runs if name in run.methods}
     return replace(
         first,

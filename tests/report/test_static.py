@@ -56,6 +56,7 @@ def test_runs_of_one_study_that_differ_in_methods_are_drawn_as_one(run_folder, t
     [
         ("fedem", ["--rounds", "1"], "the runs differ in train; give runs that differ in methods alone"),
         ("fedem", ["--seeds", "3"], "the runs differ in seeds"),
+        ("fedem", ["--set", "model.hidden=[8]"], "the runs differ in model"),
         ("fedem,fedamp", [], "fedamp is in more than one of the runs"),
     ],
 )
