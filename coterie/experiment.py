@@ -188,6 +188,7 @@ def _one(
         raise BadInput(f"[methods.{name}] {error}") from None
     if study.machine.models and federation.seed == study.seeds[0] and outcome.models is not None:
         models, silos = out / "models" / name, [silo.name for silo in federation.members]
+        shutil.rmtree(models, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
         save_models(models, federation.model, outcome.models, silos, about(study, name, federation), federation.schemas)
         sync_all(models)
     checkpoint.end(outcome)

@@ -56,7 +56,11 @@ def save_models(
         if schemas:
             known["schema"] = schemas[silo].as_table()
         metadata = {key: value if isinstance(value, str) else json.dumps(value) for key, value in known.items()}
-        save_tensors(model_tensors(model, predictor, row), folder / f"{name}.safetensors", metadata)
+        path = folder / f"{name}.safetensors"
+        path.touch()
+        mode = path.stat().st_mode  # what files have here; safetensors makes its own for their owner alone
+        save_tensors(model_tensors(model, predictor, row), path, metadata)
+        path.chmod(mode)
 
 
 def file_name(silo: str) -> str:

@@ -1,5 +1,7 @@
 """Models as files: plain PyTorch reads them, and no name of a silo leads out of the folder."""
 
+import os
+
 import pytest
 import safetensors
 import safetensors.torch
@@ -43,6 +45,16 @@ def test_a_file_says_what_it_is(model, tmp_path):
     save_models(tmp_path, model, Predictor(models=rows(model, 2)), SILOS, {"method": "fedamp", "round": 3})
     with safetensors.safe_open(tmp_path / "south.safetensors", "pt") as file:
         assert file.metadata() == {"silo": "south", "method": "fedamp", "round": "3", "classes": "4"}
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_who_may_read_a_file_is_for_the_umask_to_say(model, tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        save_models(tmp_path, model, Predictor(models=rows(model, 2)), SILOS, {})
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o666 & ~mask}
 
 
 def test_a_mixture_is_its_components_and_their_weights(model):

@@ -157,6 +157,14 @@ def test_data_that_vanished_or_changed_are_told_and_a_run_goes_on_once_they_are_
     assert json.loads((stopped / "summary.json").read_text("utf-8"))["seconds"] is None
 
 
+def test_what_a_kill_in_the_middle_of_writing_models_left_is_gone_in_the_end(stopped):
+    left = stopped / "models" / "fedamp" / ".tmpQlEWxD"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    experiment.resume(stopped, lambda *_: None)
+    assert {path.suffix for path in left.parent.iterdir()} == {".safetensors"}
+
+
 def test_another_machine_is_told(stopped, capfd, monkeypatch):
     monkeypatch.setattr(experiment, "versions", lambda: {"torch": "99"})
     experiment.resume(stopped, lambda *_: None)
