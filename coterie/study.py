@@ -39,7 +39,11 @@ class Machine:
     device: str = option("auto", "auto, cpu or cuda")
     rows: int | Literal["auto", "all"] = option("auto", "how many silos' models are trained in one call", low=1)
     precision: Literal["float32", "tf32", "bf16"] = option("float32", "of the arithmetic; weights stay float32")
-    checkpoint_every: int = option(1, "rounds between checkpoints: what is lost at most when a run is killed", low=1)
+    checkpoint_every: int | Literal["auto"] = option(
+        "auto",
+        "rounds between checkpoints, which a killed run may lose; auto: after each, or as often as costs little",
+        low=1,
+    )
     models: bool = option(True, "keep the silos' models (of the first seed), for coterie predict and export")
 
 

@@ -227,7 +227,7 @@ def test_the_command_line_outranks_the_study(capfd):
         "device": "cpu",
         "rows": 2,
         "precision": "float32",
-        "checkpoint_every": 1,
+        "checkpoint_every": "auto",
         "models": True,
     }
     assert list(written["methods"]) == ["fedprox", "fedamp"]

@@ -39,7 +39,7 @@ def test_every_default_is_written_back():
         "device": "auto",
         "rows": "all",
         "precision": "float32",
-        "checkpoint_every": 1,
+        "checkpoint_every": "auto",
         "models": True,
     }
     assert written["methods"]["fedamp"]["beta"] == {"start": 1e4, "factor": 0.1, "every": 30}

@@ -1,15 +1,16 @@
 """What is kept of a method while it trains, so that a run that was killed goes on where it was, bit for bit.
 
-After every round the server's state and the silos' private state go into one file, whose name ends with its checksum;
-the last two files stay. What was measured goes into a journal. There is no random state to keep: every draw is keyed.
+After a round the server's state and the silos' private state go into one file, whose name ends with its checksum; the
+last two files stay. What was measured goes into a journal. There is no random state to keep: every draw is keyed.
 """
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,8 @@ from coterie.engine.rounds import Outcome, Picked
 from coterie.errors import warn
 
 KEPT = 2  # checkpoints of a method
+SMALL = 1 << 26  # bytes of a state that is written after every round
+SHARE = 10  # a larger one when training since the last has taken this many times what writing that took
 JOURNAL = "journal"
 RESULTS, TRACES = b"r", b"t"  # kinds of entries
 ELSEWHERE = ("server", "results", "traces", "models", "picked")  # fields of an outcome that are not in `about`
@@ -33,21 +36,24 @@ COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)  # a 
 
 
 class Checkpoint:
-    """One method on one seed; written every so many rounds."""
+    """One method on one seed; written every so many rounds, or as often as costs little."""
 
-    def __init__(self, folder: Path, method: str, seed: int, every: int = 1) -> None:
+    def __init__(self, folder: Path, method: str, seed: int, every: int | Literal["auto"] = "auto") -> None:
         self.folder, self.method, self.seed, self.every = folder, method, seed, every
         self.journal = Journal(folder / JOURNAL)
-        self._waiting = list[tuple[bytes, bytes]]()  # entries of the journal until the next checkpoint
+        self._next = 0.0  # on the clock, when a large state is worth writing again
 
     def keep(self, outcome: Outcome, engine: Any, done: int) -> None:
         """Write where a run stands after so many rounds; what was measured leaves memory for the disk."""
         outcome.rows = engine.rows  # fewer than at the start, where a GPU's memory did not hold them
         self._drain(outcome)
-        if done % self.every == 0:
-            state = {f"server.{name}": t for name, t in outcome.server.tensors().items()}
-            state |= {f"private.{name}": t for name, t in engine.private().tensors().items()}
+        state = {f"server.{name}": t for name, t in outcome.server.tensors().items()}
+        state |= {f"private.{name}": t for name, t in engine.private().tensors().items()}
+        if self._due(done, sum(t.nbytes for t in state.values())):
+            began = time.monotonic()
             self._write(f"round-{done:06}", state, outcome)
+            ended = time.monotonic()
+            self._next = ended + SHARE * (ended - began)
             for old in self._files("round")[KEPT:]:
                 old.unlink()
 
@@ -89,19 +95,24 @@ class Checkpoint:
         self._discard(damaged, f"training {self.method} (seed {self.seed}) from its start")
         return None
 
+    def _due(self, done: int, size: int) -> bool:
+        if self.every != "auto":
+            return done % self.every == 0
+        return size <= SMALL or time.monotonic() >= self._next
+
     def _drain(self, outcome: Outcome) -> None:
+        written = list[tuple[bytes, bytes]]()
         for table in outcome.results:
             if len(table):
                 named = table.assign(method=self.method, seed=self.seed)
-                self._waiting.append((RESULTS, _packed(pa.Table.from_pandas(named, preserve_index=False, nthreads=1))))
+                written.append((RESULTS, _packed(pa.Table.from_pandas(named, preserve_index=False, nthreads=1))))
         if outcome.traces:
             stacked = {name: torch.from_numpy(np.stack(values)) for name, values in outcome.traces.items()}
-            self._waiting.append((TRACES, safetensors.torch.save(stacked)))
+            written.append((TRACES, safetensors.torch.save(stacked)))
+        self.journal.append(written)
         outcome.results, outcome.traces = [], {}
 
     def _write(self, name: str, state: Mapping[str, Tensor], outcome: Outcome) -> None:
-        self.journal.append(self._waiting)
-        self._waiting = []
         self.folder.mkdir(parents=True, exist_ok=True)
         about = {f.name: getattr(outcome, f.name) for f in fields(outcome) if f.name not in ELSEWHERE}
         about["journal"] = asdict(self.journal.mark())

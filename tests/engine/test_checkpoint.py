@@ -4,10 +4,11 @@ import gc
 import os
 import resource
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pandas as pd
 import pytest
 import torch
 from plain import make_engine, make_silos
-from torch import nn
+from torch import Tensor, nn
 
 from coterie.engine.buffers import local_buffers
 from coterie.engine.checkpoint import Checkpoint, results_in, traces_in
@@ -163,6 +164,32 @@ def test_fewer_checkpoints_lose_at_most_the_rounds_between_them(tmp_path: Path) 
     assert torch.equal(outcome.server.w, whole.server.w)
     found, expected = results_in(tmp_path), results_in(tmp_path / "whole")
     assert found is not None and found.equals(expected)
+
+
+def test_a_large_state_is_written_as_often_as_costs_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, written = SimpleNamespace(now=0.0), list[str]()
+
+    class Slow(Checkpoint):
+        def _write(self, name: str, state: Mapping[str, Tensor], outcome: Outcome) -> None:
+            super()._write(name, state, outcome)
+            clock.now += 2
+            written.append(name)
+
+    def train(progress: Progress) -> None:
+        clock.now += 5
+        if progress.round == 7:
+            raise Killed
+
+    monkeypatch.setattr("coterie.engine.checkpoint.time", SimpleNamespace(monotonic=lambda: clock.now))
+    for small, rounds in ((0, [0, 4]), (1 << 20, range(8))):
+        monkeypatch.setattr("coterie.engine.checkpoint.SMALL", small)
+        engine, kept = engine_of("fedavg", rounds=9), Slow(tmp_path / str(small), "it", 3)
+        with pytest.raises(Killed):
+            run_rounds(engine.method, engine, engine.roster, engine.model, engine.training, train, kept)
+        assert written == [f"round-{done:06}" for done in rounds]
+        table = results_in(tmp_path)
+        assert table is not None and set(table["round"].to_pylist()) == set(range(8))  # to be looked at
+        written.clear()
 
 
 def test_what_was_measured_is_on_the_disk_and_not_in_memory(tmp_path: Path) -> None:
