@@ -57,10 +57,8 @@ def save_models(
             known["schema"] = schemas[silo].as_table()
         metadata = {key: value if isinstance(value, str) else json.dumps(value) for key, value in known.items()}
         path = folder / f"{name}.safetensors"
-        path.touch()
-        mode = path.stat().st_mode  # what files have here; safetensors makes its own for their owner alone
         save_tensors(model_tensors(model, predictor, row), path, metadata)
-        path.chmod(mode)
+        path.chmod(folder.stat().st_mode & 0o666)  # safetensors makes a file that its owner alone can read
 
 
 def file_name(silo: str) -> str:

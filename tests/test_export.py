@@ -48,13 +48,13 @@ def test_a_file_says_what_it_is(model, tmp_path):
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])
-def test_who_may_read_a_file_is_for_the_umask_to_say(model, tmp_path, mask):
+def test_who_may_read_a_file_is_whoever_may_read_its_folder(model, tmp_path, mask):
     before = os.umask(mask)
     try:
-        save_models(tmp_path, model, Predictor(models=rows(model, 2)), SILOS, {})
+        save_models(tmp_path / "models", model, Predictor(models=rows(model, 2)), SILOS, {})
     finally:
         os.umask(before)
-    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o666 & ~mask}
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "models").iterdir()} == {0o666 & ~mask}
 
 
 def test_a_mixture_is_its_components_and_their_weights(model):
