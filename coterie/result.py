@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame
 
-from coterie import experiment
 from coterie.deployed import PersonalModel
 from coterie.errors import BadInput, nearest
-from coterie.experiment import Finished
+from coterie.finished import Finished, write
 from coterie.measure.verdict_words import compact
 from coterie.model_file import load_model, silo_of
 from coterie.report.canvas import plotly_objects
@@ -54,7 +53,7 @@ class Runs:
         """Write the report, one HTML file that opens offline."""
         plotly_objects()  # or an error that says how to get it
         with TemporaryDirectory() as made:
-            experiment.write(self.finished, Path(made), "")
+            write(self.finished, Path(made), "")
             return Path(shutil.copyfile(Path(made) / "report.html", path))
 
     def save(self, folder: "str | Path") -> Path:
@@ -64,7 +63,7 @@ class Runs:
         with leaving(out, made):
             for method in self.methods if self.finished.study.machine.models else ():
                 shutil.copytree(self.models(method), out / "models" / method)
-            experiment.write(self.finished, out, "")
+            write(self.finished, out, "")
         return out
 
     def models(self, method: str) -> Path:

@@ -17,6 +17,8 @@ from torch import nn
 from coterie import experiment
 from coterie.data import catalog
 from coterie.engine.simulate import Simulator
+from coterie.finished import PREDICTED, _finite
+from coterie.measure.metrics import summarize
 from coterie.study import check, override, read
 
 KEYS = ["method", "seed", "round", "silo", "split", "measure"]
@@ -181,7 +183,7 @@ def test_silos_that_arrive_later_are_reported_apart():
     assert scores["unseen"] == pytest.approx(arrived.mean())
     assert scores["per_silo_unseen"] == pytest.approx(arrived.to_dict())
     assert set(scores["per_silo"]) == members
-    without = experiment.summarize(results[~late], {0: dict.fromkeys(members, 10)}, {})["fedamp"]
+    without = summarize(results[~late], {0: dict.fromkeys(members, 10)}, {})["fedamp"]
     for key in ("bmta", "last", "val_picked", "weighted", "bottom_decile", "bmta_cloud"):
         assert scores[key] == pytest.approx(without[key])
     assert "unseen" not in without
@@ -248,7 +250,7 @@ def test_no_validation_data_is_no_reason_to_stop():
 
 
 def test_infinity_is_nothing_in_json():
-    assert experiment._finite({"a": [math.inf, 1.5, None, "x"], "b": math.nan}) == {
+    assert _finite({"a": [math.inf, 1.5, None, "x"], "b": math.nan}) == {
         "a": [None, 1.5, None, "x"],
         "b": None,
     }
@@ -257,7 +259,7 @@ def test_infinity_is_nothing_in_json():
 def test_the_predictions_are_of_the_round_that_validation_picks(out):
     predictions = pd.read_parquet(out / "predictions.parquet")
     results = pd.read_parquet(out / "results.parquet")
-    assert list(predictions.columns) == experiment.PREDICTED
+    assert list(predictions.columns) == PREDICTED
     for name in ("separate", "fedamp"):
         run = predictions[predictions["method"] == name]
         (picked,) = run["round"].unique()

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from coterie.errors import BadInput
-from coterie.experiment import PREDICTED
+from coterie.finished import PREDICTED
 from coterie.measure.judgement import judgement
 from coterie.measure.metrics import summarize
 from coterie.report.folder import Run

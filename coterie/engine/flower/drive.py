@@ -21,8 +21,8 @@ from coterie.engine.judge import judged
 from coterie.engine.rounds import Outcome, drawn, measure, traces
 from coterie.engine.rows import Model
 from coterie.errors import BadInput
-from coterie.experiment import PREDICTED, Finished, summarized, write
 from coterie.export import file_name
+from coterie.finished import PREDICTED, Finished, summarized, write
 from coterie.methods import written
 from coterie.methods.method import Cohort, Method, Roster
 from coterie.models import build

@@ -1,0 +1,141 @@
+"""What a study that has run leaves: its summary, its tables and its report, in one folder."""
+
+import json
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+import coterie
+from coterie.data.own.agree import Difference
+from coterie.data.silo import Silo
+from coterie.engine.rounds import Outcome
+from coterie.measure.beside import set_beside
+from coterie.measure.blocks import block_scores
+from coterie.measure.judgement import judgement
+from coterie.measure.metrics import summarize
+from coterie.measure.spent import spent
+from coterie.methods.separate import Separate
+from coterie.report.folder import read_run
+from coterie.report.page import render
+from coterie.run_folder import RESULTS
+from coterie.study import Study
+
+PREDICTED = ["method", "seed", "round", "silo", "sample", "value"]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A study that has run."""
+
+    study: Study  # with everything written back
+    results: pd.DataFrame
+    summary: dict[str, Any]
+    traces: dict[str, dict[str, np.ndarray]]  # of the first seed
+    labels: pd.DataFrame
+    predictions: pd.DataFrame  # every test sample at the picked round: right or wrong, or how far off
+    differences: Sequence[Difference] = ()  # between the tables of own silos
+
+
+def summarized(
+    study: Study,
+    results: pd.DataFrame,
+    predictions: pd.DataFrame,
+    kept: Mapping[str, Mapping[str, np.ndarray]],
+    sizes: Mapping[int, Mapping[str, int]],
+    extras: Mapping[str, Sequence[Mapping[str, Any]]],
+    members: Mapping[int, Sequence[str]],
+    device: torch.device,
+) -> dict[str, Any]:
+    """What `summary.json` holds."""
+    methods = summarize(results, sizes, extras)
+    set_beside(methods, study)
+    for name, arrays in kept.items():
+        if "collaboration" in arrays and "groups" in arrays:
+            methods[name] |= block_scores(arrays["collaboration"][-1], arrays["groups"])
+    for name, method in study.methods.items():
+        methods[name] |= spent(method, members, study.training_of(name))
+    alone = next((label for label, method in study.methods.items() if isinstance(method, Separate)), None)
+    return {
+        "study": study.name,
+        "device": device_name(device),
+        "versions": versions(),
+        **judgement(methods, results, predictions, kept, alone, sizes),
+        "methods": methods,
+    }
+
+
+def write(finished: Finished, out: Path, command: str) -> None:
+    """The files of a finished study."""
+    (out / "study.toml").write_text(finished.study.as_toml(), "utf-8")
+    finished.results.to_parquet(out / RESULTS, index=False)
+    finished.labels.to_parquet(out / "labels.parquet", index=False)
+    if len(finished.predictions):
+        finished.predictions.to_parquet(out / "predictions.parquet", index=False, compression="zstd")
+    summary = {"command": command, **finished.summary}
+    (out / "summary.json").write_text(json.dumps(_finite(summary), indent=1, ensure_ascii=False) + "\n", "utf-8")
+    (out / "collaboration").mkdir(exist_ok=True)
+    for name, arrays in finished.traces.items():
+        np.savez_compressed(out / "collaboration" / f"{name}.npz", **arrays)  # type: ignore[arg-type]
+    if find_spec("plotly"):  # a training machine may lack it; the report can be made elsewhere from these files
+        render(read_run(out), out / "report.html")
+
+
+def predicted(outcome: Outcome) -> pd.DataFrame:
+    """Every test sample at the picked round; none where the silos do not tell."""
+    if outcome.picked is None:
+        return pd.DataFrame(columns=["round", "silo", "sample", "value"])
+    parts = [
+        pd.DataFrame({"round": outcome.picked.round, "silo": silo, "sample": np.arange(len(each)), "value": each})
+        for silo, each in outcome.picked.samples.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def label_counts(silos: list[Silo], names: Sequence[str] = ()) -> pd.DataFrame:
+    """How many training samples of each label every silo has, by the names of the labels where they have some."""
+    parts = []
+    for silo in silos:
+        if silo.train.y.ndim == 1 and silo.train.y.dtype.kind in "iu":
+            labels, counts = np.unique(silo.train.y, return_counts=True)
+            shown = [names[label] for label in labels] if names else labels
+            parts.append(pd.DataFrame({"silo": silo.name, "label": shown, "count": counts}))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["silo", "label", "count"])
+
+
+def device_name(device: torch.device) -> str:
+    """What the numbers were computed on."""
+    if device.type == "cuda":
+        return f"{device.type} ({torch.cuda.get_device_name(device)})"
+    return f"{device.type} ({_threads()}, {platform.machine()})"
+
+
+def _threads() -> str:
+    count = torch.get_num_threads()
+    return f"{count} thread{'s' * (count != 1)}"
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were computed with."""
+    return {
+        "coterie": coterie.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: the loss of a model that diverged is null."""
+    if isinstance(value, dict):
+        return {key: _finite(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
