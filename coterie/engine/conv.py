@@ -56,19 +56,13 @@ def _gathers(x: Tensor) -> bool:
     return x.is_cuda and x.shape[-1] >= GATHERED_CHANNELS and TRITON
 
 
-def _line(kernel: int, channels: int, cuda: bool) -> int:
-    """How many columns a line of a window has: a GPU wants a power of two, at least 8, the rest zeros."""
-    taps = kernel * channels
-    return max(8, 1 << (taps - 1).bit_length()) if cuda and TRITON else taps
-
-
 def _unfolded(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
-    """(k, b, H, W, C) -> (k, b·OH·OW, KH·line)."""
-    k, b, height, width, channels = x.shape
+    """(k, b, H, W, C) -> (k, b·OH·OW, KH·KW·C), on a GPU with columns of zeros up to a multiple of 8."""
     if x.is_cuda and TRITON:
         from coterie.engine import triton_conv
 
-        return triton_conv.columns(x.contiguous(), kernel, stride, padding, _line(kernel, channels, cuda=True))
+        return triton_conv.columns(x.contiguous(), kernel, stride, padding)
+    k, b, height, width, channels = x.shape
     high, wide = out_size(height, kernel, stride, padding), out_size(width, kernel, stride, padding)
     x = F.pad(x, (0, 0, padding, padding, padding, padding)).contiguous()
     s = x.stride()
@@ -76,13 +70,6 @@ def _unfolded(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
         (k, b, high, wide, kernel, kernel, channels), (s[0], s[1], s[2] * stride, s[3] * stride, s[2], s[3], s[4])
     )
     return windows.reshape(k, b * high * wide, kernel * kernel * channels)
-
-
-def _spread(w: Tensor, kernel: int) -> Tensor:
-    """Filters (k, KH·KW·C, N) -> (k, KH·line, N), as images are unfolded."""
-    taps = w.shape[1] // kernel
-    missing = _line(kernel, taps // kernel, w.is_cuda) - taps
-    return _grown(w.view(len(w), kernel, taps, -1), 0, missing).flatten(1, 2) if missing else w
 
 
 def _folded(columns: Tensor, shape: list[int], kernel: int, stride: int, padding: int) -> Tensor:
@@ -105,7 +92,8 @@ def row_conv(x: Tensor, w: Tensor, kernel: int, stride: int, padding: int) -> Te
 
         return triton_conv.convolve(x.contiguous(), w.contiguous(), kernel, stride, padding)
     k, b, height, width, _ = x.shape
-    y = torch.bmm(_unfolded(x, kernel, stride, padding), _spread(w.contiguous(), kernel))
+    columns = _unfolded(x, kernel, stride, padding)
+    y = torch.bmm(columns, _grown(w, 0, columns.shape[2] - w.shape[1]))
     return y.view(k, b, out_size(height, kernel, stride, padding), out_size(width, kernel, stride, padding), w.shape[2])
 
 
@@ -149,8 +137,7 @@ def row_conv_filters(x: Tensor, g: Tensor, kernel: int, stride: int, padding: in
     columns = _unfolded(x, kernel, stride, padding)
     parts = parts_of(len(x), x.shape[1]) if x.is_cuda else 1
     whole = _summed_product(columns, g.view(len(g), -1, g.shape[-1]), parts)
-    lines = whole.view(len(x), kernel, -1, g.shape[-1])[:, :, : kernel * x.shape[-1]]
-    return lines.flatten(1, 2).contiguous()
+    return whole[:, : kernel * kernel * x.shape[-1]].contiguous()
 
 
 def _summed_product(a: Tensor, b: Tensor, parts: int) -> Tensor:

@@ -118,37 +118,37 @@ def _filter_gradient(
 def _columns(
     x_ptr, y_ptr,
     M, H, W, OH, OW, x_row, y_row,
-    C: tl.constexpr, SIZE: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, GROUP: tl.constexpr,
-    BLOCK_M: tl.constexpr,
+    C: tl.constexpr, SIZE: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """y[m, up · GROUP + left · C + channel] = x[gather(m, up, left), channel]: a line of a window lies in one piece."""
+    """y[m, k] = x[gather(m, k)], zero from the last tap to WIDE: whole lines of y are written at once."""
     row = tl.program_id(1).to(tl.int64)
     offs_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    lane = tl.arange(0, GROUP)
+    offs_k = tl.arange(0, BLOCK_K)
     image = offs_m // (OH * OW)
     place = offs_m % (OH * OW)
-    first_up = (place // OW) * STRIDE - PAD
-    first_left = (place % OW) * STRIDE - PAD
-    left = first_left[:, None] + (lane // C)[None, :]
-    across = (left >= 0) & (left < W) & (lane < SIZE * C)[None, :] & (offs_m < M)[:, None]
-    for tap in tl.static_range(SIZE):
-        up = first_up + tap
-        inside = across & ((up >= 0) & (up < H))[:, None]
-        place_x = ((image * H + up) * W + first_left) * C
-        a = tl.load(x_ptr + row * x_row + place_x[:, None] + lane[None, :], mask=inside, other=0.0)
-        place_y = offs_m[:, None].to(tl.int64) * (SIZE * GROUP) + tap * GROUP + lane[None, :]
-        tl.store(y_ptr + row * y_row + place_y, a, mask=(offs_m < M)[:, None])
+    tap = offs_k // C
+    up = ((place // OW) * STRIDE - PAD)[:, None] + (tap // SIZE)[None, :]
+    left = ((place % OW) * STRIDE - PAD)[:, None] + (tap % SIZE)[None, :]
+    inside = (up >= 0) & (left >= 0) & (up < H) & (left < W) & (offs_k < SIZE * SIZE * C)[None, :]
+    inside = inside & (offs_m < M)[:, None]
+    place_x = ((image[:, None] * H + up) * W + left) * C + (offs_k % C)[None, :]
+    a = tl.load(x_ptr + row * x_row + place_x, mask=inside, other=0.0)
+    place_y = offs_m[:, None].to(tl.int64) * WIDE + offs_k[None, :]
+    tl.store(y_ptr + row * y_row + place_y, a, mask=(offs_m < M)[:, None] & (offs_k < WIDE)[None, :])
 
 
-def columns(x: Tensor, kernel: int, stride: int, padding: int, group: int) -> Tensor:
-    """The images unfolded: (R, B·OH·OW, KH·group), each line of a window with zeros up to `group`, a power of two."""
+def columns(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
+    """The images unfolded: (R, B·OH·OW, KH·KW·C), with columns of zeros up to a multiple of 8."""
     rows, images, height, width, channels = x.shape
     high, wide = out_size(height, kernel, stride, padding), out_size(width, kernel, stride, padding)
-    m = images * high * wide
-    y = torch.empty(rows, m, kernel * group, dtype=x.dtype, device=x.device)
-    _columns[(triton.cdiv(m, 128), rows)](
+    m, padded = images * high * wide, -(-kernel * kernel * channels // 8) * 8
+    y = torch.empty(rows, m, padded, dtype=x.dtype, device=x.device)
+    block = triton.next_power_of_2(padded)
+    lines = min(128, 16384 // block)
+    _columns[(triton.cdiv(m, lines), rows)](
         x, y, m, height, width, high, wide, x.stride(0), y.stride(0),
-        C=channels, SIZE=kernel, STRIDE=stride, PAD=padding, GROUP=group, BLOCK_M=128,
+        C=channels, SIZE=kernel, STRIDE=stride, PAD=padding, WIDE=padded, BLOCK_M=lines, BLOCK_K=block,
     )  # fmt: skip
     return y
 
