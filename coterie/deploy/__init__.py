@@ -1,0 +1,1 @@
+"""Between organisations, whatever carries the messages."""

@@ -1,0 +1,1 @@
+"""What makes rows fast: convolutions, layers of many models, the rewriting of a module."""

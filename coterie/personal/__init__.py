@@ -1,0 +1,1 @@
+"""One silo's model in use."""

@@ -1,0 +1,1 @@
+"""Preparing a study and running it."""

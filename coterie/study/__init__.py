@@ -1,0 +1,1 @@
+"""A study: a TOML file, checked, every default written back."""
