@@ -20,12 +20,12 @@ test: setup
 
 # Real Flower processes on this machine, with Debian's nginx; commit the note that it leaves when all have passed.
 test-flower: setup
-	COTERIE_REAL=1 $(BIN)/python -m pytest tests/flower/test_real_*.py --durations=0
-	$(BIN)/python tests/flower/verified.py --write
+	COTERIE_REAL=1 $(BIN)/python -m pytest tests/deploy/flower/test_real_*.py --durations=0
+	$(BIN)/python tests/deploy/flower/verified.py --write
 
 # The core of them: three silos, TLS and keys, five methods as in simulation.
 test-flower-core: setup
-	COTERIE_REAL=1 $(BIN)/python -m pytest tests/flower/test_real_core.py
+	COTERIE_REAL=1 $(BIN)/python -m pytest tests/deploy/flower/test_real_core.py
 
 # The fuzz tests on inputs that no run before has seen, ten times as many (FUZZ=100 make fuzz: a hundred times).
 fuzz: setup
@@ -34,6 +34,7 @@ fuzz: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: setup
 	$(BIN)/mypy

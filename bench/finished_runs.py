@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coterie import study as studies
 from coterie.errors import BadInput
-from coterie.report.joined import ordered
+from coterie.runs.joined import ordered
+from coterie.study import study as studies
 
 NO_DIFFERENCE = ("seeds", "measured", "about")  # how often, and not what
 

@@ -21,8 +21,8 @@ import pandas as pd
 
 from coterie import toml
 from coterie.data import catalog
-from coterie.engine.flower.home import free_port
-from coterie.engine.flower.own import save_silo
+from coterie.deploy.home import free_port
+from coterie.deploy.own import save_silo
 
 COMMAND = [sys.executable, "-m", "coterie"]
 LOOK = 0.5

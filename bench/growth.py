@@ -18,10 +18,10 @@ from rich.table import Table
 from speed import seconds
 from works import Work
 
+from coterie.engine.method import Cohort
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
 from coterie.methods.fedamp import FedAMP
-from coterie.methods.method import Cohort
 
 SILOS, WEIGHTS = (10, 30, 100, 300, 1000), (10**3, 10**4, 10**5, 10**6, 10**7)
 SERVER = ((100, 1_700_000), (300, 1_700_000), (1000, 1_700_000))

@@ -24,9 +24,10 @@ import safetensors.numpy
 import sklearn.datasets  # noqa: F401  (these imports, done once here, are not done again by every run)
 import torch
 
-import coterie.experiment  # noqa: F401
-from coterie import cli, progress
+import coterie.run.experiment  # noqa: F401
+from coterie.commands import main as cli
 from coterie.report import page  # noqa: F401
+from coterie.run import progress
 
 STUDY = """
 name = "killed"

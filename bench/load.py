@@ -14,8 +14,9 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from coterie import cli, progress
-from coterie.run_folder import partial_results
+from coterie.commands import main as cli
+from coterie.run import progress
+from coterie.runs.folder import partial_results
 
 STUDY = """
 name = "load"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from finished_runs import Cell
 
-from coterie.report.folder import read_run
-from coterie.report.joined import differing, joined
 from coterie.report.static import draw_all, figures
 from coterie.report.static_sweep import draw_sweep
+from coterie.runs.joined import differing, joined
+from coterie.runs.read import read_run
 
 SWEEPS = {"amp-dirty": "data.dirty_labels", "amp-dropped": "train.drop"}
 CAPTIONS = {

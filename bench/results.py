@@ -16,8 +16,8 @@ import dirty_apart
 from finished_runs import Cell, differences, read
 from page_figures import pictures, swept
 
-from coterie import study as studies
 from coterie.measure.significance import compare
+from coterie.study import study as studies
 
 SCORES = {  # of each seed
     "bmta": "BMTA",

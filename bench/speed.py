@@ -21,9 +21,9 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 from works import WORKS, Work
 
+from coterie.engine.method import Cohort
 from coterie.engine.rows import COMPARED, Model
 from coterie.engine.simulate import Simulator
-from coterie.methods.method import Cohort
 
 
 def ours(work: Work, device: str) -> tuple[Callable[[], None], int]:

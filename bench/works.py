@@ -8,10 +8,10 @@ import numpy as np
 from torch import nn
 
 from coterie.data.silo import Part, Silo
+from coterie.engine.method import Method
 from coterie.engine.training import Training
 from coterie.methods.fedamp import FedAMP
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.method import Method
 from coterie.models import build
 
 

@@ -3,10 +3,11 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from coterie.version import VERSION
+
 if TYPE_CHECKING:
     from coterie.api import Federation, Silos, method_table, silos
     from coterie.conformance import check_method
-    from coterie.deployed import PersonalModel
     from coterie.errors import BadInput
     from coterie.methods.apfl import APFL
     from coterie.methods.apple import APPLE
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
     from coterie.methods.pfedme import PFedMe
     from coterie.methods.scaffold import SCAFFOLD
     from coterie.methods.separate import Separate
-    from coterie.model_file import load_model
+    from coterie.personal.file import load_model
+    from coterie.personal.model import PersonalModel
     from coterie.result import Comparison, Result
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "APFL", "APPLE", "MOCHA", "SCAFFOLD", "BadInput", "ClusteredFL", "Comparison", "DFedAvg", "DFedEM", "Ditto",
     "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal", "FedEM", "FedFomo", "FedProx", "FedProxFT", "Federation",
@@ -41,7 +43,7 @@ __all__ = [
 ]  # fmt: skip
 _PLACES = {
     "Federation": "api", "Silos": "api", "method_table": "api", "silos": "api", "check_method": "conformance",
-    "PersonalModel": "deployed", "BadInput": "errors", "load_model": "model_file", "Comparison": "result",
+    "PersonalModel": "personal.model", "BadInput": "errors", "load_model": "personal.file", "Comparison": "result",
     "Result": "result",
 }  # fmt: skip
 

@@ -1,5 +1,5 @@
 """`python -m coterie`."""
 
-from coterie.cli import command
+from coterie.commands.main import command
 
 command()

@@ -9,20 +9,20 @@ from typing import Any, Literal
 from pandas import DataFrame
 from rich.console import Console
 
-from coterie import experiment
 from coterie.data.own.gather import Holding, from_dataset, from_frame, gather
 from coterie.data.own.ready import Own
+from coterie.engine.method import Method
 from coterie.engine.training import Training
 from coterie.errors import BadInput, Stopped
 from coterie.methods import METHODS, make, name_of
-from coterie.methods.method import Method
 from coterie.models import AUTO, build
 from coterie.models.code import code_name
 from coterie.options import check, parse, resolved
-from coterie.own_study import OWN
-from coterie.progress import shown
 from coterie.result import Comparison, Result
-from coterie.study import Machine, Study
+from coterie.run import experiment
+from coterie.run.progress import shown
+from coterie.study.own import OWN
+from coterie.study.study import Machine, Study
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from coterie.codec import decode, encode, encode_up
 from coterie.data.silo import Part, Silo
 from coterie.engine.exchange import Replies
+from coterie.engine.method import Cohort, Method
 from coterie.engine.rounds import run_rounds
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
 from coterie.engine.training import Training
 from coterie.keys import generator
-from coterie.methods.method import Cohort, Method
 from coterie.wire import Record, stack
 
 SIZES = (13, 8, 21, 5)  # ragged on purpose: none a multiple of the batch, two with the same number of steps

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame
 
-from coterie.deployed import PersonalModel
 from coterie.errors import BadInput, nearest
-from coterie.finished import Finished, write
 from coterie.measure.verdict_words import compact
-from coterie.model_file import load_model, silo_of
+from coterie.personal.file import load_model, silo_of
+from coterie.personal.model import PersonalModel
 from coterie.report.canvas import plotly_objects
-from coterie.run_folder import claim, leaving
+from coterie.run.finished import Finished, write
+from coterie.runs.folder import claim, leaving
 
 FOLDED = ("per_silo", "per_silo_cloud", "per_silo_unseen", "per_seed")  # scores that are tables of their own
 

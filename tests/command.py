@@ -7,7 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from coterie.cli import main
+from coterie.commands.main import main
 
 SMALL = """
 name = "small"

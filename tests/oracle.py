@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from coterie.data.silo import Part, Silo
+from coterie.engine.method import Cohort, Method
 from coterie.engine.plan import Plan
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
 from coterie.engine.training import Training
-from coterie.methods.method import Cohort, Method
 
 FEATURES, CLASSES = 4, 3
 SIZES = (11, 7, 6)

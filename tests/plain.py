@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.data.silo import Part, Silo
+from coterie.engine.method import Method
 from coterie.engine.plan import Plan
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
 from coterie.engine.task import Task
 from coterie.engine.training import Training
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.method import Method
 
 CLASSES = 3
 SIZES = (7, 10, 6)  # in batches of 4: different numbers of steps, different partial batches, none of one sample

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.engine.exchange import Replies
-from coterie.methods.method import Cohort
+from coterie.engine.method import Cohort
 
 Spoil = Callable[[Tensor, str, int], Tensor]  # a row, its field's name and the round
 

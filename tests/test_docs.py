@@ -13,9 +13,9 @@ from command import call
 from own_silos import hospitals
 from typer.main import get_command
 
-from coterie import study
-from coterie.cli import app
-from coterie.own_study import OWN
+from coterie.commands.main import app
+from coterie.study import study
+from coterie.study.own import OWN
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

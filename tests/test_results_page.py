@@ -18,7 +18,7 @@ from coterie import toml
 from coterie.data.corrupt import dirty_silos
 from coterie.data.npz import read_npz
 from coterie.errors import BadInput
-from coterie.study import check, read, select
+from coterie.study.study import check, read, select
 
 SILOS = [f"silo-{i}" for i in range(8)]
 

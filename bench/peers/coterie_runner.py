@@ -7,12 +7,12 @@ import torch
 import work
 
 from coterie.data.silo import Part, Silo
+from coterie.engine.method import Cohort
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
 from coterie.engine.training import Training
 from coterie.methods.fedamp import FedAMP
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.method import Cohort
 
 METHODS = {
     "fedavg": FedAvg(),

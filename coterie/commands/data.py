@@ -34,7 +34,7 @@ def listed(context: typer.Context) -> None:
 
     With NAME one of them: size, licence, files, options.
     """
-    from coterie.describe import data_table
+    from coterie.commands.describe import data_table
 
     if context.invoked_subcommand is None:
         data_table(Console())
@@ -43,7 +43,7 @@ def listed(context: typer.Context) -> None:
 @app.command(hidden=True)
 def show(name: SetName) -> None:
     """One data set: size, licence, files, options."""
-    from coterie.describe import data_page
+    from coterie.commands.describe import data_page
 
     data_page(name, Console())
 

@@ -7,16 +7,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie import study as studies
 from coterie import toml
-from coterie.cost import client_steps
 from coterie.data import cache
 from coterie.data.catalog import CATALOG, canonical, describe_options
 from coterie.data.catalog import resolved as resolved_data
 from coterie.data.sources import BY_HAND, FORMS, SOURCES
 from coterie.data.splits import SPLITS
-from coterie.methods.method import Method
+from coterie.engine.method import Method
 from coterie.options import Option, describe, resolved
+from coterie.study import study as studies
+from coterie.study.cost import client_steps
 from coterie.wire import Record
 
 

@@ -50,7 +50,7 @@ def new(
     One for the coordinator and one per silo: certificates, keys, settings, and a README with the one start command.
     """
     _need_flower()
-    from coterie.engine.flower.parties import new_federation
+    from coterie.deploy.parties import new_federation
 
     new_federation(folder, [name.strip() for name in silos.split(",")], host, port, proxy, insecure)
     typer.echo(f"coordinator: {folder / 'coordinator'}\nsilos:       {folder / 'silos'}/…  (hand each its own folder)")
@@ -60,7 +60,7 @@ def new(
 def add(folder: Place, silo: Annotated[str, typer.Argument(metavar="SILO", help="its name")]) -> None:
     """Make the folder of one more silo; a running coordinator registers its key within seconds."""
     _need_flower()
-    from coterie.engine.flower.parties import add_silo
+    from coterie.deploy.parties import add_silo
 
     add_silo(folder, silo)
     typer.echo(f"{folder / 'silos' / silo}: hand it to {silo}")
@@ -70,7 +70,7 @@ def add(folder: Place, silo: Annotated[str, typer.Argument(metavar="SILO", help=
 def renew(folder: Place) -> None:
     """Renew the coordinator's certificate, by the same CA; then start the coordinator again."""
     _need_flower()
-    from coterie.engine.flower.parties import renew
+    from coterie.deploy.parties import renew
 
     renew(folder)
     typer.echo(f"{folder / 'coordinator' / 'server.pem'}: renewed; start the coordinator again")
@@ -79,9 +79,9 @@ def renew(folder: Place) -> None:
 @federation.command()
 def share(folder: Place, study: Annotated[str, typer.Argument(metavar="STUDY", help="a study")]) -> None:
     """Give every silo a share of a study's data, to try a federation on one machine."""
-    from coterie import study as studies
     from coterie.data import catalog
-    from coterie.engine.flower.own import save_silo
+    from coterie.deploy.own import save_silo
+    from coterie.study import study as studies
 
     checked = studies.check(studies.read(study))
     dealt = catalog.load(checked.data["name"], checked.data, checked.seeds[0]).silos
@@ -109,12 +109,12 @@ def run(
     Its [data] are left aside: every silo brings its own. Silos missing when it begins arrive after training.
     """
     _need_flower()
-    from coterie import study as studies
-    from coterie.engine.flower.gathering import Patience
-    from coterie.engine.flower.launch import ask_run, follow, running_coordinator
-    from coterie.federation_view import View
-    from coterie.measure.table import summary_table
+    from coterie.commands.federation_view import View
+    from coterie.deploy.flower.launch import ask_run, follow, running_coordinator
+    from coterie.deploy.gathering import Patience
     from coterie.options import parse
+    from coterie.report.table import summary_table
+    from coterie.study import study as studies
 
     if resume is not None:
         where = running_coordinator(folder) / "runs" / Path(resume).name
@@ -149,8 +149,8 @@ def status(
 ) -> None:
     """Which silos are there, and how far the newest run is."""
     _need_flower()
-    from coterie.engine.flower.launch import newest_run, progress, running_coordinator, silo_states
-    from coterie.federation_view import View, line, picture
+    from coterie.commands.federation_view import View, line, picture
+    from coterie.deploy.flower.launch import newest_run, progress, running_coordinator, silo_states
 
     coordinator = running_coordinator(folder)
     console = Console()
@@ -175,7 +175,7 @@ def coordinator(
 ) -> None:
     """Run the coordinator of a federation until Ctrl-C."""
     _need_flower()
-    from coterie.engine.flower import keeper
+    from coterie.deploy.flower import keeper
 
     keeper.coordinator(folder, _say)
 
@@ -201,7 +201,7 @@ def silo(
     if len(words) != 1:
         raise BadInput("silo: give its folder, or `ledger` and its folder")
     _need_flower()
-    from coterie.engine.flower import keeper
+    from coterie.deploy.flower import keeper
 
     if task not in ("auto", "classification", "regression"):
         raise BadInput(f"--task {task}: take auto, classification or regression")
@@ -213,7 +213,7 @@ def silo(
 
 
 def _ledger(folder: Path) -> None:
-    from coterie.engine.flower.ledger import Ledger
+    from coterie.deploy.ledger import Ledger
 
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such folder")

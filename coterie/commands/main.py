@@ -13,10 +13,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie import data_commands, method_commands, model_commands, report_commands, torchrun
-from coterie.deploy_cli import add_to
+from coterie.commands import data as data_commands
+from coterie.commands import methods as method_commands
+from coterie.commands import models as model_commands
+from coterie.commands import report as report_commands
+from coterie.commands.federation import add_to
 from coterie.errors import BadInput, Stopped
-from coterie.stopping import STOPPED, promptly
+from coterie.run import torchrun
+from coterie.run.stopping import STOPPED, promptly
 
 app = typer.Typer(
     help="Personalized federated learning: every silo its own model, trained with the silos that are like it.",
@@ -69,16 +73,16 @@ def run(
     STUDY is a built-in study or a .toml file; without one it is digits, or with --silos FOLDER --label COLUMN your own
     data: one file or folder for each silo.
     """
-    from coterie import experiment
-    from coterie import study as studies
     from coterie.engine.ranks import join
-    from coterie.measure.outcome import show_outcome
-    from coterie.measure.table import differences_table
     from coterie.models.code import is_code
-    from coterie.own_study import on_folder
-    from coterie.progress import shown
-    from coterie.run_folder import default_folder, stopped
-    from coterie.tracking import check_trackers, tracked
+    from coterie.report.table import differences_table
+    from coterie.report.terminal import show_outcome
+    from coterie.run import experiment
+    from coterie.run.progress import shown
+    from coterie.run.tracking import check_trackers, tracked
+    from coterie.runs.folder import default_folder, stopped
+    from coterie.study import study as studies
+    from coterie.study.own import on_folder
 
     trackers = _split(track) or []
     check_trackers(trackers)
@@ -166,7 +170,7 @@ def methods(name: Annotated[str | None, typer.Argument(help="a method, for its d
 
     With NAME one of them: its paper, its hyper-parameters, what leaves the silo.
     """
-    from coterie.describe import method_page
+    from coterie.commands.describe import method_page
     from coterie.methods import METHODS, method_class
 
     console = Console()
@@ -191,8 +195,8 @@ def list_studies(
 
     Their papers, cells and cost; with NAME one of them, with every default written back.
     """
-    from coterie import study as known
-    from coterie.describe import studies_table
+    from coterie.commands.describe import studies_table
+    from coterie.study import study as known
 
     if name is None:
         studies_table(Console())
@@ -267,7 +271,7 @@ def main() -> None:
         # Typer's own errors about the command line know how to say themselves.
         if (message := getattr(error, "format_message", None)) is not None:
             _fail(message() or "see --help")
-        from coterie.run_folder import shortage  # here, because it brings PyTorch
+        from coterie.runs.folder import shortage  # here, because it brings PyTorch
 
         if (short := shortage(error)) is not None:
             _fail(short)
@@ -292,7 +296,7 @@ def command() -> None:
 def _show_differences(differences: Sequence[Any]) -> None:
     """Where silos differ, as a table above the one line that says so."""
     if differences:
-        from coterie.measure.table import differences_table
+        from coterie.report.table import differences_table
 
         Console(stderr=True).print(differences_table(differences))
 

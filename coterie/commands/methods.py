@@ -11,7 +11,7 @@ import typer
 
 from coterie.errors import BadInput
 
-SKELETON = "NewMethod"  # the class of coterie/skeleton.py
+SKELETON = "NewMethod"  # the class of coterie/commands/skeleton.py
 TEST = '''"""{kind} through the suite that every method runs through."""
 
 from {name} import {kind}
@@ -39,7 +39,7 @@ def new_method(
     the suite that every method runs through. What exists is never overwritten.
     """
     kind = class_name(name)
-    skeleton = resources.files("coterie").joinpath("skeleton.py").read_text("utf-8")
+    skeleton = resources.files("coterie.commands").joinpath("skeleton.py").read_text("utf-8")
     files = {
         into / f"{name}.py": skeleton.replace(SKELETON, kind),
         into / f"test_{name}.py": TEST.format(name=name, kind=kind),

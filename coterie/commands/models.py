@@ -30,9 +30,9 @@ def predict(
     Rows are encoded just as in training. The answer is a CSV table in the order of the rows, with a column `prediction`
     and, for classes, the probability of each.
     """
-    from coterie.model_file import load_model
     from coterie.models.code import load_code
-    from coterie.prediction_data import read_samples
+    from coterie.personal.file import load_model
+    from coterie.personal.inputs import read_samples
 
     if out is not None and out.exists():
         raise BadInput(f"--out {out}: exists already and is not overwritten; give another file or remove it")
@@ -60,9 +60,9 @@ def export(
     Its input is what rows are encoded to, its output the probabilities of classes, or numbers in the label's own unit.
     How rows are encoded is in the file's metadata, as JSON.
     """
-    from coterie.model_file import load_model
     from coterie.models.code import load_code
-    from coterie.onnx_file import write_onnx
+    from coterie.personal.file import load_model
+    from coterie.personal.onnx_graph import write_onnx
 
     write_onnx(load_model(path, None if code is None else load_code(code)), onnx)
     typer.echo(f"Wrote {onnx}")

@@ -24,8 +24,8 @@ def report(
     show: Open = False,
 ) -> None:
     """Write the report of a run again."""
-    from coterie.report.folder import read_run
     from coterie.report.page import render
+    from coterie.runs.read import read_run
 
     target = folder / "report.html" if out is None else out
     _written(lambda: render(read_run(folder), target), target)
@@ -40,7 +40,7 @@ def compare(folders: Folders) -> None:
     The scores of each method, and whether they differ significantly over the silos that the runs share.
     """
     from coterie.report.comparison import comparison, settings
-    from coterie.report.folder import read_run
+    from coterie.runs.read import read_run
 
     if len(folders) < 2:
         raise BadInput("compare takes two or more folders of runs")
@@ -81,10 +81,10 @@ def figures(
 
     Several runs of one study that differ in methods are drawn as one.
     """
-    from coterie.report.folder import read_run
-    from coterie.report.joined import joined
     from coterie.report.static import FORMATS, draw_all
     from coterie.report.static_sweep import draw_sweep
+    from coterie.runs.joined import joined
+    from coterie.runs.read import read_run
 
     if kind not in FORMATS:
         raise BadInput(f"--format {kind}: expected {', '.join(FORMATS)}")

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from coterie.engine.method import Batch, Cohort, Down, Method, Model, Predictor, Private, Roster, Task, Up, spread
 from coterie.engine.task import Weights, plain_step
-from coterie.methods.averaging import Global, GlobalDown, ModelUp, weighted_mean
-from coterie.methods.method import Batch, Cohort, Down, Method, Model, Predictor, Private, Roster, Task, Up, spread
+from coterie.methods.parts.averaging import Global, GlobalDown, ModelUp, weighted_mean
 from coterie.options import option
 from coterie.wire import rows
 
@@ -43,7 +43,7 @@ class NewMethod(Method):
         return Weights(w=w, opt=task.optimizer.init(w))
 
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
-        return plain_step(task, state, batch)  # w ← w − η ∇ℓ(w; batch); with a pull: coterie/methods/proximal.py
+        return plain_step(task, state, batch)  # w ← w − η ∇ℓ(w; batch); with a pull: coterie/methods/parts/proximal.py
 
     def end(self, task: Task, state: Weights, down: GlobalDown, private: Kept) -> tuple[ModelUp, Kept]:
         return ModelUp(w=state.w), Kept(w=state.w)  # what leaves the silo, and what it keeps

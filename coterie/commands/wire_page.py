@@ -1,6 +1,6 @@
 """The page `docs/wire.md`: for every method, each field that crosses, its shape and bytes, and who can see it.
 
-    python -m coterie.wire_page > docs/wire.md
+    python -m coterie.commands.wire_page > docs/wire.md
 
 Fields come from the types that the encoder accepts; bytes from one round of the embedded default study.
 """
@@ -15,19 +15,20 @@ import torch
 from coterie import toml
 from coterie.data.own.label import Label
 from coterie.data.own.statistics import declare
+from coterie.engine.method import Cohort, Method
 from coterie.engine.rows import Model
-from coterie.experiment import prepare
 from coterie.methods import METHODS, make
-from coterie.methods.method import Cohort, Method
-from coterie.study import check, read
+from coterie.run.experiment import prepare
+from coterie.study.study import check, read
 from coterie.wire import Record
 
 COMPRESSED = ({"top_k": 0.05}, {"bits": 8})
 HEAD = """# What crosses the wire
 
-Made by `python -m coterie.wire_page > docs/wire.md`; a test fails when it is stale. `Up` is all that leaves a silo (its
-encoder accepts nothing else), `Down` is what a silo is sent, `Private` never leaves it. A silo also declares, once,
-when it joins: its name, how many training, validation and test samples it has, their shape and the number of classes.
+Made by `python -m coterie.commands.wire_page > docs/wire.md`; a test fails when it is stale. `Up` is all that leaves a
+silo (its encoder accepts nothing else), `Down` is what a silo is sent, `Private` never leaves it. A silo also declares,
+once, when it joins: its name, how many training, validation and test samples it has, their shape and the number of
+classes.
 Where results are measured, it reports the loss and accuracy of its own model on its own data.
 
 Bytes are those of one silo in the second round of the embedded default (`{model}`, d = {d:,} columns, {m} silos,

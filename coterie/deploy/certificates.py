@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from coterie.engine.flower.home import LOOPBACK
+from coterie.deploy.home import LOOPBACK
 from coterie.errors import BadInput
 
 AUTHORITY_YEARS, SERVER_YEARS = 10, 2  # that each is good for

@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from coterie.codec import encode
-from coterie.engine.flower.home import write_whole
+from coterie.deploy.home import write_whole
 from coterie.engine.rounds import Outcome
 from coterie.errors import BadInput
 

@@ -11,24 +11,24 @@ import numpy as np
 import pandas as pd
 import torch
 
+from coterie.deploy.coordinator_checkpoint import COSTS, Checkpoint
+from coterie.deploy.gathering import Gathering, Patience
+from coterie.deploy.home import write_whole
+from coterie.deploy.messages import Job, Transport
+from coterie.deploy.remote import Declaration, Remote
 from coterie.engine.exchange import Replies, as_table
-from coterie.engine.flower.checkpoint import COSTS, Checkpoint
-from coterie.engine.flower.gathering import Gathering, Patience
-from coterie.engine.flower.home import write_whole
-from coterie.engine.flower.messages import Job, Transport
-from coterie.engine.flower.remote import Declaration, Remote
 from coterie.engine.judge import judged
+from coterie.engine.method import Cohort, Method, Roster
 from coterie.engine.rounds import Outcome, drawn, measure, traces
 from coterie.engine.rows import Model
 from coterie.errors import BadInput
-from coterie.export import file_name
-from coterie.finished import PREDICTED, Finished, summarized, write
 from coterie.methods import written
-from coterie.methods.method import Cohort, Method, Roster
 from coterie.models import build
 from coterie.options import resolved
-from coterie.run_folder import COLUMNS
-from coterie.study import Study, check
+from coterie.personal.export import file_name
+from coterie.run.finished import PREDICTED, Finished, summarized, write
+from coterie.runs.folder import COLUMNS
+from coterie.study.study import Study, check
 
 OWN_DATA = {"name": "silos"}  # the `[data]` of such a study: each silo has its own
 PROGRESS = "progress.json"

@@ -10,10 +10,10 @@ from typing import Any
 from coterie.data.own.agree import agree
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import words_of
+from coterie.deploy.home import write_whole
+from coterie.deploy.messages import Transport
+from coterie.deploy.remote import Declaration, declarations, descriptions
 from coterie.engine.exchange import Failure
-from coterie.engine.flower.home import write_whole
-from coterie.engine.flower.messages import Transport
-from coterie.engine.flower.remote import Declaration, declarations, descriptions
 from coterie.errors import BadInput
 from coterie.options import option
 

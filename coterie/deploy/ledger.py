@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from coterie.engine.flower.home import write_whole
-from coterie.engine.flower.messages import Request
+from coterie.deploy.home import write_whole
+from coterie.deploy.messages import Request
 from coterie.errors import BadInput
 from coterie.wire import Up
 

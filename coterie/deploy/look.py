@@ -3,10 +3,10 @@
 import sys
 from pathlib import Path
 
-from coterie.engine.flower.home import settings
-from coterie.engine.flower.own import Source, read_source
-from coterie.engine.flower.policy import read_policy
-from coterie.engine.flower.silo import declared
+from coterie.deploy.home import settings
+from coterie.deploy.own import Source, read_source
+from coterie.deploy.policy import read_policy
+from coterie.deploy.silo import declared
 from coterie.errors import BadInput
 
 

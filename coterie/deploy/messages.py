@@ -11,16 +11,16 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-import coterie
+from coterie import version as own
 from coterie.data.arrays import MOST_CLASSES
-from coterie.engine.buffers import local_buffers
 from coterie.engine.exchange import Failure
+from coterie.engine.method import Method, Roster
 from coterie.engine.rows import Model
 from coterie.engine.store import SPLITS
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.methods import make
-from coterie.methods.method import Method, Roster
+from coterie.methods.wrappers.buffers import local_buffers
 from coterie.models import build
 from coterie.options import option, parse
 from coterie.wire import Up, rows
@@ -114,7 +114,7 @@ class Request:
     splits: tuple[str, ...] = ()
     guest: bool = False  # it arrived after training: `round` counts its turns
     job: Job | None = None
-    version: str = coterie.__version__
+    version: str = own.VERSION
     body: bytes = field(default=b"", repr=False)  # a Down
 
     def __post_init__(self) -> None:
@@ -176,7 +176,7 @@ def request(head: str, body: bytes) -> Request:
         raise BadInput(f"a request arrived damaged: {error}") from None
     if not isinstance(table, dict) or "body" in table:
         raise BadInput("a request arrived damaged: its head is not one")
-    if table.get("version") != coterie.__version__:  # first: another version may ask in other words
+    if table.get("version") != own.VERSION:  # first: another version may ask in other words
         theirs = " ".join(str(table.get("version")).split())[:40]
-        raise BadInput(f"the coordinator runs coterie {theirs}, this silo {coterie.__version__}; install the same")
+        raise BadInput(f"the coordinator runs coterie {theirs}, this silo {own.VERSION}; install the same")
     return replace(parse(Request, table, "a request"), body=body)

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from coterie.engine.flower.certificates import certify, make_authority, make_key
-from coterie.engine.flower.home import LOOPBACK, is_loopback, settings
-from coterie.engine.flower.nginx import configuration
-from coterie.engine.flower.policy import FILE as POLICY
-from coterie.engine.flower.policy import policy_text
+from coterie.deploy.certificates import certify, make_authority, make_key
+from coterie.deploy.home import LOOPBACK, is_loopback, settings
+from coterie.deploy.nginx import configuration
+from coterie.deploy.policy import FILE as POLICY
+from coterie.deploy.policy import policy_text
 from coterie.errors import BadInput
 
 ITS_README = """# The coordinator of a Coterie federation

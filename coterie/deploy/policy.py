@@ -4,7 +4,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.engine.flower.messages import Request
+from coterie.deploy.messages import Request
 from coterie.errors import BadInput
 from coterie.methods import METHODS
 from coterie.options import option, parse

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from coterie.codec import decode, encode
 from coterie.data.own.statistics import Statistics, words_of
+from coterie.deploy.messages import Answer, Declared, Done, Job, Lost, Measured, Request, Transport
 from coterie.engine.exchange import Failure, Measures, Rejected, Replies
-from coterie.engine.flower.messages import Answer, Declared, Done, Job, Lost, Measured, Request, Transport
 from coterie.engine.judge import alike
+from coterie.engine.method import Cohort, Method, Roster
 from coterie.engine.rows import Model
 from coterie.errors import BadInput
-from coterie.methods.method import Cohort, Method, Roster
 from coterie.wire import Up, stack
 
 U = TypeVar("U", bound=Up)

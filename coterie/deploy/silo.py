@@ -12,23 +12,23 @@ from typing import Any
 
 import torch
 
-from coterie.assembly import pick_device
 from coterie.codec import decode, encode_up
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import Statistics
 from coterie.data.silo import Silo
-from coterie.engine.flower.home import EVENTS
-from coterie.engine.flower.ledger import Ledger
-from coterie.engine.flower.messages import Answer, Declared, Done, Job, Measured, Request
-from coterie.engine.flower.own import Raw, Source, own_silo
-from coterie.engine.flower.policy import Refused, read_policy
-from coterie.engine.flower.vault import Vault
+from coterie.deploy.home import EVENTS
+from coterie.deploy.ledger import Ledger
+from coterie.deploy.messages import Answer, Declared, Done, Job, Measured, Request
+from coterie.deploy.own import Raw, Source, own_silo
+from coterie.deploy.policy import Refused, read_policy
+from coterie.deploy.vault import Vault
+from coterie.engine.method import Method, Model, Roster
 from coterie.engine.solver import optimizer
 from coterie.engine.store import Store
 from coterie.engine.task import Task
 from coterie.errors import BadInput
-from coterie.export import save_models
-from coterie.methods.method import Method, Model, Roster
+from coterie.personal.export import save_models
+from coterie.run.assembly import pick_device
 from coterie.wire import Up
 
 

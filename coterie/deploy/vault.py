@@ -14,9 +14,9 @@ import safetensors.torch
 from safetensors import SafetensorError, safe_open
 
 from coterie.codec import check, encode
-from coterie.engine.flower.home import sync, write_whole
+from coterie.deploy.home import sync, write_whole
 from coterie.errors import BadInput
-from coterie.export import file_name
+from coterie.personal.export import file_name
 from coterie.wire import Private, Record
 
 DAMAGED = (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError)

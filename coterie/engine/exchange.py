@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from coterie.methods.method import Cohort
+from coterie.engine.method import Cohort
 from coterie.wire import Predictor
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from coterie.engine.exchange import Engine, Rejected, Replies
+from coterie.engine.method import Method
 from coterie.engine.rows import Model
-from coterie.methods.method import Method
 from coterie.wire import Record
 
 R = TypeVar("R", bound=Record)

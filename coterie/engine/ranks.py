@@ -17,10 +17,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from coterie.engine.exchange import Measures
+from coterie.engine.method import Cohort
 from coterie.engine.simulate import Simulator
 from coterie.engine.task import Task
 from coterie.errors import BadInput, Stopped
-from coterie.methods.method import Cohort
 from coterie.wire import Record, assembled
 
 R = TypeVar("R", bound=Record)

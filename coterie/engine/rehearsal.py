@@ -6,9 +6,9 @@ import sys
 
 import torch
 
+from coterie.engine.method import Cohort
 from coterie.engine.rounds import Outcome, answering, exchange
 from coterie.engine.simulate import Simulator
-from coterie.methods.method import Cohort
 
 
 @torch.no_grad()

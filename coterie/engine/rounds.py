@@ -13,12 +13,12 @@ from torch import Tensor
 
 from coterie.engine.exchange import Engine, Measures, Replies, as_table
 from coterie.engine.judge import judged
+from coterie.engine.method import Cohort, Method, Roster
 from coterie.engine.rows import Model
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.measure.metrics import judged_by, lower_better, main_measure
-from coterie.methods.method import Cohort, Method, Roster
 from coterie.wire import Predictor
 
 MOST_TRACED = 2**28  # bytes of a method's traces: of 1,000 silos a round's are 8 MB

@@ -10,11 +10,11 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 
-from coterie.engine.dropout import KeyedDropout
+from coterie.engine.kernels.dropout import KeyedDropout
+from coterie.engine.kernels.lowered import Lowered, lower
+from coterie.engine.kernels.row_layers import LONELY
+from coterie.engine.kernels.shapes import Shapes
 from coterie.engine.layout import Layout
-from coterie.engine.lowered import Lowered, lower
-from coterie.engine.row_layers import LONELY
-from coterie.engine.shapes import Shapes
 from coterie.errors import BadInput
 from coterie.keys import generator
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from coterie.data.silo import Silo
 from coterie.engine import memory
 from coterie.engine.exchange import Measures, Replies, as_table
+from coterie.engine.method import Cohort, Method, Roster
 from coterie.engine.rows import Model
 from coterie.engine.solver import optimizer
 from coterie.engine.store import Store
@@ -19,7 +20,6 @@ from coterie.engine.task import Task
 from coterie.engine.threads import WORTH_SHARING, fitting, side_by_side
 from coterie.engine.training import Training
 from coterie.errors import BadInput
-from coterie.methods.method import Cohort, Method, Roster
 from coterie.wire import Predictor, Record, assembled
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.methods.method import Batch, Cohort, Method, Model, Predictor, Roster, Task
+from coterie.engine.method import Batch, Cohort, Method, Model, Predictor, Roster, Task
 
 
 @dataclass(frozen=True)

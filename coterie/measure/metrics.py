@@ -18,6 +18,7 @@ from coterie.errors import BadInput
 KEYS = ["method", "seed", "round", "silo", "split", "measure"]
 COSTS = ["bytes_up", "bytes_down", "train_seconds", "missing"]
 SCORES = ("accuracy", "rmse", "loss")  # a study is scored by the first of these that it measured
+ERRORS = ("rmse", "loss")
 SPREAD = ["bmta", "val_picked"]  # the scores whose standard deviation over seeds is told
 JUDGED = ("accuracy", "mae", "loss")  # and a silo judged by the first of these, of which every sample has its own
 

@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from coterie.engine.method import Method
 from coterie.errors import BadInput, nearest, shown
 from coterie.methods.apfl import APFL
 from coterie.methods.apple import APPLE
 from coterie.methods.cfl import ClusteredFL
-from coterie.methods.clip import Clipping, WithClipping
-from coterie.methods.compress import Compression, WithCompression
 from coterie.methods.dfedavg import DFedAvg
 from coterie.methods.dfedem import DFedEM
 from coterie.methods.ditto import Ditto
@@ -21,16 +20,17 @@ from coterie.methods.fedem import FedEM
 from coterie.methods.fedfomo import FedFomo
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedprox_ft import FedProxFT
-from coterie.methods.finetune import FineTuning, WithFineTuning
 from coterie.methods.heurfedamp import HeurFedAMP
-from coterie.methods.method import Method
 from coterie.methods.mocha import MOCHA
 from coterie.methods.perfedavg import PerFedAvg
 from coterie.methods.pfedme import PFedMe
-from coterie.methods.privacy import Privacy, WithPrivacy
-from coterie.methods.robust import Robustness, WithRobustness
 from coterie.methods.scaffold import SCAFFOLD
 from coterie.methods.separate import Separate
+from coterie.methods.wrappers.clip import Clipping, WithClipping
+from coterie.methods.wrappers.compress import Compression, WithCompression
+from coterie.methods.wrappers.finetune import FineTuning, WithFineTuning
+from coterie.methods.wrappers.privacy import Privacy, WithPrivacy
+from coterie.methods.wrappers.robust import Robustness, WithRobustness
 from coterie.options import parse, resolved
 
 METHODS: dict[str, type[Method]] = {

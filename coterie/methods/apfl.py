@@ -16,8 +16,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coterie.methods.averaging import Global, GlobalDown, GlobalModel, ModelUp
-from coterie.methods.method import Batch, Model, Predictor, Private, Roster, State, Task, spread
+from coterie.engine.method import Batch, Model, Predictor, Private, Roster, State, Task, spread
+from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp
 from coterie.options import option
 from coterie.wire import Record, rows
 

@@ -26,9 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.keys import generator
-from coterie.methods.bank import mixture, products
-from coterie.methods.method import (
+from coterie.engine.method import (
     Batch,
     Cohort,
     Down,
@@ -42,6 +40,8 @@ from coterie.methods.method import (
     Task,
     Up,
 )
+from coterie.keys import generator
+from coterie.methods.parts.bank import mixture, products
 from coterie.options import option
 from coterie.wire import Record, bank, rows, shared
 

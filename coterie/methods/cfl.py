@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import linkage, to_tree
 from torch import Tensor
 
+from coterie.engine.method import Batch, Cohort, Down, Method, Model, Nothing, Predictor, Roster, Server, Task, Up
 from coterie.engine.task import Weights, plain_step
-from coterie.methods.attention import cosines
-from coterie.methods.averaging import weighted_mean
-from coterie.methods.method import Batch, Cohort, Down, Method, Model, Nothing, Predictor, Roster, Server, Task, Up
+from coterie.methods.parts.attention import cosines
+from coterie.methods.parts.averaging import weighted_mean
 from coterie.options import option
 from coterie.wire import rows, shared
 

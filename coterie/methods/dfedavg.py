@@ -12,9 +12,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from coterie.engine.method import Batch, Model, Nothing, Predictor, Task
 from coterie.engine.task import Weights, plain_step
-from coterie.methods.gossip import EstimateUp, Gossip, NeighboursDown, averaged
-from coterie.methods.method import Batch, Model, Nothing, Predictor, Task
+from coterie.methods.parts.gossip import EstimateUp, Gossip, NeighboursDown, averaged
 
 
 @dataclass(frozen=True)

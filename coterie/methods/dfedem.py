@@ -14,10 +14,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from coterie.methods import mixture as em
-from coterie.methods.gossip import EstimateUp, Gossip, NeighboursDown, Relay, averaged
-from coterie.methods.method import Batch, Model, Predictor, Private, Roster, Task
-from coterie.methods.mixture import Mixture, MixtureWeights
+from coterie.engine.method import Batch, Model, Predictor, Private, Roster, Task
+from coterie.methods.parts import mixture as em
+from coterie.methods.parts.gossip import EstimateUp, Gossip, NeighboursDown, Relay, averaged
+from coterie.methods.parts.mixture import Mixture, MixtureWeights
 from coterie.options import option
 from coterie.wire import bank, rows
 

@@ -15,9 +15,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from coterie.methods.averaging import Global, GlobalDown, GlobalModel, ModelUp, global_predictor
-from coterie.methods.method import Batch, Model, Predictor, Private, Roster, Task, spread
-from coterie.methods.proximal import Pulled, at_centre, pulled_step
+from coterie.engine.method import Batch, Model, Predictor, Private, Roster, Task, spread
+from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, global_predictor
+from coterie.methods.parts.proximal import Pulled, at_centre, pulled_step
 from coterie.options import option
 from coterie.wire import rows
 

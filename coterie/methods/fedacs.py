@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.engine.method import Batch, Cohort, Task
 from coterie.engine.task import Weights, plain_step
-from coterie.methods.attention import cosines
-from coterie.methods.messages import CloudDown, MessagePassing, Models, Personal
-from coterie.methods.method import Batch, Cohort, Task
+from coterie.methods.parts.attention import cosines
+from coterie.methods.parts.message_passing import CloudDown, MessagePassing, Models, Personal
 from coterie.options import option
 
 ROUNDING = 1e-12  # two cosines that differ by less are equal

@@ -15,12 +15,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from coterie.engine.method import Batch, Cohort, Task
 from coterie.errors import BadInput
-from coterie.methods.attention import INDUCING, attend, median_distance, squared_distances
-from coterie.methods.messages import CloudDown, MessagePassing, Models, Personal
-from coterie.methods.method import Batch, Cohort, Task
-from coterie.methods.proximal import Pulled, at_centre, pulled_step
-from coterie.methods.schedules import StepDecay, at
+from coterie.methods.parts.attention import INDUCING, attend, median_distance, squared_distances
+from coterie.methods.parts.message_passing import CloudDown, MessagePassing, Models, Personal
+from coterie.methods.parts.proximal import Pulled, at_centre, pulled_step
+from coterie.methods.parts.schedules import StepDecay, at
 from coterie.options import option
 
 

@@ -6,9 +6,9 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentra
 from dataclasses import dataclass
 from typing import ClassVar
 
+from coterie.engine.method import Batch, Nothing, Predictor, Task, spread
 from coterie.engine.task import Weights, plain_step
-from coterie.methods.averaging import GlobalDown, GlobalModel, ModelUp, global_predictor
-from coterie.methods.method import Batch, Nothing, Predictor, Task, spread
+from coterie.methods.parts.averaging import GlobalDown, GlobalModel, ModelUp, global_predictor
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from coterie.engine.method import Batch, Model, Predictor, Private, Roster, Task, spread
 from coterie.engine.task import Weights, plain_step
-from coterie.methods.averaging import GlobalDown, GlobalModel, ModelUp
-from coterie.methods.method import Batch, Model, Predictor, Private, Roster, Task, spread
+from coterie.methods.parts.averaging import GlobalDown, GlobalModel, ModelUp
 from coterie.wire import rows
 
 

@@ -17,10 +17,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from coterie.methods import mixture as em
-from coterie.methods.averaging import weighted_mean
-from coterie.methods.method import Batch, Cohort, Down, Method, Model, Predictor, Private, Roster, Server, Task, Up
-from coterie.methods.mixture import Mixture, MixtureWeights
+from coterie.engine.method import Batch, Cohort, Down, Method, Model, Predictor, Private, Roster, Server, Task, Up
+from coterie.methods.parts import mixture as em
+from coterie.methods.parts.averaging import weighted_mean
+from coterie.methods.parts.mixture import Mixture, MixtureWeights
 from coterie.options import option
 from coterie.wire import rows, shared
 

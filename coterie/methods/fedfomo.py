@@ -20,9 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.errors import BadInput
-from coterie.methods.bank import mixture
-from coterie.methods.method import (
+from coterie.engine.method import (
     Batch,
     Cohort,
     Down,
@@ -36,6 +34,8 @@ from coterie.methods.method import (
     Task,
     Up,
 )
+from coterie.errors import BadInput
+from coterie.methods.parts.bank import mixture
 from coterie.options import option
 from coterie.wire import Record, bank, rows
 

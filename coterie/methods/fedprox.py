@@ -7,9 +7,9 @@ Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020. Every
 from dataclasses import dataclass
 from typing import ClassVar
 
-from coterie.methods.averaging import GlobalDown, GlobalModel, ModelUp, global_predictor
-from coterie.methods.method import Batch, Nothing, Predictor, Task, spread
-from coterie.methods.proximal import Pulled, at_centre, pulled_step
+from coterie.engine.method import Batch, Nothing, Predictor, Task, spread
+from coterie.methods.parts.averaging import GlobalDown, GlobalModel, ModelUp, global_predictor
+from coterie.methods.parts.proximal import Pulled, at_centre, pulled_step
 from coterie.options import option
 
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from coterie.engine.method import Down, Method, Up
 from coterie.methods.fedprox import FedProx
-from coterie.methods.finetune import FineTuned
-from coterie.methods.method import Down, Method, Up
+from coterie.methods.wrappers.finetune import FineTuned
 from coterie.options import option
 
 

@@ -10,11 +10,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coterie.methods.attention import attend, cosines
-from coterie.methods.messages import CloudDown, MessagePassing, Models, Personal
-from coterie.methods.method import Batch, Cohort, Model, Roster, Task
-from coterie.methods.proximal import Pulled, at_centre, pulled_step
-from coterie.methods.schedules import StepDecay, at
+from coterie.engine.method import Batch, Cohort, Model, Roster, Task
+from coterie.methods.parts.attention import attend, cosines
+from coterie.methods.parts.message_passing import CloudDown, MessagePassing, Models, Personal
+from coterie.methods.parts.proximal import Pulled, at_centre, pulled_step
+from coterie.methods.parts.schedules import StepDecay, at
 from coterie.options import option
 
 

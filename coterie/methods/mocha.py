@@ -25,9 +25,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from coterie.methods.attention import gram
-from coterie.methods.messages import PersonalUp
-from coterie.methods.method import Batch, Cohort, Down, Method, Model, Predictor, Private, Roster, Server, Task, Up
+from coterie.engine.method import Batch, Cohort, Down, Method, Model, Predictor, Private, Roster, Server, Task, Up
+from coterie.methods.parts.attention import gram
+from coterie.methods.parts.message_passing import PersonalUp
 from coterie.options import option
 from coterie.wire import Record, State, rows
 

@@ -18,10 +18,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from coterie.engine.method import Batch, Cohort, Nothing, Predictor, State, Task, spread
 from coterie.engine.solver import moved
 from coterie.engine.task import Weights
-from coterie.methods.averaging import Global, GlobalDown, GlobalModel, ModelUp, global_predictor
-from coterie.methods.method import Batch, Cohort, Nothing, Predictor, State, Task, spread
+from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, global_predictor
 from coterie.options import option
 from coterie.wire import rows
 

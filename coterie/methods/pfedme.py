@@ -15,9 +15,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from coterie.engine.method import Batch, Cohort, Model, Predictor, Private, Roster, State, Task, spread
 from coterie.engine.solver import Gradient, moved
-from coterie.methods.averaging import Global, GlobalDown, GlobalModel, ModelUp, global_predictor
-from coterie.methods.method import Batch, Cohort, Model, Predictor, Private, Roster, State, Task, spread
+from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, global_predictor
 from coterie.options import option
 from coterie.wire import Record, rows, shared
 

@@ -17,8 +17,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from coterie.engine.method import Batch, Cohort, Method, Model, Predictor, Roster, Task, spread
 from coterie.engine.solver import SGD
-from coterie.methods.method import Batch, Cohort, Method, Model, Predictor, Roster, Task, spread
 from coterie.options import option
 from coterie.wire import Down, Private, Record, Server, State, Up, rows, shared
 

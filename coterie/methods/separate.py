@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from coterie.engine.method import Batch, Method, Model, NothingDown, NothingUp, Predictor, Private, Roster, Task
 from coterie.engine.task import Weights, plain_step
-from coterie.methods.method import Batch, Method, Model, NothingDown, NothingUp, Predictor, Private, Roster, Task
 from coterie.options import option
 from coterie.wire import rows
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from coterie.data.own.schema import Schema
-from coterie.deployed import Deployed, PersonalModel
 from coterie.errors import BadInput
-from coterie.export import MIXTURE
 from coterie.models import build, code
+from coterie.personal.export import MIXTURE
+from coterie.personal.model import Deployed, PersonalModel
 
 
 def load_model(file: str | Path, model: Any = None) -> PersonalModel:

@@ -70,7 +70,7 @@ class PersonalModel:
 
     def to_onnx(self, path: "str | Path") -> Path:
         """Write the model as ONNX: encoded rows in, probabilities or numbers out."""
-        from coterie.onnx_file import write_onnx
+        from coterie.personal.onnx_graph import write_onnx
 
         write_onnx(self, Path(path))
         return Path(path)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from coterie.deployed import PersonalModel
 from coterie.errors import BadInput
+from coterie.personal.model import PersonalModel
 
 
 def write_onnx(model: PersonalModel, path: Path) -> None:

@@ -11,9 +11,10 @@ from rich.text import Text
 
 from coterie import toml
 from coterie.errors import BadInput
+from coterie.measure.metrics import ERRORS
 from coterie.measure.significance import SURE, holm, signed_rank
-from coterie.measure.table import ERRORS, error_of, is_error, main_score
-from coterie.report.folder import Run
+from coterie.report.table import error_of, is_error, main_score
+from coterie.runs.read import Run
 
 SCORES = ("bmta", *(f"best_{error}" for error in ERRORS))
 

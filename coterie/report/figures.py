@@ -5,9 +5,9 @@ from typing import Any
 
 from pandas import DataFrame
 
-from coterie.measure.table import compared_score, error_of
 from coterie.report.canvas import Figure, axis_labels, blank, label, legend_below, plotly_objects
 from coterie.report.series import curve
+from coterie.report.table import compared_score, error_of
 from coterie.report.theme import Ink
 
 Scores = Mapping[str, Mapping[str, Any]]

@@ -12,13 +12,13 @@ from urllib.parse import parse_qs, urlsplit
 
 from coterie.errors import BadInput
 from coterie.measure.metrics import main_measure
-from coterie.measure.table import summary_cells
 from coterie.report import figures
-from coterie.report.folder import Run, read_run
 from coterie.report.html import cell, table
 from coterie.report.page import page_of, shell
+from coterie.report.table import summary_cells
 from coterie.report.theme import asset, inks
-from coterie.run_folder import CHECKPOINTS
+from coterie.runs.folder import CHECKPOINTS
+from coterie.runs.read import Run, read_run
 
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "

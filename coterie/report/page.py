@@ -3,12 +3,12 @@
 from html import escape
 from pathlib import Path
 
-from coterie import __version__
 from coterie.errors import BadInput
 from coterie.report.canvas import plotly_objects
-from coterie.report.folder import Run
 from coterie.report.sections import SECTIONS
 from coterie.report.theme import asset
+from coterie.runs.read import Run
+from coterie.version import VERSION
 
 # The browser itself refuses to load anything from outside, whatever a name in the data might contain.
 POLICY = (
@@ -71,7 +71,7 @@ def shell(title: str, header: str, body: str, script: str, policy: str) -> str:
 <noscript><p class="note">The figures need JavaScript; the tables do not.</p></noscript>
 </header>
 {body}
-<footer>Written by Coterie {escape(__version__)}. This page loads nothing from elsewhere.</footer>
+<footer>Written by Coterie {escape(VERSION)}. This page loads nothing from elsewhere.</footer>
 </main>
 <script>{script}</script>
 </body>

@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from html import escape
 
-from coterie.measure.notes import notes
 from coterie.measure.significance import SURE, smallest_p
-from coterie.measure.table import error_of, summary_cells
 from coterie.report import figures
-from coterie.report.folder import Run
 from coterie.report.html import cell, note, plot, section, table
 from coterie.report.labels import label_distribution
 from coterie.report.learning import adjusted, who_learns_from_whom
+from coterie.report.notes import notes
 from coterie.report.pairs import significance
+from coterie.report.table import error_of, summary_cells
 from coterie.report.theme import inks
 from coterie.report.verdict_section import verdict
+from coterie.runs.read import Run
 
 
 def scores(run: Run) -> str:

@@ -11,17 +11,17 @@ import numpy as np
 from pandas import Series
 
 from coterie.errors import BadInput
-from coterie.export import file_name
 from coterie.measure.metrics import main_measure
 from coterie.measure.significance import SURE
-from coterie.measure.table import compared_score, error_of
 from coterie.measure.verdict_words import ranked, unit
+from coterie.personal.export import file_name
 from coterie.report import static_weights
-from coterie.report.folder import Run
 from coterie.report.gains import COLOURS
 from coterie.report.pairs import matrix
 from coterie.report.series import class_counts, curve
+from coterie.report.table import compared_score, error_of
 from coterie.report.theme import Ink, inks
+from coterie.runs.read import Run
 
 FORMATS = ("svg", "png", "pdf")
 DASHES = {"solid": "-", "dot": ":", "dashdot": "-.", "longdash": (0, (7, 3))}

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import BadInput
-from coterie.export import file_name
-from coterie.measure.table import main_score
-from coterie.report.folder import Run
+from coterie.personal.export import file_name
 from coterie.report.static import legend, line, saved
+from coterie.report.table import main_score
 from coterie.report.theme import inks
+from coterie.runs.read import Run
 
 
 def draw_sweep(runs: Sequence[Run], key: str, folder: Path, kind: str) -> Path:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.data.own.agree import Difference
+from coterie.measure.metrics import ERRORS
 from coterie.measure.significance import beside
 
 MARK = "*"  # so that the best shows without colour
@@ -40,7 +41,6 @@ ERROR = {  # of regression, whose error is rmse or loss
     "bottom_decile_{}": "bottom decile",
     "unseen_{}": "unseen",
 }
-ERRORS = ("rmse", "loss")
 COSTS = {"bytes_up": "MB up", "bytes_down": "MB down", "train_seconds": "seconds"}
 UNSCORED = {"best_round", "published", "difference", "published_cloud", "published_decile", *COSTS}
 WHERE_KNOWN = {

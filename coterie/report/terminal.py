@@ -6,9 +6,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from coterie.measure.notes import notes
-from coterie.measure.table import summary_table
 from coterie.measure.verdict_words import compact
+from coterie.report.notes import notes
+from coterie.report.table import summary_table
 
 
 def show_outcome(summary: Mapping[str, Any], console: Console) -> None:

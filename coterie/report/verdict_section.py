@@ -6,9 +6,9 @@ from typing import Any
 
 from coterie.measure.metrics import lower_better
 from coterie.measure.verdict_words import OUTCOMES, amount, ranked, score, silo, unit
-from coterie.report.folder import Run
 from coterie.report.gains import gains
 from coterie.report.html import cell, note, plot, section, table
+from coterie.runs.read import Run
 
 TOLD = 12  # with more silos the words are folded away
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.data.silo import Federated, Silo, check_silos
-from coterie.engine.buffers import local_buffers
+from coterie.engine.method import Method
 from coterie.engine.ranks import simulator
 from coterie.engine.rounds import Keeper, Outcome, Progress, run_rounds
 from coterie.engine.rows import COMPARED, Model
@@ -19,7 +19,7 @@ from coterie.engine.store import Store
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.keys import generator
-from coterie.methods.method import Method
+from coterie.methods.wrappers.buffers import local_buffers
 
 
 def pick_device(name: str) -> torch.device:

@@ -14,21 +14,21 @@ import numpy as np
 import pandas as pd
 import torch
 
-from coterie.assembly import Assembly
 from coterie.data import catalog
 from coterie.data.own.ready import Own, ready
 from coterie.data.silo import Federated
 from coterie.durable import sync_all
-from coterie.engine.checkpoint import Checkpoint, traces_in
 from coterie.engine.rehearsal import held_at_peak, peak_memory
 from coterie.engine.rounds import Outcome, Progress
 from coterie.errors import BadInput, warn
-from coterie.export import save_models
-from coterie.finished import PREDICTED, Finished, device_name, label_counts, predicted, summarized, versions, write
 from coterie.models import build, code
 from coterie.options import parse
-from coterie.run_folder import Begun, checkpoint_folder, claim, close, held, leaving, partial_results
-from coterie.study import Study, check, loads
+from coterie.personal.export import save_models
+from coterie.run.assembly import Assembly
+from coterie.run.finished import PREDICTED, Finished, device_name, label_counts, predicted, summarized, versions, write
+from coterie.runs.checkpoint import Checkpoint, traces_in
+from coterie.runs.folder import Begun, checkpoint_folder, claim, close, held, leaving, partial_results
+from coterie.study.study import Study, check, loads
 
 Watch = Callable[[str, int, Progress], None]  # method, seed, progress
 Say = Callable[[str], None]  # a line for whoever waits

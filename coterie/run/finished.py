@@ -13,20 +13,20 @@ import numpy as np
 import pandas as pd
 import torch
 
-import coterie
 from coterie.data.own.agree import Difference
 from coterie.data.silo import Silo
 from coterie.engine.rounds import Outcome
-from coterie.measure.beside import set_beside
 from coterie.measure.blocks import block_scores
 from coterie.measure.judgement import judgement
 from coterie.measure.metrics import summarize
-from coterie.measure.spent import spent
 from coterie.methods.separate import Separate
-from coterie.report.folder import read_run
+from coterie.methods.wrappers.spent import spent
 from coterie.report.page import render
-from coterie.run_folder import RESULTS
-from coterie.study import Study
+from coterie.run.beside import set_beside
+from coterie.runs.folder import RESULTS
+from coterie.runs.read import read_run
+from coterie.study.study import Study
+from coterie.version import VERSION
 
 PREDICTED = ["method", "seed", "round", "silo", "sample", "value"]
 
@@ -125,7 +125,7 @@ def _threads() -> str:
 def versions() -> dict[str, str]:
     """What the numbers were computed with."""
     return {
-        "coterie": coterie.__version__,
+        "coterie": VERSION,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,

@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coterie.engine.rounds import Progress as Report
-from coterie.experiment import Watch
 from coterie.measure.metrics import lower_better
-from coterie.study import Study
+from coterie.run.experiment import Watch
+from coterie.study.study import Study
 
 
 @contextmanager

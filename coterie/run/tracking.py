@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from coterie.engine.rounds import Progress
 from coterie.errors import BadInput, Stopped, nearest
-from coterie.experiment import Watch
-from coterie.study import Study
+from coterie.run.experiment import Watch
+from coterie.study.study import Study
 
 FOLDER = "coterie.folder"  # MLflow's tag by which a study that goes on finds its runs
 

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from coterie.codec import save_tensors, storable
 from coterie.durable import sync
-from coterie.engine.journal import Journal, Mark, entries
 from coterie.engine.rounds import Outcome, Picked
 from coterie.errors import warn
+from coterie.runs.journal import Journal, Mark, entries
 
 KEPT = 2  # checkpoints of a method
 SMALL = 1 << 26  # bytes of a state that is written after every round

@@ -15,11 +15,11 @@ import pandas as pd
 import torch
 
 from coterie.durable import sync_all, write_whole
-from coterie.engine.checkpoint import results_in
 from coterie.errors import BadInput, Stopped
-from coterie.export import file_name
 from coterie.options import parse
-from coterie.study import Study
+from coterie.personal.export import file_name
+from coterie.runs.checkpoint import results_in
+from coterie.study.study import Study
 
 UNFINISHED = ".unfinished"  # in a folder until its run has ended: all that determines the run
 CHECKPOINTS = ".checkpoints"

@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from coterie import study as studies
 from coterie.errors import BadInput
 from coterie.measure.significance import compare
-from coterie.report.folder import Run
+from coterie.runs.read import Run
+from coterie.study import study as studies
 
 ALIKE = ("name", "data", "model", "train", "seeds", "compared")  # or scores of one cannot stand beside those of another
 

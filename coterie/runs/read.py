@@ -14,11 +14,10 @@ import pandas as pd
 from pandas import DataFrame
 
 from coterie.data.npz import read_npz
-from coterie.engine.checkpoint import traces_in
 from coterie.errors import BadInput
-from coterie.measure.metrics import summarize
-from coterie.measure.table import ERRORS
-from coterie.run_folder import UNFINISHED, Begun, checkpoint_folder, partial_results
+from coterie.measure.metrics import ERRORS, summarize
+from coterie.runs.checkpoint import traces_in
+from coterie.runs.folder import UNFINISHED, Begun, checkpoint_folder, partial_results
 
 Array = np.ndarray[Any, Any]
 # Null in these is what JSON lacks: infinity.

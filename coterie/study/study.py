@@ -10,10 +10,10 @@ from typing import Any, Literal
 from coterie import toml
 from coterie.data import catalog
 from coterie.data.own.gather import Holding
+from coterie.engine.method import Method
 from coterie.engine.training import Training
 from coterie.errors import BadInput, nearest, shown
 from coterie.methods import make, written
-from coterie.methods.method import Method
 from coterie.models import AUTO, build
 from coterie.models.code import is_code, load_code
 from coterie.options import option, parse, resolved
@@ -104,7 +104,7 @@ class Study:
 
 def built_in() -> dict[str, str]:
     """The studies that come with the package: name and text."""
-    folder = resources.files("coterie") / "studies"
+    folder = resources.files("coterie.study") / "studies"
     files = [entry for entry in folder.iterdir() if entry.name.endswith(".toml")]
     return {f.name.removesuffix(".toml"): f.read_text("utf-8") for f in sorted(files, key=lambda f: f.name)}
 

@@ -7,11 +7,11 @@ import tomllib
 import pytest
 from rich.console import Console
 
+from coterie.commands.describe import as_written, data_page, data_table, method_page
 from coterie.data import catalog
-from coterie.describe import as_written, data_page, data_table, method_page
 from coterie.errors import BadInput
 from coterie.methods import METHODS, make
-from coterie.methods.schedules import StepDecay
+from coterie.methods.parts.schedules import StepDecay
 from coterie.options import describe, resolved
 
 CUT = r"\S…"  # what is left of a word that did not fit

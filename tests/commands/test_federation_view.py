@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from coterie.federation_view import View, line
+from coterie.commands.federation_view import View, line
 
 NEWS = {
     "state": "training",

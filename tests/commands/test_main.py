@@ -14,9 +14,10 @@ import pandas as pd
 import pytest
 from command import SMALL, call, same, small
 
-from coterie import cli, run_folder
-from coterie.assembly import Assembly
+from coterie.commands import main as cli
 from coterie.methods import METHODS
+from coterie.run.assembly import Assembly
+from coterie.runs import folder as run_folder
 
 RUN = ("run", "small.toml")
 

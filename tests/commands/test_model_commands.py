@@ -12,7 +12,7 @@ import torch
 from command import call, small
 from own_silos import hospital, hospitals
 
-from coterie.model_file import load_model
+from coterie.personal.file import load_model
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +180,6 @@ def test_files_are_not_overwritten_and_a_damaged_model_is_no_model(runs, tmp_pat
 
 
 def test_onnx_that_is_not_installed_is_said_so(runs, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("coterie.onnx_file.find_spec", lambda name: None)
+    monkeypatch.setattr("coterie.personal.onnx_graph.find_spec", lambda name: None)
     assert call("export", model(runs), "--onnx", tmp_path / "m.onnx") == 2
     assert "pip install 'coterie[onnx]'" in capfd.readouterr().err

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
+from coterie.commands.wire_page import page
 from coterie.methods import METHODS
-from coterie.wire_page import page
 
-WRITTEN = Path(__file__).parents[1] / "docs" / "wire.md"
+WRITTEN = Path(__file__).parents[2] / "docs" / "wire.md"
 
 
 def test_the_page_is_fresh() -> None:
-    assert WRITTEN.read_text("utf-8") == page(), "stale: run python -m coterie.wire_page > docs/wire.md"
+    assert WRITTEN.read_text("utf-8") == page(), "stale: run python -m coterie.commands.wire_page > docs/wire.md"
 
 
 def test_every_method_has_a_section_and_a_page_of_its_own() -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from coterie.conformance import small_silos
 from coterie.data.silo import Silo
+from coterie.deploy.messages import Answer, Job, Lost, Request, request
+from coterie.deploy.own import Source, save_silo
+from coterie.deploy.policy import FILE, policy_text
+from coterie.deploy.silo import SiloSide
 from coterie.engine.exchange import Failure
-from coterie.engine.flower.messages import Answer, Job, Lost, Request, request
-from coterie.engine.flower.own import Source, save_silo
-from coterie.engine.flower.policy import FILE, policy_text
-from coterie.engine.flower.silo import SiloSide
 from coterie.engine.training import Training
 from coterie.methods import make, written
 from coterie.options import resolved

@@ -8,9 +8,10 @@ import pytest
 from real import coterie, digits
 
 pytest.importorskip("flwr")
-from coterie.engine.flower import certificates, home, keeper, parties
-from coterie.engine.flower.greeting import greet
-from coterie.engine.flower.own import save_silo
+from coterie.deploy import certificates, home, parties
+from coterie.deploy.flower import keeper
+from coterie.deploy.greeting import greet
+from coterie.deploy.own import save_silo
 from coterie.errors import BadInput
 
 

@@ -8,15 +8,15 @@ import pandas as pd
 import pytest
 from loop import NAMES, Loop, settle, silos
 
-from coterie.assembly import Assembly
+from coterie.deploy.drive import Federated, study_of
+from coterie.deploy.gathering import Patience
+from coterie.deploy.messages import Answer, Request
 from coterie.engine.exchange import Failure
-from coterie.engine.flower.drive import Federated, study_of
-from coterie.engine.flower.gathering import Patience
-from coterie.engine.flower.messages import Answer, Request
 from coterie.errors import BadInput
-from coterie.experiment import run_into
 from coterie.models import build
-from coterie.study import check
+from coterie.run.assembly import Assembly
+from coterie.run.experiment import run_into
+from coterie.study.study import check
 
 QUICK = Patience(gather=0, reply=1, silence=0, pause=0)
 TABLE = {

@@ -12,15 +12,15 @@ import torch
 from loop import NAMES, TRAINING, Loop, job, settle, silos
 
 from coterie.data.silo import Silo
+from coterie.deploy.ledger import Ledger
+from coterie.deploy.messages import Answer, Request
+from coterie.deploy.remote import Remote, declarations
 from coterie.engine.exchange import Failure
-from coterie.engine.flower.ledger import Ledger
-from coterie.engine.flower.messages import Answer, Request
-from coterie.engine.flower.remote import Remote, declarations
 from coterie.engine.rounds import Outcome, run_rounds
 from coterie.engine.simulate import Simulator
 from coterie.errors import BadInput
 from coterie.methods import METHODS
-from coterie.model_file import load_model
+from coterie.personal.file import load_model
 
 EVERY = sorted(METHODS)
 

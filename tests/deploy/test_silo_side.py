@@ -10,15 +10,15 @@ from loop import NAMES, TRAINING, Loop, job, settle
 
 import coterie
 from coterie.codec import encode, encode_up
-from coterie.engine.flower.ledger import FILE as LEDGER
-from coterie.engine.flower.ledger import HEAD, Ledger
-from coterie.engine.flower.messages import Request, request
-from coterie.engine.flower.policy import FILE, read_policy
-from coterie.engine.flower.silo import SiloSide
-from coterie.engine.flower.vault import Vault
+from coterie.deploy.ledger import FILE as LEDGER
+from coterie.deploy.ledger import HEAD, Ledger
+from coterie.deploy.messages import Request, request
+from coterie.deploy.policy import FILE, read_policy
+from coterie.deploy.silo import SiloSide
+from coterie.deploy.vault import Vault
+from coterie.engine.method import Cohort
 from coterie.errors import BadInput
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.method import Cohort
 from coterie.methods.scaffold import Control
 from coterie.wire import rows
 
@@ -194,7 +194,7 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
 
 
 def test_the_coordinator_hears_the_reason(tmp_path: Path) -> None:
-    from coterie.engine.flower.remote import Remote
+    from coterie.deploy.remote import Remote
     from coterie.engine.rounds import run_rounds
 
     sides = settle(tmp_path)

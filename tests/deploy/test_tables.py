@@ -10,16 +10,16 @@ from loop import NAMES, Loop
 from safetensors import safe_open
 from test_drive import by_silo, federated
 
-from coterie.assembly import Assembly
 from coterie.data.own.gather import from_frame
 from coterie.data.own.ready import Own, ready
-from coterie.engine.flower.ledger import Ledger
-from coterie.engine.flower.own import Source
-from coterie.engine.flower.policy import FILE, policy_text
-from coterie.engine.flower.silo import SiloSide
+from coterie.deploy.ledger import Ledger
+from coterie.deploy.own import Source
+from coterie.deploy.policy import FILE, policy_text
+from coterie.deploy.silo import SiloSide
 from coterie.errors import BadInput
-from coterie.model_file import load_model
 from coterie.models import build
+from coterie.personal.file import load_model
+from coterie.run.assembly import Assembly
 
 TABLE = {
     "name": "tables",

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from coterie.conformance import ground_of
 from coterie.engine.exchange import Engine
 from coterie.engine.judge import alike, verdicts
+from coterie.engine.method import Cohort
 from coterie.engine.rounds import Outcome, run_rounds
 from coterie.engine.simulate import Simulator
 from coterie.methods import METHODS, make
-from coterie.methods.averaging import GlobalDown, ModelUp
 from coterie.methods.fedem import ComponentsUp
-from coterie.methods.method import Cohort
+from coterie.methods.parts.averaging import GlobalDown, ModelUp
 from coterie.methods.scaffold import ChangeUp, ControlledDown
 
 

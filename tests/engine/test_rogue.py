@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from rogue import Rogue, huge, not_a_number, shuffled, stale
 
-from coterie.assembly import Assembly
 from coterie.data import catalog
 from coterie.engine.rounds import Outcome, run_rounds
 from coterie.engine.training import Training
 from coterie.methods import make
 from coterie.models import build
+from coterie.run.assembly import Assembly
 
 TRAINING = Training(local_epochs=5, batch_size=32, lr=0.1, measure=("test",))
 KRUM = {"robust": {"rule": "krum", "rogue": 1}}

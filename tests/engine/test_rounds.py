@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from coterie.engine import rounds
 from coterie.engine.exchange import Failure, Replies
+from coterie.engine.method import Batch, Cohort, Method, Model, Predictor, Roster, Task
 from coterie.engine.rounds import Outcome, Progress, drawn, run_rounds, traces
 from coterie.engine.simulate import Simulator
 from coterie.engine.task import Weights, plain_step
 from coterie.errors import BadInput
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.method import Batch, Cohort, Method, Model, Predictor, Roster, Task
 from coterie.wire import Down, Server, Up, bank, shared
 from coterie.wire import rows as per_silo
 

@@ -13,12 +13,12 @@ from torch.nn import functional as F
 
 from coterie.engine import task as task_module
 from coterie.engine.exchange import Measures, as_table
+from coterie.engine.method import Cohort
 from coterie.engine.rounds import Outcome, run_rounds
 from coterie.engine.simulate import Simulator
 from coterie.errors import BadInput
 from coterie.methods.fedamp import FedAMP
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.method import Cohort
 
 
 def mlp() -> nn.Module:

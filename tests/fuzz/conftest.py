@@ -16,7 +16,7 @@ STUCK = 600 * max(SCALE, 1)  # seconds of one test
 def imported() -> None:
     """What is imported when first needed is imported now: its memory is no input's."""
     sets.digits()
-    for name in ("plotly.offline", "PIL.Image", "coterie.engine.flower.grid", "coterie.experiment"):
+    for name in ("plotly.offline", "PIL.Image", "coterie.deploy.flower.grid", "coterie.run.experiment"):
         importlib.import_module(name)
 
 

@@ -13,15 +13,16 @@ from fuzzing import fuzz, scratch
 from hypothesis import strategies as st
 from mutate import names, numbers
 
-from coterie import experiment, run_folder
 from coterie.data import fetch
 from coterie.data.catalog import CATALOG
 from coterie.data.download import Failed
-from coterie.engine.flower import keeper, launch
-from coterie.engine.flower.parties import new_federation
+from coterie.deploy.flower import keeper, launch
+from coterie.deploy.parties import new_federation
 from coterie.errors import BadInput
 from coterie.methods import METHODS
-from coterie.study import built_in
+from coterie.run import experiment
+from coterie.runs import folder as run_folder
+from coterie.study.study import built_in
 
 # The system passes no NUL and no half of a surrogate pair in a command line.
 words = st.one_of(

@@ -22,7 +22,7 @@ from coterie.data.leaf import read_leaf
 from coterie.data.npz import read_npy, read_npz
 from coterie.data.silo import check_silos
 from coterie.data.text import roles
-from coterie.engine.flower.own import own_silo
+from coterie.deploy.own import own_silo
 
 sizes = st.integers(0, 5) | st.sampled_from([2**16, 2**31 - 1, 2**31, 2**32 - 1, 10**12, 2**62, 2**63, 10**30])
 

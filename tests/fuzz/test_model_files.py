@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from mutate import bytes_like, names, numbers
 
 from coterie.engine.rows import Model
-from coterie.export import save_models
-from coterie.model_file import load_model
 from coterie.models import build
+from coterie.personal.export import save_models
+from coterie.personal.file import load_model
 from coterie.wire import Predictor
 
 ABOUT = {"method": "fedavg", "model": {"name": "mlp", "hidden": [3]}, "shape": [4], "outputs": 2, "round": 1}

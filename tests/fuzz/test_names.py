@@ -16,12 +16,12 @@ from torch import nn
 from coterie.data.silo import Part, Silo, check_silos
 from coterie.engine.rows import Model
 from coterie.errors import BadInput
-from coterie.export import save_models
 from coterie.measure.metrics import summarize
-from coterie.measure.table import summary_table
-from coterie.report.folder import Run
+from coterie.personal.export import save_models
 from coterie.report.page import render
-from coterie.study import check
+from coterie.report.table import summary_table
+from coterie.runs.read import Run
+from coterie.study.study import check
 from coterie.wire import Predictor
 
 ALLOWED = {

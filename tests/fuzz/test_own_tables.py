@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mutate import bytes_like, names, numbers
 
 from coterie.data import catalog
-from coterie.prediction_data import read_samples
+from coterie.personal.inputs import read_samples
 
 CSV = b"age,colour,score,label\n" + b"".join(
     b"%d,%s,%d.5,%d\n" % (i, b"red" if i % 2 else b"blue", i, i % 3) for i in range(30)

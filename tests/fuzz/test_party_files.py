@@ -13,17 +13,17 @@ from hypothesis import example
 from hypothesis import strategies as st
 from mutate import bytes_like, names, numbers
 
-from coterie.cli import app
-from coterie.engine.flower.home import NODES, json_table, nodes, settings
-from coterie.engine.flower.ledger import FILE as LEDGER
-from coterie.engine.flower.ledger import HEAD, START, Ledger
-from coterie.engine.flower.messages import Request
-from coterie.engine.flower.parties import check_host, check_name
-from coterie.engine.flower.policy import FILE as POLICY
-from coterie.engine.flower.policy import Policy, policy_text, read_policy
-from coterie.engine.flower.vault import COMMITTED, TENTATIVE, Vault
-from coterie.export import file_name
+from coterie.commands.main import app
+from coterie.deploy.home import NODES, json_table, nodes, settings
+from coterie.deploy.ledger import FILE as LEDGER
+from coterie.deploy.ledger import HEAD, START, Ledger
+from coterie.deploy.messages import Request
+from coterie.deploy.parties import check_host, check_name
+from coterie.deploy.policy import FILE as POLICY
+from coterie.deploy.policy import Policy, policy_text, read_policy
+from coterie.deploy.vault import COMMITTED, TENTATIVE, Vault
 from coterie.methods.scaffold import ChangeUp, Control
+from coterie.personal.export import file_name
 
 values = st.recursive(
     numbers | names | st.none() | st.booleans(), lambda inner: st.lists(inner, max_size=3), max_leaves=4

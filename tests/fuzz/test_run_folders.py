@@ -14,12 +14,12 @@ from hypothesis import example
 from hypothesis import strategies as st
 from mutate import bytes_like, names, numbers
 
-from coterie import experiment
-from coterie.engine.checkpoint import JOURNAL, Checkpoint
 from coterie.engine.rounds import Outcome
 from coterie.measure.metrics import summarize
-from coterie.report.folder import read_run
-from coterie.run_folder import UNFINISHED, Begun
+from coterie.run import experiment
+from coterie.runs.checkpoint import JOURNAL, Checkpoint
+from coterie.runs.folder import UNFINISHED, Begun
+from coterie.runs.read import read_run
 
 values = st.recursive(numbers | names | st.none(), lambda inner: st.lists(inner, max_size=2), max_leaves=3)
 BEGUN = {"study": "[methods.fedavg]\n", "command": "coterie run", "machine": {"device": "cpu"}, "data": {"0": "x"}}

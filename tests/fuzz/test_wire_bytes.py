@@ -18,11 +18,11 @@ from loop import NAMES, job, settle
 from mutate import bytes_like, names, numbers
 
 from coterie.codec import decode, encode, encode_up
+from coterie.deploy.messages import Answer, Declared, Done, Measured, Request, request
+from coterie.deploy.remote import Remote, declarations
 from coterie.engine.exchange import Failure
-from coterie.engine.flower.messages import Answer, Declared, Done, Measured, Request, request
-from coterie.engine.flower.remote import Remote, declarations
+from coterie.engine.method import Cohort
 from coterie.methods import METHODS
-from coterie.methods.method import Cohort
 from coterie.models import build
 
 COUNT = len(NAMES)

@@ -21,6 +21,7 @@ from coterie.conformance import (
     rounds,
     small_silos,
 )
+from coterie.engine.method import Cohort, Method
 from coterie.engine.rounds import run_rounds
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
@@ -29,7 +30,6 @@ from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.methods import make
 from coterie.methods.apple import APPLE, CoresDown, wishes
-from coterie.methods.method import Cohort, Method
 
 NAMES = ("north", "south", "east")
 

@@ -14,6 +14,7 @@ from oracle import Oracle, close
 from torch import nn
 
 from coterie.conformance import Ground, rounds
+from coterie.engine.method import Cohort, Method
 from coterie.engine.rounds import Outcome, run_rounds, traces
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
@@ -21,7 +22,6 @@ from coterie.engine.store import SPLITS
 from coterie.engine.training import Training
 from coterie.methods.cfl import ClusteredFL, bipartition
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.method import Cohort, Method
 
 ALWAYS = {"norms": "absolute", "eps1": 1e9, "eps2": 0.0, "gamma": 0.0, "min_rounds": 0}
 

@@ -9,11 +9,11 @@ from method_cases import conform
 from oracle import NAMES, Oracle, close
 
 from coterie.conformance import Ground, small_silos, trained
+from coterie.engine.method import Cohort, Method, Roster
 from coterie.methods.dfedavg import DFedAvg
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.gossip import EstimateUp, Relay, averaged
-from coterie.methods.method import Cohort, Method, Roster
-from coterie.methods.topology import graph, mixing_matrix, slowest_mode
+from coterie.methods.parts.gossip import EstimateUp, Relay, averaged
+from coterie.methods.parts.topology import graph, mixing_matrix, slowest_mode
 
 
 @conform("dfedavg", {"topology": "ring"}, {"topology": "time-varying", "p": 0.4, "weights": "fastest"})

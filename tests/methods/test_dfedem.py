@@ -10,10 +10,10 @@ from test_dfedavg import path_weights
 from test_fedem import e_step, local_solver, starts
 
 from coterie.conformance import Ground, small_silos, trained
+from coterie.engine.method import Cohort, Method
 from coterie.methods.dfedavg import DFedAvg
 from coterie.methods.dfedem import DFedEM
 from coterie.methods.fedem import FedEM
-from coterie.methods.method import Cohort, Method
 
 
 @conform("dfedem", {"topology": "time-varying", "p": 0.4, "components": 2, "adapt_iterations": 2})

@@ -10,10 +10,10 @@ from oracle import Oracle, close
 from torch import nn
 
 from coterie.conformance import Ground, check_rows_do_not_matter
+from coterie.engine.method import Method
 from coterie.engine.training import Training
 from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.method import Method
 from coterie.methods.separate import Separate
 
 

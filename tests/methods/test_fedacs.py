@@ -9,8 +9,8 @@ from method_cases import conform
 from oracle import NAMES, Oracle, close
 
 from coterie.conformance import Ground
+from coterie.engine.method import Method
 from coterie.methods.fedacs import FedACS
-from coterie.methods.method import Method
 from coterie.methods.separate import Separate
 
 

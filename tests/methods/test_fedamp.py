@@ -11,6 +11,7 @@ from oracle import Oracle, close
 from torch import nn
 
 from coterie.conformance import Ground
+from coterie.engine.method import Method
 from coterie.engine.rounds import run_rounds
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
@@ -18,7 +19,6 @@ from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.methods.fedamp import FedAMP
 from coterie.methods.heurfedamp import HeurFedAMP
-from coterie.methods.method import Method
 
 
 @conform(

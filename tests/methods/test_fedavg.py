@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from oracle import Oracle, close
 
-from coterie.methods.averaging import weighted_mean
 from coterie.methods.fedavg import FedAvg
+from coterie.methods.parts.averaging import weighted_mean
 
 
 def test_two_rounds() -> None:

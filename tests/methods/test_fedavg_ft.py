@@ -9,9 +9,9 @@ from method_cases import conform
 from oracle import Oracle, close
 
 from coterie.conformance import Ground
+from coterie.engine.method import Method
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedavg_ft import FedAvgFT
-from coterie.methods.method import Method
 
 
 @conform("fedavg-ft", {"ft_epochs": 3})

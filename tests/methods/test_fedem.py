@@ -12,14 +12,14 @@ from torch import nn
 from coterie.conformance import Ground, small_silos, trained
 from coterie.data.silo import Part, Silo
 from coterie.engine import task as task_module
+from coterie.engine.method import Cohort, Method
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
 from coterie.engine.task import Task
 from coterie.engine.training import Training
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedem import ComponentsDown, FedEM
-from coterie.methods.method import Cohort, Method
-from coterie.methods.mixture import responsibilities
+from coterie.methods.parts.mixture import responsibilities
 
 
 @conform("fedem", {"components": 2, "adapt_iterations": 3})

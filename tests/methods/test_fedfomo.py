@@ -14,6 +14,7 @@ from torch import nn
 
 from coterie.conformance import Ground, small_silos
 from coterie.data.silo import Part
+from coterie.engine.method import Cohort, Method
 from coterie.engine.rounds import run_rounds
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
@@ -21,7 +22,6 @@ from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.methods.fedfomo import FedFomo
-from coterie.methods.method import Cohort, Method
 
 
 @conform("fedfomo", {"budget": 1, "epsilon": 0.6, "epsilon_decay": 0.1})

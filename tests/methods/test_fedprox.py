@@ -8,9 +8,9 @@ from method_cases import conform
 from oracle import Oracle, close
 
 from coterie.conformance import Ground
+from coterie.engine.method import Method
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedprox import FedProx
-from coterie.methods.method import Method
 
 
 @conform("fedprox", {"mu": 2.0})

@@ -9,9 +9,9 @@ from method_cases import conform
 from oracle import Oracle, close
 
 from coterie.conformance import Ground
+from coterie.engine.method import Method
 from coterie.methods.fedavg_ft import FedAvgFT
 from coterie.methods.fedprox_ft import FedProxFT
-from coterie.methods.method import Method
 
 
 @conform("fedprox-ft", {"mu": 2.0, "ft_epochs": 2})

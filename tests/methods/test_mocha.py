@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.conformance import Ground, small_linear
+from coterie.engine.method import Method
 from coterie.engine.rounds import run_rounds
 from coterie.engine.rows import Model
 from coterie.engine.training import Training
 from coterie.errors import BadInput
-from coterie.methods.method import Method
 from coterie.methods.mocha import MOCHA, relationship
 
 

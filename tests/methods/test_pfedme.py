@@ -10,9 +10,9 @@ from oracle import CLASSES, Oracle, close
 from torch import nn
 
 from coterie.conformance import FEATURES, Ground, check_rows_do_not_matter, rounds, small_silos
+from coterie.engine.method import Cohort, Method
 from coterie.engine.training import Training
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.method import Cohort, Method
 from coterie.methods.pfedme import PFedMe
 
 

@@ -11,9 +11,9 @@ from oracle import Oracle, Played, close
 from torch import nn
 
 from coterie.conformance import Ground, check_newcomers, check_rows_do_not_matter
+from coterie.engine.method import Cohort, Method
 from coterie.engine.training import Training
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.method import Cohort, Method
 from coterie.methods.scaffold import SCAFFOLD
 
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from oracle import NAMES, Oracle, close
 
+from coterie.engine.method import Method
 from coterie.methods.fedamp import FedAMP
 from coterie.methods.heurfedamp import HeurFedAMP
-from coterie.methods.method import Method
 from coterie.methods.separate import Separate
 
 

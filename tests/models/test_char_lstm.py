@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.engine.lowered import lower
+from coterie.engine.kernels.lowered import lower
 from coterie.models import build
 
 

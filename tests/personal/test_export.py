@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from coterie.engine.rows import Model
-from coterie.export import file_name, model_tensors, save_models
+from coterie.personal.export import file_name, model_tensors, save_models
 from coterie.wire import Predictor
 
 SILOS = ["north", "south"]

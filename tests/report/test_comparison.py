@@ -9,7 +9,7 @@ from rich.console import Console
 
 from coterie.errors import BadInput
 from coterie.report.comparison import changes, comparison, settings
-from coterie.report.folder import Run
+from coterie.runs.read import Run
 
 NONE = pd.DataFrame()
 

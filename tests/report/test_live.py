@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import pytest
 from command import call, small
 
-from coterie import experiment
 from coterie.errors import BadInput
-from coterie.report.folder import read_run
 from coterie.report.live import Live
+from coterie.run import experiment
+from coterie.runs.read import read_run
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What is said beside the scores."""
 
-from coterie.measure.notes import notes
+from coterie.report.notes import notes
 
 
 def rejected(silo: str, round: int) -> dict[str, object]:

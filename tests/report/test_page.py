@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 from coterie.errors import BadInput
-from coterie.finished import PREDICTED
 from coterie.measure.judgement import judgement
 from coterie.measure.metrics import summarize
-from coterie.report.folder import Run
 from coterie.report.page import page_of, render
+from coterie.run.finished import PREDICTED
+from coterie.runs.read import Run
 
 EVIL = "<img src=x onerror=alert(1)>"
 QUOTES = "\"'><b onmouseover='alert(3)'>"

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from coterie.measure.table import summary_cells, summary_table
+from coterie.report.table import summary_cells, summary_table
 
 SCORES = {
     "bmta": 90.0, "best_round": 12, "last": 88.0, "val_picked": None, "weighted": 89.0, "bottom_decile": 70.0,

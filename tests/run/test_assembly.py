@@ -10,13 +10,13 @@ from plain import CLASSES, NAMES, TRAINING, batches, by_steps, client, data, mak
 from torch import nn
 from torch.nn import functional as F
 
-from coterie.assembly import Assembly, pick_device
 from coterie.data.silo import Part, Silo
 from coterie.engine.rounds import run_rounds
 from coterie.errors import BadInput
 from coterie.methods.fedamp import FedAMP
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.separate import Separate
+from coterie.run.assembly import Assembly, pick_device
 
 SIZES = (7, 10, 6, 14, 8)
 

@@ -14,12 +14,12 @@ import torch
 from command import SMALL, call, small
 from torch import nn
 
-from coterie import experiment
 from coterie.data import catalog
 from coterie.engine.simulate import Simulator
-from coterie.finished import PREDICTED, _finite
 from coterie.measure.metrics import summarize
-from coterie.study import check, override, read
+from coterie.run import experiment
+from coterie.run.finished import PREDICTED, _finite
+from coterie.study.study import check, override, read
 
 KEYS = ["method", "seed", "round", "silo", "split", "measure"]
 

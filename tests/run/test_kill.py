@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCH = Path(__file__).parent.parent / "bench" / "kill.py"
+BENCH = Path(__file__).parents[2] / "bench" / "kill.py"
 
 
 def test_killed_runs_lose_no_completed_round_and_end_with_the_same_bits():

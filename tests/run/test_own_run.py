@@ -11,7 +11,7 @@ from command import call
 from own_silos import NAMES, hospital, hospitals
 
 from coterie.data import catalog
-from coterie.run_folder import Begun
+from coterie.runs.folder import Begun
 
 QUICK = ("--methods", "separate,fedamp", "--rounds", 2)
 

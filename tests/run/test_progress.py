@@ -10,8 +10,8 @@ from command import SMALL
 from rich.console import Console
 
 from coterie.engine.rounds import Progress
-from coterie.progress import shown
-from coterie.study import check, loads
+from coterie.run.progress import shown
+from coterie.study.study import check, loads
 
 HALFWAY = Progress(1, 2, 0.5)
 

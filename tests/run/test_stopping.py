@@ -10,14 +10,14 @@ import pytest
 # A call that takes minutes, during which Python runs no handler.
 DEEP = """
 import hashlib, os, threading
-from coterie.stopping import promptly
+from coterie.run.stopping import promptly
 with promptly("stopped; go on"):
     threading.Timer(0.5, lambda: os.write(1, b"deep")).start()
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
 """
 QUICK = """
 import os, signal
-from coterie.stopping import promptly
+from coterie.run.stopping import promptly
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 with promptly("never said"):
     pass

@@ -5,7 +5,8 @@ import pytest
 from command import call, small
 from own_silos import hospitals
 
-from coterie import study, tracking
+from coterie.run import tracking
+from coterie.study import study
 
 
 def means(out, method, measure="accuracy"):

@@ -18,11 +18,11 @@ import torch
 from plain import make_engine, make_silos
 from torch import Tensor, nn
 
-from coterie.engine.buffers import local_buffers
-from coterie.engine.checkpoint import Checkpoint, results_in, traces_in
 from coterie.engine.rounds import Outcome, Progress, run_rounds
 from coterie.engine.simulate import Simulator
 from coterie.methods import METHODS, make
+from coterie.methods.wrappers.buffers import local_buffers
+from coterie.runs.checkpoint import Checkpoint, results_in, traces_in
 
 ROUNDS = 4
 
@@ -180,9 +180,9 @@ def test_a_large_state_is_written_as_often_as_costs_little(tmp_path: Path, monke
         if progress.round == 7:
             raise Killed
 
-    monkeypatch.setattr("coterie.engine.checkpoint.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("coterie.runs.checkpoint.time", SimpleNamespace(monotonic=lambda: clock.now))
     for small, rounds in ((0, [0, 4]), (1 << 20, range(8))):
-        monkeypatch.setattr("coterie.engine.checkpoint.SMALL", small)
+        monkeypatch.setattr("coterie.runs.checkpoint.SMALL", small)
         engine, kept = engine_of("fedavg", rounds=9), Slow(tmp_path / str(small), "it", 3)
         with pytest.raises(Killed):
             run_rounds(engine.method, engine, engine.roster, engine.model, engine.training, train, kept)

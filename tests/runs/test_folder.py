@@ -10,12 +10,13 @@ import torch
 from command import SMALL, call, same, small
 from safetensors.torch import load_file
 
-from coterie import experiment, run_folder
 from coterie.codec import save_tensors
-from coterie.engine import checkpoint
 from coterie.errors import BadInput, Stopped
-from coterie.run_folder import COLUMNS, partial_results
-from coterie.study import check
+from coterie.run import experiment
+from coterie.runs import checkpoint
+from coterie.runs import folder as run_folder
+from coterie.runs.folder import COLUMNS, partial_results
+from coterie.study.study import check
 
 
 def test_a_folder_is_made_with_its_parents_and_goes_with_them(tmp_path):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.engine.journal import Journal, Mark, entries
+from coterie.runs.journal import Journal, Mark, entries
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from command import call
 
 from coterie.errors import BadInput
-from coterie.report.folder import read_run
+from coterie.runs.read import read_run
 
 
 def test_the_report_made_again_is_the_same(run_folder, tmp_path):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from coterie.cost import client_steps, training_samples
 from coterie.data import catalog
-from coterie.study import built_in, check, read, select
+from coterie.study.cost import client_steps, training_samples
+from coterie.study.study import built_in, check, read, select
 
 LAPTOP = 100_000  # client-steps of a small scale: minutes on a laptop
 

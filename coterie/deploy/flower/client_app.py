@@ -6,11 +6,11 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from coterie.engine.flower.grid import reply, request_of
-from coterie.engine.flower.home import SILO, SOURCE, settings
-from coterie.engine.flower.messages import Answer
-from coterie.engine.flower.own import read_source
-from coterie.engine.flower.silo import SiloSide
+from coterie.deploy.flower.grid import reply, request_of
+from coterie.deploy.home import SILO, SOURCE, settings
+from coterie.deploy.messages import Answer
+from coterie.deploy.own import read_source
+from coterie.deploy.silo import SiloSide
 from coterie.errors import BadInput
 
 

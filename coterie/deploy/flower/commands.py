@@ -40,8 +40,8 @@ clientapp = "stub.client:app"
 run = ""
 """,
     "stub/__init__.py": "",
-    "stub/server.py": "from coterie.engine.flower.server_app import app\n\n__all__ = ['app']\n",
-    "stub/client.py": "from coterie.engine.flower.client_app import app\n\n__all__ = ['app']\n",
+    "stub/server.py": "from coterie.deploy.flower.server_app import app\n\n__all__ = ['app']\n",
+    "stub/client.py": "from coterie.deploy.flower.client_app import app\n\n__all__ = ['app']\n",
 }
 
 
@@ -102,7 +102,7 @@ def write_guard(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("supernode", "superexec"):
         path = folder / f"flower-{name}"
-        path.write_text(f"#!{sys.executable}\nfrom coterie.engine.flower.{name} import main\nmain()\n", "utf-8")
+        path.write_text(f"#!{sys.executable}\nfrom coterie.deploy.flower.{name} import main\nmain()\n", "utf-8")
         path.chmod(0o755)
     return folder
 

@@ -11,8 +11,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
 from coterie.data.npz import from_bytes
+from coterie.deploy.messages import Answer, Lost, Request, request
 from coterie.engine.exchange import Failure
-from coterie.engine.flower.messages import Answer, Lost, Request, request
 from coterie.errors import BadInput
 
 POLL = 0.3  # seconds between two looks for replies

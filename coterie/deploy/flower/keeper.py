@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from coterie.engine.flower import commands
-from coterie.engine.flower.greeting import greet
-from coterie.engine.flower.home import (
+from coterie.deploy.flower import commands
+from coterie.deploy.flower.programs import Program, await_port, end_left_over, only_one, remember, running
+from coterie.deploy.greeting import greet
+from coterie.deploy.home import (
     COORDINATOR,
     EVENTS,
     LOOPBACK,
@@ -22,7 +23,6 @@ from coterie.engine.flower.home import (
     write_node,
     write_whole,
 )
-from coterie.engine.flower.programs import Program, await_port, end_left_over, only_one, remember, running
 from coterie.errors import BadInput
 
 Say = Callable[[str], None]
@@ -129,7 +129,7 @@ def _introduced(folder: Path, own: dict[str, str], program: Program) -> bool:
 
 def _looked(folder: Path, source: str) -> str:
     """Check policy and data before anything is asked of them, in a process that ends with its imports."""
-    words = [sys.executable, "-m", "coterie.engine.flower.look", str(folder), source]
+    words = [sys.executable, "-m", "coterie.deploy.look", str(folder), source]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         raise BadInput((done.stderr.splitlines() or ["the silo's folder could not be read"])[-1])

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from coterie import toml
-from coterie.engine.flower import commands
-from coterie.engine.flower.drive import PROGRESS, study_of
-from coterie.engine.flower.gathering import Patience
-from coterie.engine.flower.home import json_table, nodes, settings, write_whole
-from coterie.engine.flower.programs import is_kept
+from coterie.deploy.drive import PROGRESS, study_of
+from coterie.deploy.flower import commands
+from coterie.deploy.flower.programs import is_kept
+from coterie.deploy.gathering import Patience
+from coterie.deploy.home import json_table, nodes, settings, write_whole
 from coterie.errors import BadInput
-from coterie.export import file_name
 from coterie.options import resolved
+from coterie.personal.export import file_name
 
 RESTARTS = 20  # of the coordinator's app in one run
 START = 60.0  # seconds in which Flower must take a run

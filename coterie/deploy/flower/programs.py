@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from coterie.engine.flower.home import LOOPBACK, json_table, write_whole
+from coterie.deploy.home import LOOPBACK, json_table, write_whole
 from coterie.errors import BadInput
 
 STOP_SECONDS = 8  # that a program has to end by itself

@@ -10,10 +10,10 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from coterie.engine.flower.drive import PROGRESS, Federated, study_of
-from coterie.engine.flower.gathering import Patience
-from coterie.engine.flower.grid import GridTransport
-from coterie.engine.flower.home import COORDINATOR, nodes, write_whole
+from coterie.deploy.drive import PROGRESS, Federated, study_of
+from coterie.deploy.flower.grid import GridTransport
+from coterie.deploy.gathering import Patience
+from coterie.deploy.home import COORDINATOR, nodes, write_whole
 from coterie.errors import BadInput
 from coterie.options import parse
 

@@ -18,7 +18,7 @@ from flwr.supercore.superexec.executor.types import ExecutionSpec, LaunchResult
 from flwr.supercore.tls import validate_and_resolve_root_certificates
 from flwr.supernode.runtime import run_clientapp
 
-from coterie.engine.flower.client_app import app
+from coterie.deploy.flower.client_app import app
 
 NAME = "flwr-clientapp"  # of the process, as in Flower
 

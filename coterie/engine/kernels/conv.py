@@ -59,7 +59,7 @@ def _gathers(x: Tensor) -> bool:
 def _unfolded(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
     """(k, b, H, W, C) -> (k, b·OH·OW, KH·KW·C), on a GPU with columns of zeros up to a multiple of 8."""
     if x.is_cuda and TRITON:
-        from coterie.engine import triton_conv
+        from coterie.engine.kernels import triton_conv
 
         return triton_conv.columns(x.contiguous(), kernel, stride, padding)
     k, b, height, width, channels = x.shape
@@ -88,7 +88,7 @@ def _folded(columns: Tensor, shape: list[int], kernel: int, stride: int, padding
 def row_conv(x: Tensor, w: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
     """x (k, b, H, W, C) with filters w (k, KH·KW·C, N): (k, b, OH, OW, N)."""
     if _gathers(x):
-        from coterie.engine import triton_conv
+        from coterie.engine.kernels import triton_conv
 
         return triton_conv.convolve(x.contiguous(), w.contiguous(), kernel, stride, padding)
     k, b, height, width, _ = x.shape
@@ -110,7 +110,7 @@ def row_conv_images(g: Tensor, w: Tensor, shape: list[int], kernel: int, stride:
     """The gradient with respect to the images, from that of the outputs g (k, b, OH, OW, N)."""
     g, w = g.contiguous(), w.contiguous()
     if _gathers(g):
-        from coterie.engine import triton_conv
+        from coterie.engine.kernels import triton_conv
 
         return triton_conv.image_gradient(
             g, w, (shape[0], shape[1], shape[2], shape[3], shape[4]), kernel, stride, padding
@@ -129,7 +129,7 @@ def row_conv_filters(x: Tensor, g: Tensor, kernel: int, stride: int, padding: in
     """The gradient with respect to the filters (k, KH·KW·C, N)."""
     g = g.contiguous()
     if _gathers(x):
-        from coterie.engine import triton_conv
+        from coterie.engine.kernels import triton_conv
 
         taps, filters = kernel * kernel * x.shape[-1], g.shape[-1]
         parts = parts_of(len(x) * -(-taps // 128) * -(-filters // 64), x.shape[1])

@@ -7,13 +7,13 @@ beside leave them: images (k, b, H, W, C), filters (k, K·K, C), outputs (k, b, 
 import torch
 from torch import Tensor
 
-from coterie.engine.conv import out_size
+from coterie.engine.kernels.conv import out_size
 
 
 @torch.library.custom_op("coterie::row_depthwise", mutates_args=())
 def row_depthwise(x: Tensor, w: Tensor, size: int, stride: int, padding: int) -> Tensor:
     """The convolution."""
-    from coterie.engine import triton_depthwise
+    from coterie.engine.kernels import triton_depthwise
 
     k, b, height, width, channels = x.shape
     shape = (k, b, out_size(height, size, stride, padding), out_size(width, size, stride, padding), channels)
@@ -29,7 +29,7 @@ def _(x: Tensor, w: Tensor, size: int, stride: int, padding: int) -> Tensor:
 @torch.library.custom_op("coterie::row_depthwise_images", mutates_args=())
 def row_depthwise_images(g: Tensor, w: Tensor, shape: list[int], size: int, stride: int, padding: int) -> Tensor:
     """The gradient with respect to the images, from that of the outputs."""
-    from coterie.engine import triton_depthwise
+    from coterie.engine.kernels import triton_depthwise
 
     return triton_depthwise.filtered(
         g.contiguous(), w.contiguous(), tuple(shape), size, stride, padding, transposed=True
@@ -44,7 +44,7 @@ def _(g: Tensor, w: Tensor, shape: list[int], size: int, stride: int, padding: i
 @torch.library.custom_op("coterie::row_depthwise_filters", mutates_args=())
 def row_depthwise_filters(x: Tensor, g: Tensor, size: int, stride: int, padding: int) -> Tensor:
     """The gradient with respect to the filters."""
-    from coterie.engine import triton_depthwise
+    from coterie.engine.kernels import triton_depthwise
 
     return triton_depthwise.filter_gradient(x.contiguous(), g.contiguous(), size, stride, padding)
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from coterie.engine import row_layers
-from coterie.engine.dropout import row_dropout
+from coterie.engine.kernels import row_layers
+from coterie.engine.kernels.dropout import row_dropout
 
 # Layers that treat every sample alike and know no weights.
 SAMPLEWISE: tuple[type[nn.Module], ...] = (

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.engine.conv import TRITON, convolved
-from coterie.engine.depthwise import row_depthwise
+from coterie.engine.kernels.conv import TRITON, convolved
+from coterie.engine.kernels.depthwise import row_depthwise
 from coterie.errors import BadInput
 
 LONELY = (

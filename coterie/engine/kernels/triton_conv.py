@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from coterie.engine.conv import out_size
+from coterie.engine.kernels.conv import out_size
 
 
 def _configs() -> list[Any]:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coterie.methods.method import Cohort, Down, Method, Model, Predictor, Roster, Server, Task, Up, spread
+from coterie.engine.method import Cohort, Down, Method, Model, Predictor, Roster, Server, Task, Up, spread
 from coterie.wire import rows, shared
 
 

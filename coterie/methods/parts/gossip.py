@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from coterie.engine.method import Cohort, Down, Method, Model, Roster, Server, Up
 from coterie.errors import BadInput
-from coterie.methods.bank import mixture
-from coterie.methods.method import Cohort, Down, Method, Model, Roster, Server, Up
-from coterie.methods.topology import LinkWeights, Topology, among, mixing_matrix
+from coterie.methods.parts.bank import mixture
+from coterie.methods.parts.topology import LinkWeights, Topology, among, mixing_matrix
 from coterie.options import option
 from coterie.wire import bank, rows
 

@@ -10,9 +10,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from coterie.engine.method import Cohort, Down, Method, Model, Predictor, Private, Roster, Server, Task, Up
 from coterie.engine.task import Weights
-from coterie.methods.method import Cohort, Down, Method, Model, Predictor, Private, Roster, Server, Task, Up
-from coterie.methods.proximal import Pulled
+from coterie.methods.parts.proximal import Pulled
 from coterie.options import option
 from coterie.wire import rows, shared
 

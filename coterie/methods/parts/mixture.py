@@ -9,8 +9,8 @@ sample count as their mean, as in every loss here).
 import torch
 from torch import Tensor
 
+from coterie.engine.method import Model, Predictor
 from coterie.engine.task import Batch, Task
-from coterie.methods.method import Model, Predictor
 from coterie.wire import Private, Record, State, rows
 
 

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from coterie.engine.method import Method, Predictor, Private, Roster
 from coterie.engine.rows import Model
 from coterie.engine.task import Batch, Task, Weights
+from coterie.engine.wrapper import Wrapper
 from coterie.errors import BadInput
-from coterie.methods.method import Method, Predictor, Private, Roster
-from coterie.methods.wrapper import Wrapper
 from coterie.wire import Record, rows
 
 R = TypeVar("R", bound=Record)

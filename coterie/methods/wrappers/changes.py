@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.methods.method import Method
+from coterie.engine.method import Method
 
 Bases = Mapping[str, str | None]
 

@@ -8,9 +8,9 @@ would leave it out, and `robust` is against those.
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.methods.changes import REFUSAL, bases, changes, with_changes
-from coterie.methods.method import Method, Model, Roster, Task
-from coterie.methods.wrapper import Wrapper
+from coterie.engine.method import Method, Model, Roster, Task
+from coterie.engine.wrapper import Wrapper
+from coterie.methods.wrappers.changes import REFUSAL, bases, changes, with_changes
 from coterie.options import option
 
 

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.methods.changes import REFUSAL, bases, changes, shapes_of, with_changes
-from coterie.methods.method import Method, Model, Predictor, Private, Roster, Task, Up
-from coterie.methods.wrapper import Wrapper
+from coterie.engine.method import Method, Model, Predictor, Private, Roster, Task, Up
+from coterie.engine.wrapper import Wrapper
+from coterie.methods.wrappers.changes import REFUSAL, bases, changes, shapes_of, with_changes
 from coterie.options import option
 from coterie.wire import rows
 

@@ -7,9 +7,9 @@ starts again from the method's model, so the federation does not notice.
 from dataclasses import dataclass
 from typing import Any
 
+from coterie.engine.method import Method, Predictor, Task
+from coterie.engine.wrapper import Wrapper
 from coterie.errors import BadInput
-from coterie.methods.method import Method, Predictor, Task
-from coterie.methods.wrapper import Wrapper
 from coterie.options import option
 
 

@@ -21,9 +21,9 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from coterie.methods.changes import REFUSAL, bases, changes, with_changes
-from coterie.methods.method import Method, Model, Roster, Task
-from coterie.methods.wrapper import Wrapper
+from coterie.engine.method import Method, Model, Roster, Task
+from coterie.engine.wrapper import Wrapper
+from coterie.methods.wrappers.changes import REFUSAL, bases, changes, with_changes
 from coterie.options import option
 
 

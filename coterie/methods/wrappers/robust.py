@@ -17,9 +17,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from coterie.methods.attention import BLOCK, squared_distances
-from coterie.methods.method import Cohort, Method, Model, Roster
-from coterie.methods.wrapper import Wrapper
+from coterie.engine.method import Cohort, Method, Model, Roster
+from coterie.engine.wrapper import Wrapper
+from coterie.methods.parts.attention import BLOCK, squared_distances
 from coterie.options import option
 
 

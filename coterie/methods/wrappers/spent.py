@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
+from coterie.engine.method import Method, Roster
 from coterie.engine.rounds import drawn
 from coterie.engine.training import Training
-from coterie.methods.method import Method, Roster
-from coterie.methods.privacy import WithPrivacy
-from coterie.methods.wrapper import Wrapper
+from coterie.engine.wrapper import Wrapper
+from coterie.methods.wrappers.privacy import WithPrivacy
 
 
 def spent(method: Method, members: Mapping[int, Sequence[str]], training: Training) -> dict[str, Any]:

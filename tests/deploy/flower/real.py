@@ -15,14 +15,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from coterie.assembly import Assembly
 from coterie.data import catalog
 from coterie.data.silo import Silo
-from coterie.engine.flower.home import free_port
-from coterie.engine.flower.own import own_silo, save_silo
+from coterie.deploy.home import free_port
+from coterie.deploy.own import own_silo, save_silo
 from coterie.engine.training import Training
 from coterie.methods import make
 from coterie.models import build
+from coterie.run.assembly import Assembly
 
 COMMAND = [sys.executable, "-m", "coterie"]
 MODEL = {"name": "mlp", "hidden": [8]}

@@ -10,9 +10,9 @@ pytest.importorskip("flwr")
 from flwr.app import Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from coterie.deploy.flower.grid import GridTransport, answer_of, packed, reply, request_of, unpacked
+from coterie.deploy.messages import Answer, Lost, Request
 from coterie.engine.exchange import Failure
-from coterie.engine.flower.grid import GridTransport, answer_of, packed, reply, request_of, unpacked
-from coterie.engine.flower.messages import Answer, Lost, Request
 
 BODY = safetensors.torch.save(
     {

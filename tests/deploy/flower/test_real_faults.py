@@ -11,7 +11,7 @@ import torch
 from real import Real, by_silo, processes_of, really, simulated, when
 from safetensors.torch import load_file
 
-from coterie.engine.flower.ledger import Ledger
+from coterie.deploy.ledger import Ledger
 
 pytest.importorskip("flwr")
 pytestmark = really

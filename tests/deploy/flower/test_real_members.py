@@ -13,9 +13,9 @@ import pytest
 from real import COMMAND, Real, by_silo, coterie, digits, environment, really, simulated
 
 pytest.importorskip("flwr")
-from coterie.engine.flower import parties
-from coterie.engine.flower.home import settings
-from coterie.engine.flower.own import save_silo
+from coterie.deploy import parties
+from coterie.deploy.home import settings
+from coterie.deploy.own import save_silo
 
 pytestmark = really
 
@@ -70,7 +70,7 @@ def test_a_silo_whose_key_is_not_registered_is_told_so_and_ends(stranger: subpro
 
 
 def test_a_silo_with_another_version_of_coterie_is_left_out_and_both_sides_read_why(fed: Real, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import coterie\ncoterie.__version__ = '9.9'\n")
+    (tmp_path / "sitecustomize.py").write_text("from coterie import version\nversion.VERSION = '9.9'\n")
     path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     ahead = fed.added(digits([*fed.names, "ahead"])[3], PYTHONPATH=path)
     run, shown = fed.run(fed.study(["fedavg"], rounds=1, measure_every=1))

@@ -12,7 +12,7 @@ from own_silos import NAMES, hospital
 from real import Real, by_silo, coterie, offline, really
 
 from coterie import toml
-from coterie.model_file import load_model
+from coterie.personal.file import load_model
 
 pytest.importorskip("flwr")
 pytestmark = really

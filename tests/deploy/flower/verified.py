@@ -1,22 +1,22 @@
 """Which state of this part the long tests with real processes have passed on.
 
-python tests/flower/verified.py           says whether it is this one (exit code 0) or another (1)
-python tests/flower/verified.py --write   notes that it is this one
+python tests/deploy/flower/verified.py           says whether it is this one (exit code 0) or another (1)
+python tests/deploy/flower/verified.py --write   notes that it is this one
 """
 
 import hashlib
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NOTE = Path(__file__).with_name(".verified")
 PART = (
-    "coterie/engine/flower/*.py",
-    "coterie/deploy_cli.py",
-    "coterie/federation_view.py",
+    "coterie/deploy/**/*.py",
+    "coterie/commands/federation.py",
+    "coterie/commands/federation_view.py",
     "coterie/codec.py",
     "coterie/wire.py",
-    "tests/flower/*.py",
+    "tests/deploy/**/*.py",
 )
 
 

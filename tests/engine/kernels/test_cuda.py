@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.engine import row_layers
+from coterie.engine.kernels import row_layers
 from coterie.engine.rows import Model
 from coterie.models import build
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from coterie.engine.kernels.shapes import Shapes
 from coterie.engine.rows import Model
-from coterie.engine.shapes import Shapes
 
 
 def test_whole_cohorts_keep_their_number_and_what_is_left_of_them_is_rounded_up() -> None:

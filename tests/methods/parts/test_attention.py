@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.methods.attention import INDUCING, attend, cosines, gram, median_distance, squared_distances
 from coterie.methods.fedamp import FedAMP
+from coterie.methods.parts.attention import INDUCING, attend, cosines, gram, median_distance, squared_distances
 
 SIGMAS = (0.5, 2.0)
 each = pytest.mark.parametrize("name", INDUCING)
@@ -101,7 +101,7 @@ def test_distances_of_close_models_in_float32() -> None:
 def test_gram_of_blocks_is_gram(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.from_numpy(np.random.default_rng(1).normal(size=(4, 50)))
     centred = rows - rows.mean(0)
-    monkeypatch.setattr("coterie.methods.attention.BLOCK", 7)
+    monkeypatch.setattr("coterie.methods.parts.attention.BLOCK", 7)
     torch.testing.assert_close(gram(rows), rows @ rows.T)
     torch.testing.assert_close(gram(rows, centre=True), centred @ centred.T)
 

@@ -10,7 +10,7 @@ import torch
 from oracle import close
 
 from coterie.keys import generator
-from coterie.methods.bank import mixture, products
+from coterie.methods.parts.bank import mixture, products
 
 
 def test_mixtures_and_products_go_by_the_picks() -> None:

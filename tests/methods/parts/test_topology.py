@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coterie.errors import BadInput
-from coterie.methods.topology import among, connected, fastest, graph, metropolis, mixing_matrix, slowest_mode
+from coterie.methods.parts.topology import among, connected, fastest, graph, metropolis, mixing_matrix, slowest_mode
 
 
 def path(m: int) -> np.ndarray:

@@ -9,9 +9,8 @@ from plain import CLASSES, SIZES, TRAINING, as_row, batches, client, close, data
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.assembly import Assembly
 from coterie.conformance import CHECKS, Ground
-from coterie.engine.buffers import LocalBuffers, local_buffers
+from coterie.engine.method import Cohort, Method
 from coterie.engine.rounds import run_rounds
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
@@ -19,8 +18,9 @@ from coterie.errors import BadInput
 from coterie.methods.fedamp import FedAMP
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedavg_local import FedAvgLocal
-from coterie.methods.method import Cohort, Method
 from coterie.methods.separate import Separate
+from coterie.methods.wrappers.buffers import LocalBuffers, local_buffers
+from coterie.run.assembly import Assembly
 from coterie.wire import Down, Up, bank, rows, shared
 
 

@@ -11,10 +11,10 @@ from torch import nn
 from coterie.codec import decode, encode, encode_up
 from coterie.conformance import CHECKS, Ground, Wired, ground_of, small_silos, trained
 from coterie.engine.judge import alike
+from coterie.engine.method import Cohort
 from coterie.errors import BadInput
 from coterie.methods import METHODS, make, written
-from coterie.methods.compress import BLOCK, BytesUp, SparseUp, as_bytes, opened
-from coterie.methods.method import Cohort
+from coterie.methods.wrappers.compress import BLOCK, BytesUp, SparseUp, as_bytes, opened
 
 FITTING = {
     "fedavg", "fedprox", "fedavg-local", "fedavg-ft", "fedprox-ft", "scaffold", "apfl", "ditto", "perfedavg", "pfedme",

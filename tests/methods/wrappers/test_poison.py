@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from coterie.conformance import Ground, rounds
+from coterie.engine.method import Cohort
 from coterie.methods import make
-from coterie.methods.bank import mixture
-from coterie.methods.method import Cohort
+from coterie.methods.parts.bank import mixture
 
 HONEST = 9
 D = 40

@@ -13,10 +13,10 @@ from coterie.conformance import CHECKS, Ground, ground_of, rounds, trained
 from coterie.engine.rounds import drawn
 from coterie.engine.training import Training
 from coterie.errors import BadInput
-from coterie.measure.spent import epsilon, most_asked, spent
 from coterie.methods import METHODS, make
-from coterie.methods.changes import bases, changes
-from coterie.methods.privacy import gaussian
+from coterie.methods.wrappers.changes import bases, changes
+from coterie.methods.wrappers.privacy import gaussian
+from coterie.methods.wrappers.spent import epsilon, most_asked, spent
 
 COVERED = {
     "fedavg", "fedprox", "fedavg-local", "fedavg-ft", "fedprox-ft", "scaffold", "apfl", "ditto", "perfedavg", "pfedme",

@@ -9,8 +9,8 @@ from oracle import Oracle, close
 
 from coterie.conformance import CHECKS, Ground, ground_of
 from coterie.methods import METHODS, make
-from coterie.methods.attention import BLOCK
-from coterie.methods.robust import clipped, krum, median
+from coterie.methods.parts.attention import BLOCK
+from coterie.methods.wrappers.robust import clipped, krum, median
 
 AVERAGING = {
     "fedavg", "fedprox", "fedavg-local", "fedavg-ft", "fedprox-ft", "scaffold", "apfl", "ditto", "perfedavg", "pfedme",

@@ -8,10 +8,10 @@ import torch
 from oracle import Oracle, close
 
 from coterie.conformance import CHECKS, Ground, trained
+from coterie.engine.method import Method
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.methods import make, written
-from coterie.methods.method import Method
 
 WRAPPED = {
     "clipped-fedavg": ("fedavg", {"clip_update": {"norm": 0.3}}),

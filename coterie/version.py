@@ -1,0 +1,3 @@
+"""Which Coterie this is."""
+
+VERSION = "0.1.0"
