@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +12,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from coterie.errors import BadInput
-from coterie.wire import Record, Up
+from coterie.wire import Record, Up, described
 
 R = TypeVar("R", bound=Record)
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -84,16 +83,16 @@ def decode(kind: type[R], blob: bytes, dtype: torch.dtype | None = None, **sizes
 
 def check(record: Record, dtype: torch.dtype | None = None, **sizes: int) -> None:
     """Refuse a record whose fields are not as its type declares: another kind of number, other axes, other sizes."""
-    for f in fields(record):  # type: ignore[arg-type]
-        tensor, about = getattr(record, f.name), f.metadata
-        if not isinstance(tensor, Tensor):
+    for name, about in described(record).items():
+        tensor = getattr(record, name)
+        if tensor is None:
             continue
-        where = f"a {type(record).__name__} arrived whose '{f.name}'"
-        allowed = WHOLE if about.get("whole") else FLOATS if dtype is None or "d" not in about["shape"] else (dtype,)
+        where = f"a {type(record).__name__} arrived whose '{name}'"
+        allowed = WHOLE if about.below else FLOATS if dtype is None or not about.has_columns else (dtype,)
         if tensor.dtype not in allowed:
             raise BadInput(f"{where} is of {str(tensor.dtype).removeprefix('torch.')}, which it never is")
-        axes = [*["rows"] * (about["kind"] == "rows"), *" × ".join(about["shape"]).split(" × ")]
-        axes = [axis for axis in axes if axis]
+        axes = [*["rows"] * (about.kind == "rows"), *about.axes]
+        axes = [axis.rstrip("?") for axis in axes if len(axes) == tensor.ndim or not axis.endswith("?")]
         expected = [int(axis) if axis.isdigit() else sizes.get(axis) for axis in axes]
         found = list(tensor.shape)
         if len(found) != len(axes) or any(size not in (None, n) for size, n in zip(expected, found, strict=True)):
@@ -105,9 +104,9 @@ def check(record: Record, dtype: torch.dtype | None = None, **sizes: int) -> Non
 
 def _check_pointers(record: Record, sizes: Mapping[str, int]) -> None:
     """Refuse whole numbers that point at what is not there; into a bank, -1 points at nothing and may."""
-    for f in fields(record):  # type: ignore[arg-type]
-        tensor, below = getattr(record, f.name), f.metadata.get("whole", "")
-        if isinstance(tensor, Tensor) and below in sizes and tensor.numel():
-            lowest = -1 if below == "n" else 0
-            if not lowest <= int(tensor.min()) <= int(tensor.max()) < sizes[below]:
-                raise BadInput(f"a {type(record).__name__} arrived whose '{f.name}' points at what is not there")
+    for name, about in described(record).items():
+        tensor = getattr(record, name)
+        if tensor is not None and about.below in sizes and tensor.numel():
+            lowest = -1 if about.below == "n" else 0
+            if not lowest <= int(tensor.min()) <= int(tensor.max()) < sizes[about.below]:
+                raise BadInput(f"a {type(record).__name__} arrived whose '{name}' points at what is not there")

@@ -5,7 +5,7 @@ these checks fail. What they cannot know is whether a method is the one its pape
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
 from coterie.engine.training import Training
 from coterie.keys import generator
-from coterie.wire import Record, stack
+from coterie.wire import Record, described, stack
 
 SIZES = (13, 8, 21, 5)  # ragged on purpose: none a multiple of the batch, two with the same number of steps
 CLASSES, FEATURES = 3, 5
@@ -355,7 +355,7 @@ def _perturbed(value: Tensor) -> Tensor:
 
 def _fixed(record: Record) -> set[str]:
     """Private fields that are hyper-parameters of the silo and may stay as they are."""
-    return {f.name for f in fields(record) if f.metadata.get("fixed")}  # type: ignore[arg-type]
+    return {name for name, about in described(record).items() if about.fixed}
 
 
 def _same(a: Tensor, b: Tensor, message: str) -> None:

@@ -1,53 +1,88 @@
 """What lives where, as types: `Down` goes to a silo, `Up` leaves it, `Private` never does.
 
 A record is a frozen dataclass of tensors. Each field says whether it has one row per silo (`rows`), is one for all
-(`shared`), or is a bank of models that rows point into (`bank`), so that slicing, stacking, counting bytes and the page
-`docs/wire.md` need to know nothing else about a method.
+(`shared`), or is a bank of models that rows point into (`bank`), and what it is (`role`): slicing, stacking, counting
+bytes, checking, clipping, noise, compression and the page `docs/wire.md` go by that, and by nothing else of a method.
 """
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self, TypeVar, dataclass_transform
+from typing import Any, Literal, Self, TypeVar, dataclass_transform
 
 import torch
 from torch import Tensor
 
 Index = Tensor | slice
+Role = Literal["model", "change", "number", "silo"]
 ALIGNED = 64  # bytes: where PyTorch puts what it makes
+
+
+@dataclass(frozen=True)
+class About:
+    """What a field of a record is.
+
+    A `model` and a `change` (a difference of two models, a gradient) have the columns of a model as their last axis; a
+    `silo` is whole numbers that name silos of the roster; anything else is a `number`.
+    """
+
+    doc: str
+    kind: Literal["rows", "shared", "bank"]
+    role: Role
+    axes: tuple[str, ...]  # of one row, or of the whole where it is shared, in the paper's letters; "c?" may be absent
+    seen_by: str = ""
+    fixed: bool = False  # what a silo was given once and training does not change
+    below: str = ""  # whole numbers, and below the length of which axis they are
+    picks: str = ""  # of a bank: the field whose rows point into it
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether its last axis is the columns of a model."""
+        return self.role in ("model", "change")
+
+    @property
+    def shape(self) -> str:
+        """Its axes for people to read."""
+        whole = " × ".join(axis.rstrip("?") for axis in self.axes)
+        short = " × ".join(axis for axis in self.axes if not axis.endswith("?"))
+        return whole if whole == short else f"{short} or {whole}"
 
 
 def rows(
     doc: str,
-    *shape: str,
+    *axes: str,
+    role: Role = "number",
     seen_by: str = "",
     fixed: bool = False,
-    change: bool = False,
-    places: bool = False,
-    whole: str = "",
+    below: str = "",
     default: Any = dataclasses.MISSING,
 ) -> Any:
-    """A field with one row per silo; `shape` is what a row looks like, in the paper's letters.
-
-    `fixed` marks what a silo was given once and training does not change; `change` a difference of two models, which
-    has the shape of a model and is none; `places` whole numbers that name silos of the roster; `whole` other whole
-    numbers, and below which letter of a shape they are.
-    """
-    about = {"kind": "rows", "doc": doc, "shape": shape, "seen_by": seen_by, "fixed": fixed, "change": change}
-    about |= {"places": places, "whole": "N" if places else whole}
-    return dataclasses.field(default=default, metadata=about)
+    """A field with one row per silo; `axes` are those of a row, but for the columns of a model."""
+    below = "N" if role == "silo" else below
+    return _field(About(doc, "rows", role, _axes(axes, role), seen_by, fixed, below), default)
 
 
-def shared(doc: str, *shape: str, seen_by: str = "", change: bool = False, whole: str = "") -> Any:
+def shared(doc: str, *axes: str, role: Role = "number", seen_by: str = "", below: str = "") -> Any:
     """A field that is the same for every silo."""
-    about = {"kind": "shared", "doc": doc, "shape": shape, "seen_by": seen_by, "change": change, "whole": whole}
-    return dataclasses.field(metadata=about)
+    return _field(About(doc, "shared", role, _axes(axes, role), seen_by, below=below))
 
 
-def bank(doc: str, *shape: str, picks: str, seen_by: str = "") -> Any:
+def bank(doc: str, *axes: str, picks: str, seen_by: str = "") -> Any:
     """Models held once, which each silo's row of the field `picks` points into (-1: none)."""
-    about = {"kind": "bank", "doc": doc, "shape": ("n", *shape), "picks": picks, "seen_by": seen_by}
-    return dataclasses.field(metadata=about)
+    return _field(About(doc, "bank", "model", ("n", *_axes(axes, "model")), seen_by, picks=picks))
+
+
+def _axes(axes: tuple[str, ...], role: Role) -> tuple[str, ...]:
+    return (*axes, "d") if role in ("model", "change") else axes
+
+
+def _field(about: About, default: Any = dataclasses.MISSING) -> Any:
+    return dataclasses.field(default=default, metadata={"about": about})
+
+
+def described(record: "Record | type[Record]") -> dict[str, About]:
+    """What each field of a record is; not of records inside it."""
+    return {f.name: f.metadata["about"] for f in fields(record) if f.metadata}  # type: ignore[arg-type]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(rows, shared, bank))
@@ -57,9 +92,10 @@ class Record:
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True, eq=False)(cls)
 
-    def __fields(self) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+    def __fields(self) -> Iterator[tuple[str, Any, str]]:
+        """Name, value and kind of each; the kind of an inner record is none."""
         for f in fields(self):  # type: ignore[arg-type]
-            yield f.name, getattr(self, f.name), f.metadata
+            yield f.name, getattr(self, f.name), f.metadata["about"].kind if f.metadata else ""
 
     def replace(self, **changes: Any) -> Self:
         """The same record with some fields changed."""
@@ -76,21 +112,21 @@ class Record:
     def take(self, index: Index) -> Self:
         """Some of the silos' rows; what is shared stays whole."""
         made = {}
-        for name, value, about in self.__fields():
+        for name, value, kind in self.__fields():
             if isinstance(value, Record):
                 made[name] = value.take(index)
-            elif value is not None and about["kind"] == "rows":
+            elif value is not None and kind == "rows":
                 made[name] = value[index]
         return self.replace(**made)
 
     def put(self, index: Index, part: Self) -> Self:
         """This record with some of its rows replaced by those of `part`."""
         made = {}
-        for name, value, about in self.__fields():
+        for name, value, kind in self.__fields():
             new = getattr(part, name)
             if isinstance(value, Record):
                 made[name] = value.put(index, new)
-            elif value is not None and about["kind"] == "rows":
+            elif value is not None and kind == "rows":
                 whole = value.clone()
                 whole[index] = new.to(whole.dtype)
                 made[name] = whole
@@ -102,28 +138,28 @@ class Record:
         """What one silo is sent: its row, what is shared, and only the models of a bank that it points at."""
         alone = self.take(slice(row, row + 1))
         made: dict[str, Tensor] = {}
-        for name, value, about in alone.__fields():
-            if about.get("kind") == "bank":
-                picks = getattr(alone, about["picks"])
+        for name, about in described(self).items():
+            if about.kind == "bank":
+                picks = getattr(alone, about.picks)
                 wanted, places = torch.unique(picks[picks >= 0], return_inverse=True)
-                made[name] = value[wanted]
-                made[about["picks"]] = picks.masked_scatter(picks >= 0, places.to(picks.dtype))
+                made[name] = getattr(alone, name)[wanted]
+                made[about.picks] = picks.masked_scatter(picks >= 0, places.to(picks.dtype))
         return alone.replace(**made)
 
     def one_nbytes(self, row: int) -> int:
         """The bytes of `one(row)`, counted without copying the models of a bank."""
         alone = self.take(slice(row, row + 1))
         total = alone.nbytes()
-        for _, value, about in alone.__fields():
-            if about.get("kind") == "bank":
-                picks = getattr(alone, about["picks"])
+        for name, about in described(self).items():
+            if about.kind == "bank":
+                value, picks = getattr(alone, name), getattr(alone, about.picks)
                 spared = len(value) - len(torch.unique(picks[picks >= 0]))
                 total -= spared * (value.nbytes // max(len(value), 1))
         return total
 
     def each_nbytes(self, k: int) -> int:
         """The bytes of `one(row)` for all of k rows."""
-        if any(about.get("kind") == "bank" for _, _, about in self.__fields()):
+        if any(kind == "bank" for _, _, kind in self.__fields()):
             return sum(self.one_nbytes(row) for row in range(k))
         return k * self.one_nbytes(0) if k else 0
 
@@ -175,7 +211,7 @@ def stack(parts: Sequence[R]) -> R:
         values = [getattr(part, f.name) for part in parts]
         if isinstance(values[0], Record):
             made[f.name] = stack(values)
-        elif values[0] is not None and f.metadata["kind"] == "rows":
+        elif values[0] is not None and f.metadata["about"].kind == "rows":
             made[f.name] = torch.cat(values)
     return first.replace(**made)
 
@@ -190,7 +226,7 @@ def assembled(parts: Sequence[R], places: Sequence[Tensor]) -> R:
         values = [getattr(part, f.name) for part in parts]
         if isinstance(values[0], Record):
             made[f.name] = assembled(values, places)
-        elif values[0] is not None and f.metadata["kind"] == "rows":
+        elif values[0] is not None and f.metadata["about"].kind == "rows":
             whole = values[0].new_empty(len(place), *values[0].shape[1:])
             for value, own in zip(values, places, strict=True):
                 whole[own] = value
@@ -221,5 +257,5 @@ class State(Record):
 class Predictor(Record):
     """A silo's model as it would be deployed: one model, or a mixture of the predictions of several."""
 
-    models: Tensor = rows("the model, or the components of a mixture", "d or c × d")
+    models: Tensor = rows("the model, or the components of a mixture", "c?", role="model")
     weights: Tensor | None = rows("the mixture's weights", "c", default=None)

@@ -12,35 +12,35 @@ from coterie.wire import Down, Predictor, Private, Record, Server, State, Up, ba
 
 
 class Sent(Up):
-    w: Tensor = rows("a model", "d")
-    n: Tensor = shared("a count", whole="count")
+    w: Tensor = rows("a model", role="model")
+    n: Tensor = shared("a count", below="count")
 
 
 class Picked(Up):
-    bank: Tensor = bank("models", "d", picks="picks")
-    picks: Tensor = rows("which of them", "N", whole="n")
-    wanted: Tensor = rows("which of N", whole="N")
+    bank: Tensor = bank("models", picks="picks")
+    picks: Tensor = rows("which of them", "N", below="n")
+    wanted: Tensor = rows("which of N", below="N")
 
 
 class Told(Down):
-    w: Tensor = rows("a model", "d")
+    w: Tensor = rows("a model", role="model")
 
 
 class Kept(Private):
-    w: Tensor = rows("a model", "d")
+    w: Tensor = rows("a model", role="model")
 
 
 class Stored(Server):
-    w: Tensor = rows("a model", "d")
+    w: Tensor = rows("a model", role="model")
 
 
 class Running(State):
-    w: Tensor = rows("a model", "d")
+    w: Tensor = rows("a model", role="model")
 
 
 class Maybe(Up):
-    w: Tensor = rows("a model", "d")
-    more: Tensor | None = rows("more", "d", default=None)
+    w: Tensor = rows("a model", role="model")
+    more: Tensor | None = rows("more", role="model", default=None)
 
 
 def sent() -> Sent:

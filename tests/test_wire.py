@@ -6,24 +6,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.wire import Down, Private, Record, Up, bank, rows, shared, stack
+from coterie.wire import About, Down, Private, Record, Up, bank, described, rows, shared, stack
 
 
 class Inner(Record):
-    v: Tensor = rows("a velocity", "d")
+    v: Tensor = rows("a velocity", role="model")
     scale: Tensor = shared("one for all")
 
 
 class Outer(Private):
-    w: Tensor = rows("a model", "d")
-    mean: Tensor = shared("a model for all", "d")
+    w: Tensor = rows("a model", role="model")
+    mean: Tensor = shared("a model for all", role="model")
     extra: Tensor | None = rows("maybe", default=None)
     opt: Inner
 
 
 class Handed(Down):
-    start: Tensor = shared("a model", "d")
-    models: Tensor = bank("models", "d", picks="picks")
+    start: Tensor = shared("a model", role="model")
+    models: Tensor = bank("models", picks="picks")
     picks: Tensor = rows("which of them", "M")
 
 
@@ -131,16 +131,13 @@ def test_one_of_a_record_without_a_bank_is_its_row() -> None:
 
 def test_a_field_says_what_it_is() -> None:
     class Sent(Up):
-        w: Tensor = rows("a model", "d", seen_by="server")
-        dw: Tensor = rows("a difference", "d", change=True)
+        w: Tensor = rows("a model", role="model", seen_by="server")
+        dw: Tensor = rows("a difference", role="change")
 
-    about = {f.name: f.metadata for f in dataclasses.fields(Sent)}
-    assert about["w"]["kind"] == "rows"
-    assert about["w"]["shape"] == ("d",)
-    assert about["w"]["seen_by"] == "server"
-    assert not about["w"]["change"]
-    assert about["dw"]["change"]
-    handed = {f.name: f.metadata for f in dataclasses.fields(Handed)}
-    assert handed["models"]["picks"] == "picks"
-    assert handed["models"]["shape"] == ("n", "d")
-    assert handed["start"]["kind"] == "shared"
+    about, handed = described(Sent), described(Handed)
+    assert about["w"] == About("a model", "rows", "model", ("d",), "server")
+    assert about["dw"].role == "change" and about["dw"].has_columns
+    assert handed["models"].picks == "picks"
+    assert handed["models"].axes == ("n", "d")
+    assert handed["start"].kind == "shared"
+    assert About("", "rows", "model", ("c?", "d")).shape == "d or c × d"

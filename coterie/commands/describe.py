@@ -1,6 +1,6 @@
 """Methods and data sets as pages for the terminal."""
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 from rich.console import Console
@@ -17,7 +17,7 @@ from coterie.engine.method import Method
 from coterie.options import Option, describe, resolved
 from coterie.study import study as studies
 from coterie.study.cost import client_steps
-from coterie.wire import Record
+from coterie.wire import Record, described
 
 
 def method_page(name: str, kind: type[Method], console: Console) -> None:
@@ -53,12 +53,10 @@ def options_table(options: list[Option]) -> Table:
 def fields_table(record: type[Record]) -> Table:
     """The fields of a record: name, shape of what one silo has of it, what it is."""
     table = Table(box=None, pad_edge=False, show_header=False)
-    listed = fields(record)  # type: ignore[arg-type]
-    for f in listed:
-        about = f.metadata
-        seen = f" [dim](seen by: {escape(about['seen_by'])})[/]" if about.get("seen_by") else ""
-        shape = " × ".join(about.get("shape", ())) or "1"
-        table.add_row(f"  [bold]{f.name}[/]", shape, escape(about.get("doc", "")) + seen)
+    listed = described(record)
+    for name, about in listed.items():
+        seen = f" [dim](seen by: {escape(about.seen_by)})[/]" if about.seen_by else ""
+        table.add_row(f"  [bold]{name}[/]", about.shape or "1", escape(about.doc) + seen)
     if not listed:
         table.add_row("  [dim]nothing[/]")
     return table

@@ -13,7 +13,7 @@ from coterie.wire import rows
 
 
 class Kept(Private):  # never leaves the silo; what travels (GlobalDown, ModelUp) is declared likewise
-    w: Tensor = rows("the silo's model after its last round", "d")
+    w: Tensor = rows("the silo's model after its last round", role="model")
 
 
 @dataclass(frozen=True)

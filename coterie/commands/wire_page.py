@@ -20,8 +20,9 @@ from coterie.engine.rows import Model
 from coterie.methods import METHODS, make
 from coterie.run.experiment import prepare
 from coterie.study.study import check, read
-from coterie.wire import Record
+from coterie.wire import About, Record, described
 
+INSIDE = About("what the method itself keeps", "rows", "number", ())
 COMPRESSED = ({"top_k": 0.05}, {"bits": 8})
 HEAD = """# What crosses the wire
 
@@ -100,12 +101,10 @@ def _rows(kind: str, record: Record, seen: str) -> list[str]:
     if not listed:
         lines.append(f"| {kind} | nothing | | 0 | | |")
     for f in listed:
-        about, tensors = f.metadata, record.tensors()
+        about, tensors = described(record).get(f.name, INSIDE), record.tensors()
         size = sum(t.nbytes for key, t in tensors.items() if key == f.name or key.startswith(f"{f.name}."))
-        shape = " × ".join(about.get("shape", ())) or "1"
-        doc = about.get("doc", "what the method itself keeps")
-        by = about.get("seen_by") or seen
-        lines.append(f"| {kind} | `{f.name}` | {shape} | {size:,} | {doc} | {by} |")
+        by = about.seen_by or seen
+        lines.append(f"| {kind} | `{f.name}` | {about.shape or '1'} | {size:,} | {about.doc} | {by} |")
     return lines
 
 

@@ -32,11 +32,11 @@ class Declared(Up):
     """What a silo says of itself when it joins; of a table or pictures the last three are empty until all agree."""
 
     sizes: Tensor = rows(
-        "training, validation and test samples", "3", seen_by="server; the first two also other silos", whole="count"
+        "training, validation and test samples", "3", seen_by="server; the first two also other silos", below="count"
     )
-    sample: Tensor = rows("the shape of one sample", "axes", seen_by="server", whole="count")
-    classes: Tensor = rows("its largest label plus one; 0: targets are numbers", seen_by="server", whole="count")
-    outputs: Tensor = rows("outputs that a model of its data needs", seen_by="server", whole="count")
+    sample: Tensor = rows("the shape of one sample", "axes", seen_by="server", below="count")
+    classes: Tensor = rows("its largest label plus one; 0: targets are numbers", seen_by="server", below="count")
+    outputs: Tensor = rows("outputs that a model of its data needs", seen_by="server", below="count")
 
 
 class Measured(Up):

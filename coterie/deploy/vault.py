@@ -7,7 +7,6 @@ which names the last round the server has received, decides: that round is commi
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 
 import safetensors.torch
@@ -17,7 +16,7 @@ from coterie.codec import check, encode
 from coterie.deploy.home import sync, write_whole
 from coterie.errors import BadInput
 from coterie.personal.export import file_name
-from coterie.wire import Private, Record
+from coterie.wire import Private, Record, described
 
 DAMAGED = (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
 COMMITTED, TENTATIVE = "committed.safetensors", "tentative.safetensors"
@@ -106,7 +105,7 @@ def _rebuilt(template: Private, named: Mapping[str, object], path: Path) -> Priv
             assert isinstance(value, Private)
             made[name] = _rebuilt(value, inner, path)
     record = type(template)(**made)
-    models = [f.name for f in fields(template) if f.metadata.get("shape") == ("d",)]
-    widths = {getattr(template, name).shape[-1] for name in models if getattr(template, name) is not None}
+    held = [getattr(template, name) for name, about in described(template).items() if about.has_columns]
+    widths = {tensor.shape[-1] for tensor in held if tensor is not None}
     check(record, rows=1, **({"d": widths.pop()} if widths else {}))
     return record

@@ -7,17 +7,19 @@ What a silo sends again is known by its lengths: two trainings never end in the 
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.codec import check
 from coterie.engine.exchange import Engine, Rejected, Replies
 from coterie.engine.method import Method
 from coterie.engine.rows import Model
-from coterie.wire import Record
+from coterie.errors import BadInput
+from coterie.wire import Record, described
 
 R = TypeVar("R", bound=Record)
 
@@ -66,9 +68,9 @@ def judged(
 def verdicts(up: Record, down: Record, silos: int, limit: float) -> tuple[dict[int, str], np.ndarray]:
     """The rows that do not count, and why; and the length of every row of each field of numbers: (fields, k)."""
     named = up.tensors()
-    about = {f.name: f.metadata for f in fields(up)}  # type: ignore[arg-type]
+    about = described(up)
     numbers = [name for name, value in named.items() if value.is_floating_point()]
-    places = [name for name in named if about[name].get("places")]
+    places = [name for name in named if about[name].role == "silo"]
     columns = [_lengths(named[name]) for name in numbers]
     columns += [((named[name] < 0) | (named[name] >= silos)).flatten(1).any(1).double() for name in places]
     if not columns:
@@ -82,7 +84,7 @@ def verdicts(up: Record, down: Record, silos: int, limit: float) -> tuple[dict[i
         wrong = dict.fromkeys(np.flatnonzero(~finite), f"'{name}' is not finite")
         if name in places:
             wrong |= dict.fromkeys(np.flatnonzero(lengths), f"'{name}' names silos that do not exist")
-        elif limit and "d" in about[name]["shape"]:
+        elif limit and about[name].has_columns:
             # One alone has no median, and of two it is the shorter: the longer cannot speak for itself.
             others = np.quantile(lengths[finite], 0.5, method="lower") if finite.sum() > 1 else 0.0
             usual = max(float(others), sent)
@@ -100,10 +102,10 @@ def _lengths(rows: Tensor) -> Tensor:
 
 def _sent(down: Record) -> Iterator[Tensor]:
     """The usual length of each model that silos were sent."""
-    for f in fields(down):  # type: ignore[arg-type]
-        value = getattr(down, f.name)
-        if value is not None and "d" in f.metadata["shape"] and not f.metadata.get("change") and len(value):
-            yield _lengths(value[None] if f.metadata["kind"] == "shared" else value).nanmedian()
+    for name, about in described(down).items():
+        value = getattr(down, name)
+        if value is not None and about.role == "model" and len(value):
+            yield _lengths(value[None] if about.kind == "shared" else value).nanmedian()
 
 
 def alike(found: Mapping[str, R], axes: Mapping[str, int], model: Model) -> dict[str, str]:
@@ -115,15 +117,10 @@ def alike(found: Mapping[str, R], axes: Mapping[str, int], model: Model) -> dict
 
 
 def _misshapen(record: Record, axes: Mapping[str, int], model: Model) -> str:
-    named = record.tensors()
-    for f in fields(record):  # type: ignore[arg-type]
-        if f.name not in named:
-            continue
-        tensor, shape = named[f.name], (1, *(axes.get(axis) for axis in f.metadata["shape"]))
-        fits = tensor.ndim == len(shape) and all(w in (None, n) for n, w in zip(tensor.shape, shape, strict=True))
-        dtype = torch.int64 if f.metadata.get("places") else model.dtype if "d" in f.metadata["shape"] else tensor.dtype
-        if not fits or tensor.dtype != dtype:
-            return f"its upload '{f.name}' is {tuple(tensor.shape)} of {tensor.dtype}"
+    try:
+        check(record, model.dtype, **axes, rows=1)
+    except BadInput as error:
+        return str(error)
     return ""
 
 

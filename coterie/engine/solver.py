@@ -50,14 +50,14 @@ class NoState(Record):
 class Velocity(Record):
     """Heavy-ball momentum."""
 
-    v: Tensor = rows("running sum of gradients", "d")
+    v: Tensor = rows("running sum of gradients", role="change")
 
 
 class Moments(Record):
     """Adam's memory."""
 
-    m: Tensor = rows("running mean of gradients", "d")
-    v: Tensor = rows("running mean of squared gradients", "d")
+    m: Tensor = rows("running mean of gradients", role="change")
+    v: Tensor = rows("running mean of squared gradients", role="change")
     t: Tensor = rows("steps taken")
 
 

@@ -44,7 +44,7 @@ class Batch:
 class Weights(State):
     """Plain local training: one model and its optimiser."""
 
-    w: Tensor = rows("the model", "d")
+    w: Tensor = rows("the model", role="model")
     opt: Record
 
 

@@ -25,14 +25,14 @@ from coterie.wire import Record, rows
 class Mixture(Private):
     """A silo's own model and its weight in the mixture."""
 
-    v: Tensor = rows("its own model v_i", "d")
+    v: Tensor = rows("its own model v_i", role="model")
     alpha: Tensor | None = rows("α_i, the weight of v_i in its personal model, where it is learned", default=None)
 
 
 class Pair(State):
     """The two models in training, and their mixture's weight."""
 
-    models: Tensor = rows("w_i, its copy of the global model, and v_i", "2 × d")
+    models: Tensor = rows("w_i, its copy of the global model, and v_i", "2", role="model")
     alpha: Tensor = rows("α_i")
     due: Tensor = rows("1 until α_i has taken its step of the round, then 0")
     opt: Record

@@ -51,7 +51,7 @@ EPSILON = 1e-3  # the floor of the exponential λ, A.1
 class Cores(Server):
     """The core models: every silo's newest and, under a budget, each older one that some silo still uses."""
 
-    models: Tensor = shared("core models, each held once", "n × d")
+    models: Tensor = shared("core models, each held once", "n", role="model")
     newest: Tensor = rows("which of them is the silo's newest")
     p0: Tensor = shared("n_j/n, where p starts and what it is pulled to", "N")
     seen: Tensor | None = rows("which of them the silo last saw of each other silo (-1: none)", "N", default=None)
@@ -61,20 +61,20 @@ class Cores(Server):
 class CoresDown(Down):
     """The others' core models, as the silo may use them in this round."""
 
-    cores: Tensor = bank("core models of other silos, new or as last seen", "d", picks="picks")
-    picks: Tensor = rows("which of them is whose (-1: never seen, or the silo's own)", "N", whole="n")
+    cores: Tensor = bank("core models of other silos, new or as last seen", picks="picks")
+    picks: Tensor = rows("which of them is whose (-1: never seen, or the silo's own)", "N", below="n")
     p0: Tensor | None = rows("n_j/n, the centre of the pull on p", "N", default=None)
 
 
 class CoreUp(Up):
     """A silo's core model and, under a budget, its next wishes."""
 
-    core: Tensor = rows("the silo's core model c_i", "d", seen_by="server; the silos that download it")
+    core: Tensor = rows("the silo's core model c_i", role="model", seen_by="server; the silos that download it")
     asked: Tensor | None = rows(
         "whose core models it wants next: likelier those it weighs highly",
         "M",
+        role="silo",
         seen_by="server",
-        places=True,
         default=None,
     )
 
@@ -82,21 +82,21 @@ class CoreUp(Up):
 class Relations(Private):
     """A silo's core model and its directed relationships."""
 
-    core: Tensor = rows("its core model c_i", "d")
+    core: Tensor = rows("its core model c_i", role="model")
     p: Tensor = rows("p_i, its weight on each silo's core model", "N")
-    deployed: Tensor = rows("Σ_j p_ij c_j as it was trained", "d")
-    place: Tensor = rows("which of the N it is itself", fixed=True, whole="N")
-    order: Tensor | None = rows("the silos' places in alphabetical order", "N", fixed=True, whole="N", default=None)
+    deployed: Tensor = rows("Σ_j p_ij c_j as it was trained", role="model")
+    place: Tensor = rows("which of the N it is itself", fixed=True, below="N")
+    order: Tensor | None = rows("the silos' places in alphabetical order", "N", fixed=True, below="N", default=None)
 
 
 class Mixing(State):
     """A mixture in training: only the own core model and p move."""
 
-    core: Tensor = rows("its core model c_i", "d")
+    core: Tensor = rows("its core model c_i", role="model")
     p: Tensor = rows("p_i", "N")
     place: Tensor = rows("which of the N it is itself")
     opt: Record
-    cores: Tensor = bank("the others' core models", "d", picks="picks")
+    cores: Tensor = bank("the others' core models", picks="picks")
     picks: Tensor = rows("which of them is whose", "N")
     p0: Tensor | None = rows("the centre of the pull on p", "N", default=None)
 

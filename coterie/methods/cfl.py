@@ -40,26 +40,26 @@ MOVING = 0.2
 class Clusters(Server):
     """The clusters' models, and what the next split is decided by."""
 
-    w: Tensor = shared("the clusters' models", "clusters", "d")
+    w: Tensor = shared("the clusters' models", "clusters", role="model")
     peak: Tensor = shared("the norm of each cluster's longest mean update so far", "clusters")
     cluster: Tensor = rows("which cluster is the silo's")
     heard: Tensor = rows("whether the silo has ever replied")
-    update: Tensor = rows("the silo's last update", "d")
+    update: Tensor = rows("the silo's last update", role="change")
     longest: Tensor = shared("the norm of the longest update of any silo so far")
-    root: Tensor = shared("the model that first split; until then, the global model", "d")
+    root: Tensor = shared("the model that first split; until then, the global model", role="model")
     trained: Tensor = shared("how many columns are weights; behind them are BatchNorm's statistics")
 
 
 class ClusterDown(Down):
     """The model of the silo's cluster."""
 
-    w: Tensor = rows("the model of the silo's cluster", "d")
+    w: Tensor = rows("the model of the silo's cluster", role="model")
 
 
 class UpdateUp(Up):
     """How local training changed the cluster's model."""
 
-    delta: Tensor = rows("Δw_i, what local training changed of the cluster's model", "d", seen_by="server", change=True)
+    delta: Tensor = rows("Δw_i, what local training changed of the cluster's model", role="change", seen_by="server")
 
 
 @dataclass(frozen=True)

@@ -25,14 +25,17 @@ from coterie.wire import bank, rows
 class ComponentsDown(NeighboursDown):
     """The components of a silo's neighbours and its own, and how to average them."""
 
-    uploads: Tensor = bank("the components of its neighbours, each as they are, and its own", "c", "d", picks="picks")
+    uploads: Tensor = bank("the components of its neighbours, each as they are, and its own", "c", picks="picks")
 
 
 class ComponentsUp(EstimateUp):
     """A silo's estimates of the components after local training."""
 
     w: Tensor = rows(
-        "the silo's components after local training", "c", "d", seen_by="its neighbours; the hub that relays them"
+        "the silo's components after local training",
+        "c",
+        role="model",
+        seen_by="its neighbours; the hub that relays them",
     )
 
 

@@ -25,7 +25,7 @@ from coterie.wire import rows
 class Own(Private):
     """A silo's personal model."""
 
-    v: Tensor = rows("its personal model v_i", "d")
+    v: Tensor = rows("its personal model v_i", role="model")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from coterie.wire import rows
 class Copy(Private):
     """The silo's copy of the global model as its last local training left it."""
 
-    w: Tensor = rows("its copy of the global model after local training", "d")
+    w: Tensor = rows("its copy of the global model after local training", role="model")
 
 
 @dataclass(frozen=True)

@@ -28,19 +28,19 @@ from coterie.wire import rows, shared
 class Components(Server):
     """The components."""
 
-    theta: Tensor = shared("the components θ_1 … θ_M", "c", "d")
+    theta: Tensor = shared("the components θ_1 … θ_M", "c", role="model")
 
 
 class ComponentsDown(Down):
     """The components, the same for all."""
 
-    theta: Tensor = shared("the components θ_1 … θ_M", "c", "d")
+    theta: Tensor = shared("the components θ_1 … θ_M", "c", role="model")
 
 
 class ComponentsUp(Up):
     """A silo's components after local training."""
 
-    theta: Tensor = rows("the silo's components after local training", "c", "d", seen_by="server")
+    theta: Tensor = rows("the silo's components after local training", "c", role="model", seen_by="server")
 
 
 @dataclass(frozen=True)

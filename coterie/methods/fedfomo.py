@@ -43,7 +43,7 @@ from coterie.wire import Record, bank, rows
 class Affinities(Server):
     """The last model of every silo, and who gained from whom."""
 
-    models: Tensor = rows("the silo's last model θ_i", "d")
+    models: Tensor = rows("the silo's last model θ_i", role="model")
     heard: Tensor = rows("whether it ever replied")
     affinity: Tensor = rows("P_i, the sum of its weights on every silo so far", "N")
     weights: Tensor = rows("its last weights", "N")
@@ -52,31 +52,33 @@ class Affinities(Server):
 class CandidatesDown(Down):
     """Other silos' models to choose from."""
 
-    models: Tensor = bank("models of other silos after their last training", "d", picks="picks")
-    picks: Tensor = rows("which of them is whose (-1: not handed out)", "N", whole="n")
+    models: Tensor = bank("models of other silos after their last training", picks="picks")
+    picks: Tensor = rows("which of them is whose (-1: not handed out)", "N", below="n")
 
 
 class WeighedUp(Up):
     """A silo's model, and what the others' were worth to it."""
 
-    w: Tensor = rows("the silo's model after local training θ_i", "d", seen_by="server; the silos it is handed to")
+    w: Tensor = rows(
+        "the silo's model after local training θ_i", role="model", seen_by="server; the silos it is handed to"
+    )
     weights: Tensor = rows("its weight on every silo's model", "N", seen_by="server")
 
 
 class Before(Private):
     """A silo's model after its last training and before it."""
 
-    w: Tensor = rows("its model after local training θ_i^l", "d")
-    before: Tensor = rows("the model that training started from θ_i^{l−1}", "d")
-    place: Tensor = rows("which of the N it is itself", fixed=True, whole="N")
+    w: Tensor = rows("its model after local training θ_i^l", role="model")
+    before: Tensor = rows("the model that training started from θ_i^{l−1}", role="model")
+    place: Tensor = rows("which of the N it is itself", fixed=True, below="N")
 
 
 class Mixed(State):
     """Plain local training from a mixture."""
 
-    w: Tensor = rows("the model in training", "d")
+    w: Tensor = rows("the model in training", role="model")
     opt: Record
-    start: Tensor = rows("the mixture", "d")
+    start: Tensor = rows("the mixture", role="model")
     weights: Tensor = rows("its weight on every silo's model", "N")
 
 

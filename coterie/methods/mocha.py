@@ -35,29 +35,29 @@ from coterie.wire import Record, State, rows
 class Tasks(Server):
     """The tasks' last models and how they are related."""
 
-    w: Tensor = rows("the silo's last model w_t", "d")
+    w: Tensor = rows("the silo's last model w_t", role="model")
     sigma: Tensor = rows("the silo's row of Σ = Ω⁻¹, the covariance of the tasks", "m")
 
 
 class Coupling(Down):
     """What the other tasks' models mean for this one: 2 λ1 (own w + message) is the pull of tr(W Ω Wᵀ)."""
 
-    message: Tensor = rows("Σ_j Ω_tj w_j − ρ Ω_tt w_t, a weighted sum of silos' models", "d", change=True)
+    message: Tensor = rows("Σ_j Ω_tj w_j − ρ Ω_tt w_t, a weighted sum of silos' models", role="change")
     own: Tensor = rows("ρ Ω_tt, the weight of the silo's own model")
 
 
 class TaskModel(Private):
     """A silo's own linear model."""
 
-    w: Tensor = rows("its model w_t", "d")
+    w: Tensor = rows("its model w_t", role="model")
 
 
 class Coupled(State):
     """A model in training and what pulls it: strength × w + pull is the gradient of the regulariser."""
 
-    w: Tensor = rows("the model", "d")
+    w: Tensor = rows("the model", role="model")
     strength: Tensor = rows("how strongly")
-    pull: Tensor = rows("the gradient of the pull at zero", "d")
+    pull: Tensor = rows("the gradient of the pull at zero", role="change")
     opt: Record
 
 

@@ -29,8 +29,8 @@ from coterie.wire import rows
 class Slope(State):
     """A pass over a silo's data that adds up the gradient at one model."""
 
-    w: Tensor = rows("the model", "d")
-    total: Tensor = rows("the sum of the samples' gradients", "d")
+    w: Tensor = rows("the model", role="model")
+    total: Tensor = rows("the sum of the samples' gradients", role="change")
 
 
 @dataclass(frozen=True)

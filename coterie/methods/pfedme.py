@@ -31,14 +31,14 @@ class Mixing(Global):
 class Solution(Private):
     """A silo's personal model."""
 
-    theta: Tensor = rows("its personal model θ_i", "d")
+    theta: Tensor = rows("its personal model θ_i", role="model")
 
 
 class Envelope(State):
     """The local model and the solution that follows it."""
 
-    w: Tensor = rows("the local model w_i", "d")
-    theta: Tensor = rows("the personal model θ_i", "d")
+    w: Tensor = rows("the local model w_i", role="model")
+    theta: Tensor = rows("the personal model θ_i", role="model")
     opt: Record
 
 

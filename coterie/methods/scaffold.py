@@ -26,37 +26,37 @@ from coterie.wire import Down, Private, Record, Server, State, Up, rows, shared
 class Controlled(Server):
     """The global model and its control variate."""
 
-    w: Tensor = shared("the global model x", "d")
-    c: Tensor = shared("the server's control variate c, the mean of all silos' c_i", "d")
-    step: Tensor = shared("η_g where the model is trained, 1 in the columns of buffers", "d")
+    w: Tensor = shared("the global model x", role="model")
+    c: Tensor = shared("the server's control variate c, the mean of all silos' c_i", role="change")
+    step: Tensor = shared("η_g where the model is trained, 1 in the columns of buffers", role="change")
 
 
 class ControlledDown(Down):
     """The global model and its control variate, the same for all."""
 
-    w: Tensor = shared("the global model x", "d")
-    c: Tensor = shared("the server's control variate c", "d", change=True)
+    w: Tensor = shared("the global model x", role="model")
+    c: Tensor = shared("the server's control variate c", role="change")
 
 
 class ChangeUp(Up):
     """How a silo's model and its control variate changed."""
 
-    dw: Tensor = rows("Δy_i, what local training changed in the global model", "d", seen_by="server", change=True)
-    dc: Tensor = rows("Δc_i, the change of the silo's control variate", "d", seen_by="server", change=True)
+    dw: Tensor = rows("Δy_i, what local training changed in the global model", role="change", seen_by="server")
+    dc: Tensor = rows("Δc_i, the change of the silo's control variate", role="change", seen_by="server")
 
 
 class Control(Private):
     """A silo's control variate and, where it deploys its own copy, that."""
 
-    c: Tensor = rows("its control variate c_i, an estimate of its gradient", "d")
-    w: Tensor | None = rows("its copy of the global model after local training", "d", default=None)
+    c: Tensor = rows("its control variate c_i, an estimate of its gradient", role="change")
+    w: Tensor | None = rows("its copy of the global model after local training", role="model", default=None)
 
 
 class Corrected(State):
     """A model in training whose every gradient is corrected."""
 
-    w: Tensor = rows("the model in training y_i", "d")
-    correction: Tensor = rows("c − c_i", "d")
+    w: Tensor = rows("the model in training y_i", role="model")
+    correction: Tensor = rows("c − c_i", role="change")
     lrs: Tensor = rows("Σ of the learning rates of its steps: K η_l where the rate is constant")
     opt: Record
 
@@ -64,8 +64,8 @@ class Corrected(State):
 class Pass(State):
     """Gradients summed over a silo's samples at one fixed model."""
 
-    x: Tensor = rows("the model", "d")
-    total: Tensor = rows("the samples' gradients, summed", "d")
+    x: Tensor = rows("the model", role="model")
+    total: Tensor = rows("the samples' gradients, summed", role="change")
 
 
 def full_gradient(task: Task, x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from coterie.wire import rows
 class Own(Private):
     """A silo's own model."""
 
-    w: Tensor = rows("its model", "d")
+    w: Tensor = rows("its model", role="model")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from coterie.methods import METHODS, make
 from coterie.methods.fedem import ComponentsUp
 from coterie.methods.parts.averaging import GlobalDown, ModelUp
 from coterie.methods.scaffold import ChangeUp, ControlledDown
+from coterie.wire import described
 
 
 def build() -> nn.Module:
@@ -118,7 +119,7 @@ def test_every_method_declares_the_shapes_it_uploads(name: str) -> None:
     up = engine.train(cohort, ground.method.send(server, cohort)).up
     rows = {str(i): up.take(slice(i, i + 1)) for i in range(4)} if up.tensors() else {}
     axes = ground.method.axes(engine.roster, engine.model)
-    assert {axis for f in up.__dataclass_fields__.values() for axis in f.metadata["shape"]} <= axes.keys()
+    assert {axis for about in described(up).values() for axis in about.axes} <= axes.keys()
     assert alike(rows, axes, engine.model) == {}
 
 

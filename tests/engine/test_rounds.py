@@ -29,8 +29,8 @@ def linear() -> nn.Module:
 class Library(Down):
     """A bank of models, of which each silo is handed as many as its place says."""
 
-    start: Tensor = shared("the model to start from", "d")
-    books: Tensor = bank("models", "d", picks="picks")
+    start: Tensor = shared("the model to start from", role="model")
+    books: Tensor = bank("models", picks="picks")
     picks: Tensor = per_silo("which of them", "m")
 
 
@@ -44,7 +44,7 @@ class Report(Up):
 class Shelf(Server):
     """What the server keeps."""
 
-    w: Tensor = shared("a model", "d")
+    w: Tensor = shared("a model", role="model")
 
 
 @dataclass(frozen=True)

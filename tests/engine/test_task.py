@@ -94,7 +94,7 @@ def engine_of(
 class Watched(State):
     """Rows that stand still while batches pass by."""
 
-    w: Tensor = rows("the models", "d")
+    w: Tensor = rows("the models", role="model")
 
 
 Seen = list[tuple[int, Tensor, Any, Batch]]

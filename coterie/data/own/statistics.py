@@ -30,7 +30,7 @@ class Statistics(Up):
         "names of the columns, levels of each category, classes of the label, which columns lack values, as JSON",
         "bytes",
         seen_by="server",
-        whole="byte",
+        below="byte",
     )
 
 

@@ -20,19 +20,19 @@ def weighted_mean(models: Tensor, weights: Tensor) -> Tensor:
 class Global(Server):
     """The global model."""
 
-    w: Tensor = shared("the global model", "d")
+    w: Tensor = shared("the global model", role="model")
 
 
 class GlobalDown(Down):
     """The global model, the same for all."""
 
-    w: Tensor = shared("the global model", "d")
+    w: Tensor = shared("the global model", role="model")
 
 
 class ModelUp(Up):
     """A silo's model after local training."""
 
-    w: Tensor = rows("the silo's model after local training", "d", seen_by="server")
+    w: Tensor = rows("the silo's model after local training", role="model", seen_by="server")
 
 
 @dataclass(frozen=True)

@@ -29,22 +29,24 @@ from coterie.wire import bank, rows
 class Relay(Server):
     """What the hub holds until it is fetched: every silo's last upload, and who averages what."""
 
-    sent: Tensor = rows("the silo's last upload θ_t^{k−1/2}", "d or c × d")
+    sent: Tensor = rows("the silo's last upload θ_t^{k−1/2}", "c?", role="model")
     mixing: Tensor = rows("its row of W: the share of each upload in the silo's estimate", "m")
 
 
 class NeighboursDown(Down):
     """The uploads of a silo's neighbours and its own, and how to average them."""
 
-    uploads: Tensor = bank("the uploads of its neighbours, each as it is, and its own", "d", picks="picks")
-    picks: Tensor = rows("which uploads are for this silo", "m", whole="n")
+    uploads: Tensor = bank("the uploads of its neighbours, each as it is, and its own", picks="picks")
+    picks: Tensor = rows("which uploads are for this silo", "m", below="n")
     share: Tensor = rows("their shares in its estimate", "m")
 
 
 class EstimateUp(Up):
     """A silo's estimate after local training."""
 
-    w: Tensor = rows("the silo's estimate after local training", "d", seen_by="its neighbours; the hub that relays it")
+    w: Tensor = rows(
+        "the silo's estimate after local training", role="model", seen_by="its neighbours; the hub that relays it"
+    )
 
 
 def averaged(down: NeighboursDown) -> Tensor:

@@ -20,26 +20,26 @@ from coterie.wire import rows, shared
 class Models(Server):
     """The last model of every silo."""
 
-    w: Tensor = rows("the silo's last model w_i", "d")
-    start: Tensor = shared("the random model that a newcomer starts from", "d")
+    w: Tensor = rows("the silo's last model w_i", role="model")
+    start: Tensor = shared("the random model that a newcomer starts from", role="model")
 
 
 class CloudDown(Down):
     """A silo's personalized cloud model."""
 
-    u: Tensor = rows("the silo's cloud model u_i, a mixture of silos' models", "d")
+    u: Tensor = rows("the silo's cloud model u_i, a mixture of silos' models", role="model")
 
 
 class PersonalUp(Up):
     """A silo's personal model."""
 
-    w: Tensor = rows("the silo's personal model w_i", "d", seen_by="server; other silos only in a mixture")
+    w: Tensor = rows("the silo's personal model w_i", role="model", seen_by="server; other silos only in a mixture")
 
 
 class Personal(Private):
     """A silo's own model and, where the hyper-parameters ask for it, what else it must remember."""
 
-    w: Tensor = rows("its personal model w_i", "d")
+    w: Tensor = rows("its personal model w_i", role="model")
     rounds: Tensor | None = rows("rounds it has taken part in, for the warm-up", default=None)
     beta: Tensor | None = rows("its own β_i", fixed=True, default=None)
 

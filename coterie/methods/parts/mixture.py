@@ -23,7 +23,7 @@ class MixtureWeights(Private):
 class Mixture(State):
     """The components of each silo in training."""
 
-    theta: Tensor = rows("the components", "c", "d")
+    theta: Tensor = rows("the components", "c", role="model")
     q: Tensor = rows("the probability that a training sample is of a component", "c", "n")
     pi: Tensor = rows("the mixture weights", "c")
     opt: Record

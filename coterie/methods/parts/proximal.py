@@ -10,8 +10,8 @@ from coterie.wire import Record, State, rows
 class Pulled(State):
     """A model on a spring."""
 
-    w: Tensor = rows("the model in training", "d")
-    centre: Tensor = rows("what it is pulled towards", "d")
+    w: Tensor = rows("the model in training", role="model")
+    centre: Tensor = rows("what it is pulled towards", role="model")
     strength: Tensor = rows("how strongly")
     opt: Record
 

@@ -16,7 +16,7 @@ from coterie.engine.rows import Model
 from coterie.engine.task import Batch, Task, Weights
 from coterie.engine.wrapper import Wrapper
 from coterie.errors import BadInput
-from coterie.wire import Record, rows
+from coterie.wire import Record, described, rows
 
 R = TypeVar("R", bound=Record)
 
@@ -84,7 +84,7 @@ def local_buffers(method: Method, model: Model) -> Method:
     """
     if not model.layout.buffers or not fields(method.up):
         return method
-    like_models = [f for f in (*fields(method.down), *fields(method.up)) if "d" in f.metadata["shape"]]
+    like_models = [each for kind in (method.down, method.up) for each in described(kind).values() if each.has_columns]
     if len(_models(method.down)) != 1 or len(_models(method.up)) != 1 or len(like_models) != 2:
         raise BadInput(
             f"[train] buffers = 'local': {type(method).__name__} does not exchange one model with each silo, so there "
@@ -95,11 +95,7 @@ def local_buffers(method: Method, model: Model) -> Method:
 
 def _models(kind: type[Record]) -> list[str]:
     """The fields that hold one model, of a silo or of all."""
-    return [
-        f.name
-        for f in fields(kind)  # type: ignore[arg-type]
-        if f.metadata.get("shape") == ("d",) and not f.metadata.get("change")
-    ]
+    return [name for name, about in described(kind).items() if about.role == "model" and len(about.axes) == 1]
 
 
 def _trained(up: Record, model: Model) -> Tensor:

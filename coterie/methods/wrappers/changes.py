@@ -1,12 +1,12 @@
 """What silos changed of the models they were sent: what clipping, noise and compression work on."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from torch import Tensor
 
 from coterie.engine.method import Method
+from coterie.wire import described
 
 Bases = Mapping[str, str | None]
 
@@ -17,13 +17,12 @@ def bases(method: Method) -> Bases | None:
     None where something else leaves too, or a model that is no changed copy of just one that was sent.
     """
     made: dict[str, str | None] = {}
-    sent = [f for f in fields(method.down) if f.metadata["kind"] != "bank" and not f.metadata.get("change")]
-    for f in fields(method.up):
-        shape = f.metadata["shape"]
-        like = [each.name for each in sent if each.metadata["shape"] == shape]
-        if "d" not in shape or (not f.metadata["change"] and len(like) != 1):
+    sent = {name: each for name, each in described(method.down).items() if each.role == "model" and each.kind != "bank"}
+    for name, about in described(method.up).items():
+        like = [each for each, its in sent.items() if its.axes == about.axes]
+        if not about.has_columns or (about.role == "model" and len(like) != 1):
             return None
-        made[f.name] = None if f.metadata["change"] else like[0]
+        made[name] = None if about.role == "change" else like[0]
     return made or None
 
 
@@ -43,10 +42,10 @@ def with_changes(changed: Mapping[str, Tensor], down: Any, base: Bases) -> dict[
 def shapes_of(method: Method, down: Any, base: Bases) -> dict[str, tuple[int, ...]]:
     """The shape of one silo's change in each field, known by what it was sent."""
     made = {}
-    for f in fields(method.up):
+    for name, about in described(method.up).items():
         # A change that is none of a particular field is one of the first: all models of a method are alike.
-        like: Tensor = getattr(down, base[f.name] or fields(method.down)[0].name)
-        made[f.name] = tuple(like.shape[-len(f.metadata["shape"]) :])
+        like: Tensor = getattr(down, base[name] or next(iter(described(method.down))))
+        made[name] = tuple(like.shape[-len(about.axes) :])
     return made
 
 

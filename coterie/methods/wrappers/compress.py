@@ -7,7 +7,7 @@ are cut apart, so that a field of large numbers does not crowd another out. Batc
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -18,7 +18,7 @@ from coterie.engine.method import Method, Model, Predictor, Private, Roster, Tas
 from coterie.engine.wrapper import Wrapper
 from coterie.methods.wrappers.changes import REFUSAL, bases, changes, shapes_of, with_changes
 from coterie.options import option
-from coterie.wire import rows
+from coterie.wire import described, rows
 
 BLOCK = 256  # numbers that share a scale
 LEVELS = 127
@@ -28,14 +28,14 @@ class SparseUp(Up):
     """The largest numbers of a silo's change."""
 
     values: Tensor = rows("the largest numbers of what training changed", "K", seen_by="as uncompressed")
-    columns: Tensor = rows("which columns they are", "K", seen_by="as uncompressed", whole="columns")
+    columns: Tensor = rows("which columns they are", "K", seen_by="as uncompressed", below="columns")
 
 
 class BytesUp(Up):
     """A silo's change with a byte for each number."""
 
     codes: Tensor = rows(
-        "what training changed, in steps of a scale", "columns", seen_by="as uncompressed", whole="step"
+        "what training changed, in steps of a scale", "columns", seen_by="as uncompressed", below="step"
     )
     scales: Tensor = rows("the scale of every 256 of them", "blocks", seen_by="as uncompressed")
 
@@ -79,7 +79,7 @@ class WithCompression(Wrapper):
 
     def axes(self, roster: Roster, model: Model) -> dict[str, int]:
         inner = self.method.axes(roster, model)
-        sizes = [math.prod(inner[axis] for axis in f.metadata["shape"]) for f in fields(self.method.up)]
+        sizes = [math.prod(inner[axis] for axis in about.axes) for about in described(self.method.up).values()]
         return inner | {
             "K": sum(self._leaving(size, model) for size in sizes),
             "columns": sum(sizes),

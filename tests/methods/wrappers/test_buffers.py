@@ -190,28 +190,28 @@ def test_there_is_nothing_to_keep_without_buffers_or_without_uploads() -> None:
 
 
 class Global(Down):
-    w: Tensor = shared("a model", "d")
+    w: Tensor = shared("a model", role="model")
 
 
 class Change(Up):
-    dw: Tensor = rows("a difference", "d", change=True)
+    dw: Tensor = rows("a difference", role="change")
 
 
 class Two(Up):
-    w: Tensor = rows("a model", "d")
-    c: Tensor = rows("a control variate", "d")
+    w: Tensor = rows("a model", role="model")
+    c: Tensor = rows("a control variate", role="model")
 
 
 class Several(Up):
-    theta: Tensor = rows("components", "c", "d")
+    theta: Tensor = rows("components", "c", role="model")
 
 
 class Whole(Up):
-    w: Tensor = rows("a model", "d")
+    w: Tensor = rows("a model", role="model")
 
 
 class Books(Down):
-    models: Tensor = bank("models", "d", picks="picks")
+    models: Tensor = bank("models", picks="picks")
     picks: Tensor = rows("which", "m")
 
 

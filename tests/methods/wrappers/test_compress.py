@@ -15,6 +15,7 @@ from coterie.engine.method import Cohort
 from coterie.errors import BadInput
 from coterie.methods import METHODS, make, written
 from coterie.methods.wrappers.compress import BLOCK, BytesUp, SparseUp, as_bytes, opened
+from coterie.wire import described
 
 FITTING = {
     "fedavg", "fedprox", "fedavg-local", "fedavg-ft", "fedprox-ft", "scaffold", "apfl", "ditto", "perfedavg", "pfedme",
@@ -106,7 +107,7 @@ def test_declared_shapes_are_those_that_leave(name: str, options: dict[str, obje
     method = ground.method
     up = engine.train(cohort, method.send(method.open(engine.roster, engine.model), cohort)).up
     axes = method.axes(engine.roster, engine.model)
-    assert {axis for f in type(up).__dataclass_fields__.values() for axis in f.metadata["shape"]} <= axes.keys()
+    assert {axis for about in described(up).values() for axis in about.axes} <= axes.keys()
     assert alike({str(i): up.take(slice(i, i + 1)) for i in range(4)}, axes, engine.model) == {}
 
 
