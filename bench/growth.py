@@ -35,7 +35,7 @@ def round_seconds(silos: int, weights: int, device: str) -> float:
     work = Work("growth", device, model_table, (FEATURES,), CLASSES, silos, 32, "sgd", FedAMP(), batches=5)
     model = Model(work.factory(), CLASSES, device)
     engine = Simulator(work.method, work.data(), model, work.training(), 0, "auto")
-    cohort = Cohort(torch.arange(silos, device=device), 0, engine.roster)
+    cohort = Cohort(torch.arange(silos, device=device), 0, engine.roster, engine.model)
     server = work.method.open(engine.roster, model)
 
     def one() -> None:

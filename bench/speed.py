@@ -32,7 +32,7 @@ def ours(work: Work, device: str) -> tuple[Callable[[], None], int]:
     silos = work.data()
     model.probe(torch.from_numpy(silos[0].train.x[:COMPARED]).to(device))
     engine = Simulator(work.method, silos, model, work.training(), 0, "auto")
-    cohort = Cohort(torch.arange(work.silos, device=device), 0, engine.roster)
+    cohort = Cohort(torch.arange(work.silos, device=device), 0, engine.roster, engine.model)
     down = work.method.send(work.method.open(engine.roster, model), cohort)
     return lambda: (engine.train(cohort, down), None)[1], engine.rows
 

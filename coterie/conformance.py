@@ -107,7 +107,7 @@ def rounds(
     """Some rounds; the server after them and the last uploads."""
     up = None
     for r in range(first, last):
-        cohort = Cohort(torch.arange(len(engine.roster)) if ids is None else ids, r, engine.roster)
+        cohort = Cohort(torch.arange(len(engine.roster)) if ids is None else ids, r, engine.roster, engine.model)
         down = ground.method.send(server, cohort)
         up = engine.train(cohort, down).up
         server = ground.method.receive(server, cohort, ground.method.unpacked(down, up))
@@ -116,7 +116,7 @@ def rounds(
 
 def predictions(ground: Ground, engine: Simulator, server: Any, after: int = 3) -> Tensor:
     """What the silos' personal models say of the same few samples: (m, 7, C)."""
-    everyone = Cohort(torch.arange(len(engine.roster)), after, engine.roster)
+    everyone = Cohort.everyone(engine.roster, engine.model, after)
     predictor = engine.personal(everyone, ground.method.send(server, everyone))
     return engine.task(everyone.ids, after).predict(predictor, _probe(len(engine.roster)))
 
@@ -180,7 +180,7 @@ def check_inputs_untouched(ground: Ground) -> None:
     engine = ground.engine()
     method, server = ground.method, ground.method.open(engine.roster, engine.model)
     for r in range(2):
-        cohort = Cohort(torch.arange(len(engine.roster)), r, engine.roster)
+        cohort = Cohort.everyone(engine.roster, engine.model, r)
         task = engine.task(torch.tensor([2, 0, 1, 3]), r)
         with _Unchanged(server, f"send, round {r}"):
             down = method.send(server, cohort)
@@ -226,7 +226,7 @@ def check_every_field_matters(ground: Ground) -> None:
     engine = ground.engine()
     method = ground.method
     server, _ = rounds(ground, engine, method.open(engine.roster, engine.model), 0, 2)
-    cohort = Cohort(torch.arange(len(engine.roster)), 2, engine.roster)
+    cohort = Cohort.everyone(engine.roster, engine.model, 2)
     task = engine.task(torch.tensor([2, 0, 1, 3]), 2)
     down, private = method.send(server, cohort).take(task.silos), engine._private.take(task.silos)
 
@@ -289,7 +289,7 @@ def check_newcomers(ground: Ground) -> None:
     guests = replace(ground, silos=small_silos(seed=3, sizes=(7, 10), prefix="guest")).engine()
     with _Unchanged(server, "host: server"):
         down = guests.welcome(server, 2)
-    everyone = Cohort(torch.arange(2), 2, guests.roster)
+    everyone = Cohort.everyone(guests.roster, guests.model, 2)
     measures = guests.measure(everyone, down, ("test",))
     assert np.isfinite(measures.values["test", "loss"]).all(), "a newcomer's model is not finite"
 

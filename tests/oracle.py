@@ -128,7 +128,7 @@ class Oracle:
         engine = self.engine(method)
         played = Played(engine, [method.open(engine.roster, engine.model)], [engine.private()], [], [])
         for r in range(rounds):
-            cohort = Cohort(torch.tensor(ids if ids is not None else range(self.m)), r, engine.roster)
+            cohort = Cohort(torch.tensor(ids if ids is not None else range(self.m)), r, engine.roster, engine.model)
             down = method.send(played.servers[-1], cohort)
             up = engine.train(cohort, down).up
             played.downs.append(down)
@@ -150,7 +150,7 @@ class Played:
 
     def deployed(self) -> Tensor:
         """The models (m, d) that all silos would deploy after the last round."""
-        everyone = Cohort(torch.arange(len(self.engine.roster)), len(self.downs) - 1, self.engine.roster)
+        everyone = Cohort.everyone(self.engine.roster, self.engine.model, len(self.downs) - 1)
         return self.engine.personal(everyone, self.engine.method.send(self.servers[-1], everyone)).models
 
 

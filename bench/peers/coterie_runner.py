@@ -35,7 +35,7 @@ def main() -> None:
     server, seconds = method.open(engine.roster, model), []
     for round in range(rounds):
         began = time.perf_counter()
-        cohort = Cohort(torch.arange(work.CLIENTS), round, engine.roster)
+        cohort = Cohort(torch.arange(work.CLIENTS), round, engine.roster, engine.model)
         replies = engine.train(cohort, method.send(server, cohort))
         server = method.receive(server, replies.cohort, replies.up)
         seconds.append(time.perf_counter() - began)

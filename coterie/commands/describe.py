@@ -25,10 +25,11 @@ def method_page(name: str, kind: type[Method], console: Console) -> None:
     console.print(f"[bold]{name}[/]: {escape(kind.summary)}")
     console.print(f"[dim]{escape(kind.paper)}[/]\n")
     console.print(options_table(describe(kind)))
+    method = kind()
     for title, record in (
-        ("Leaves the silo", kind.up),
-        ("Is sent to the silo", kind.down),
-        ("Never leaves the silo", kind.private),
+        ("Leaves the silo", method.up),
+        ("Is sent to the silo", method.down),
+        ("Never leaves the silo", method.private),
     ):
         console.print(f"\n[bold]{title}[/]")
         console.print(fields_table(record))

@@ -51,7 +51,7 @@ class NewMethod(Method):
     def personal(self, task: Task, down: GlobalDown, private: Kept) -> Predictor:  # the model each silo would deploy
         return Predictor(models=private.w)
 
-    def host(self, server: Global, guests: Roster, up: None) -> GlobalDown:  # to silos that arrive after training
+    def host(self, server: Global, newcomers: Cohort, up: None) -> GlobalDown:  # to silos that arrive after training
         return GlobalDown(w=server.w)
 
     def adapt(self, task: Task, down: GlobalDown, private: None) -> tuple[None, Kept]:  # and what they make of it

@@ -64,7 +64,7 @@ def page() -> str:
         server = method.open(engine.roster, ground.model)
         everyone = torch.arange(len(engine.roster), device=ground.model.device)
         for round in range(2):
-            cohort = Cohort(everyone, round, engine.roster)
+            cohort = Cohort(everyone, round, engine.roster, engine.model)
             down = method.send(server, cohort)
             up = engine.train(cohort, down).up
             server = method.receive(server, cohort, method.unpacked(down, up))

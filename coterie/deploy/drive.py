@@ -93,7 +93,7 @@ class Federated:
         checkpoint.received = engine.received
         self._rounds(name, seed, method, engine, roster, model, outcome, checkpoint)
         everyone = torch.arange(len(roster))
-        last = Cohort(everyone, job.training.rounds - 1, roster)
+        last = Cohort(everyone, job.training.rounds - 1, roster, model)
         engine.personal(last, method.send(outcome.server, last))
         absent = {silo: why for silo, why in engine.last.items() if why}
         if absent:
@@ -126,13 +126,14 @@ class Federated:
             done = checkpoint.done
             if training.measures(done) and done not in outcome.measured:
                 self._tell(**about, state="measuring", round=done, silos=engine.last, outcome=outcome)
-                measure(outcome, method, engine, Cohort(everyone, max(done - 1, 0), roster), training, done)
+                measure(outcome, method, engine, Cohort(everyone, max(done - 1, 0), roster, model), training, done)
                 checkpoint.save(outcome)
             self._tell(**about, state="training", round=done, silos=engine.last, outcome=outcome)
             if done == training.rounds:
                 return
             began = time.perf_counter()
-            cohort = Cohort(drawn(roster, everyone, "cohort", done, training.participation, at_least=1), done, roster)
+            asked = drawn(roster, everyone, "cohort", done, training.participation, at_least=1)
+            cohort = Cohort(asked, done, roster, model)
             down = method.send(outcome.server, cohort)
             replies = self._round(engine, cohort, down)
             replies = judged(method, engine, cohort.ids, down, replies, training.norm_limit, outcome.heard)

@@ -65,7 +65,7 @@ class Remote:
         ups = [found[names[place]].map(lambda t: t.to(self.model.device)) for place in came]
         ids = cohort.ids[torch.tensor(came, dtype=torch.int64, device=cohort.ids.device)]
         return Replies(
-            Cohort(ids, cohort.round, cohort.roster),
+            replace(cohort, ids=ids),
             stack(ups) if ups else None,
             failures,
             bytes_up=sum(up.nbytes() for up in ups),
@@ -96,8 +96,8 @@ class Remote:
         """Let a silo arrive after training and keep its model; what that is worth, or None where it went missing."""
         train, validation = (torch.tensor([n], device=self.model.device) for n in declared.sizes[:2])
         roster = Roster((name,), train, validation, self.job.seed)
-        cohort = Cohort(torch.zeros(1, dtype=torch.int64, device=self.model.device), 0, roster)
-        down, turn = self.method.host(server, roster, None), 0
+        cohort = Cohort.everyone(roster, self.model, 0)
+        down, turn = self.method.host(server, cohort, None), 0
         nothing = encode(Done())
         while True:
             blank = Request("adapt", "", self.run, turn, guest=True, received=turn - 1, job=self.job)
@@ -113,7 +113,7 @@ class Remote:
                 return None
             if alike({name: up}, self.axes, self.model):
                 return None
-            down, turn = self.method.host(server, roster, up.map(lambda t: t.to(self.model.device))), turn + 1
+            down, turn = self.method.host(server, cohort, up.map(lambda t: t.to(self.model.device))), turn + 1
         self.received[name] = turn
         last = Request("measure", "", self.run, turn, guest=True, splits=splits, job=self.job)
         found, _ = self._ask(last, {name: encode(down.one(0))}, Measured)

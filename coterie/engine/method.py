@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from coterie.engine.rows import Model
@@ -33,11 +34,25 @@ class Roster:
 
 @dataclass(frozen=True)
 class Cohort:
-    """The silos of one exchange."""
+    """The silos of one exchange, and the model that they train."""
 
     ids: Tensor  # (k,) their places in the roster
     round: int
     roster: Roster
+    model: Model
+
+    @classmethod
+    def everyone(cls, roster: Roster, model: Model, round: int) -> "Cohort":
+        """All silos of a roster."""
+        return cls(torch.arange(len(roster), device=model.device), round, roster, model)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def names(self) -> list[str]:
+        """What they are called."""
+        return [self.roster.names[silo] for silo in self.ids.tolist()]
 
     @property
     def sizes(self) -> Tensor:
@@ -129,12 +144,12 @@ class Method:
 
     # A silo that arrives after training: `host` and `adapt` alternate until the silo sends nothing more.
 
-    def host(self, server: Any, guests: Roster, up: Any | None) -> Any:
-        """What guests are sent, first on arrival (`up` is None), then in answer to their upload; changes nothing."""
+    def host(self, server: Any, newcomers: Cohort, up: Any | None) -> Any:
+        """What newcomers are sent, at first (`up` is None), then in answer to their upload; changes nothing."""
         return NothingDown()
 
     def adapt(self, task: Task, down: Any, private: Any | None) -> tuple[Any | None, Any]:
-        """A guest's upload (None: it has settled) and what it keeps."""
+        """A newcomer's upload (None: it has settled) and what it keeps."""
         raise NotImplementedError
 
     # What a person wants to know.
@@ -143,7 +158,7 @@ class Method:
         """Why this method cannot run on such a federation, if it cannot."""
         return None
 
-    def trace(self, server: Any, private: Any) -> Mapping[str, Tensor]:
+    def trace(self, server: Any, everyone: Cohort, private: Any) -> Mapping[str, Tensor]:
         """What to keep of a round for looking at: `collaboration` (m, m) is who learns from whom.
 
         A simulation passes the silos' private state too; a deployed server cannot, and passes None.

@@ -26,10 +26,10 @@ def peak_memory(engine: Simulator) -> int:
     everyone = torch.arange(len(roster), device=device)
     outcome = Outcome(method.open(roster, trial.model))
     for round in range(2):  # the second meets what the first left
-        cohort, _ = answering(roster, everyone, round, trial.training)
+        cohort, _ = answering(roster, trial.model, everyone, round, trial.training)
         if len(cohort.ids):
             exchange(outcome, method, trial, cohort, trial.training)
-    last = Cohort(everyone, 1, roster)
+    last = Cohort(everyone, 1, roster, trial.model)
     trial.measure(last, method.send(outcome.server, last), trial.training.measure)
     trial.personal(last, method.send(outcome.server, last))
     engine.rows = trial.rows  # fewer, where memory did not hold so many

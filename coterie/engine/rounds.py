@@ -95,14 +95,14 @@ def run_rounds(
     outcome = Outcome(method.open(roster, model).settled())
     done = None if keeper is None else keeper.restore(outcome, engine)
     if done is None:
-        measure(outcome, method, engine, Cohort(everyone, 0, roster), training, 0)
+        measure(outcome, method, engine, Cohort(everyone, 0, roster, model), training, 0)
         done = 0
         if keeper is not None:
             keeper.keep(outcome, engine, done)
     on_round(Progress(done, training.rounds, outcome.score, outcome.measure))
     for round in range(done, training.rounds):
         began = time.perf_counter()
-        cohort, lost = answering(roster, everyone, round, training)
+        cohort, lost = answering(roster, model, everyone, round, training)
         outcome.missing += lost
         if len(cohort.ids):
             exchange(outcome, method, engine, cohort, training)
@@ -110,21 +110,21 @@ def run_rounds(
             torch.cuda.synchronize(model.device)
         outcome.train_seconds += time.perf_counter() - began
         if training.measures(round + 1):
-            measure(outcome, method, engine, Cohort(everyone, round, roster), training, round + 1)
+            measure(outcome, method, engine, Cohort(everyone, round, roster, model), training, round + 1)
         if keeper is not None:
             keeper.keep(outcome, engine, round + 1)  # before anybody is told that the round is done
         on_round(Progress(round + 1, training.rounds, outcome.score, outcome.measure))
-    last = Cohort(everyone, training.rounds - 1, roster)
+    last = Cohort(everyone, training.rounds - 1, roster, model)
     outcome.models = engine.personal(last, method.send(outcome.server, last))
     return outcome
 
 
-def answering(roster: Roster, everyone: Tensor, round: int, training: Training) -> tuple[Cohort, int]:
+def answering(roster: Roster, model: Model, everyone: Tensor, round: int, training: Training) -> tuple[Cohort, int]:
     """Who is asked in a round and answers, and how many were asked in vain."""
     asked = drawn(roster, everyone, "cohort", round, training.participation, at_least=1)
     lost = drawn(roster, asked, "lost", round, training.drop)
     # A reply that never arrives is rolled back by its silo, so a lost one is a silo that was never asked.
-    return Cohort(asked[~torch.isin(asked, lost)], round, roster), len(lost)
+    return Cohort(asked[~torch.isin(asked, lost)], round, roster, model), len(lost)
 
 
 def exchange(outcome: Outcome, method: Method, engine: Engine, asked: Cohort, training: Training) -> None:
@@ -147,7 +147,7 @@ def measure(outcome: Outcome, method: Method, engine: Engine, everyone: Cohort, 
     outcome.results.append(table)
     outcome.measure = main_measure(table)
     outcome.score = _mean(table, outcome.measure)
-    found = method.trace(outcome.server, engine.private())
+    found = method.trace(outcome.server, everyone, engine.private())
     if found and _worth_keeping(sum(t.nbytes for t in found.values()), len(outcome.measured), after, training):
         for name, value in found.items():
             outcome.traces.setdefault(name, []).append(value.cpu().numpy())

@@ -145,28 +145,25 @@ class Simulator:
     @torch.no_grad()
     def welcome(self, server: Any, round: int) -> Any:
         """Let these silos arrive after training: they settle, and what the server last told them is returned."""
-        guests, everyone = (
-            self.roster,
-            Cohort(torch.arange(len(self.roster), device=self.model.device), round, self.roster),
-        )
-        down, private = self.method.host(server, guests, None), None
+        newcomers = Cohort.everyone(self.roster, self.model, round)
+        down, private = self.method.host(server, newcomers, None), None
 
         def settled(task: Task, place: Tensor) -> Trained:
             up, kept = self.method.adapt(task, down.take(place), None if private is None else private.take(place))
             return Trained(up=up, kept=kept)
 
         while True:
-            found = self._whole(everyone, settled)
+            found = self._whole(newcomers, settled)
             private = found.kept
             if found.up is None:
                 self._private = private
                 return down
-            down = self.method.host(server, guests, found.up)
+            down = self.method.host(server, newcomers, found.up)
 
     def arrivals(self, server: Any) -> pd.DataFrame:
         """Let these silos arrive after training, and what their models are then worth, apart from the members'."""
         last = self.training.rounds - 1
-        everyone = Cohort(torch.arange(len(self.roster), device=self.model.device), last, self.roster)
+        everyone = Cohort.everyone(self.roster, self.model, last)
         table = as_table(self.measure(everyone, self.welcome(server, last), self.training.measure), last + 1)
         return table.assign(measure=table["measure"] + "_unseen")
 

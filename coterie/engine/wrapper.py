@@ -6,21 +6,46 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.engine.method import Batch, Cohort, Method, Model, Predictor, Roster, Task
+from coterie.engine.method import (
+    Batch,
+    Cohort,
+    Down,
+    Method,
+    Model,
+    Predictor,
+    Private,
+    Roster,
+    Task,
+    Up,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Wrapper(Method):
     """Hands everything on to the method it wraps."""
 
-    def __post_init__(self) -> None:
-        for name in ("down", "up", "private", "averages"):  # what crosses is what crosses inside
-            object.__setattr__(self, name, getattr(self.base, name))
-
     @property
     def base(self) -> Method:
         """The method inside."""
         raise NotImplementedError
+
+    # What crosses is what crosses inside.
+
+    @property
+    def down(self) -> type[Down]:  # type: ignore[override]
+        return self.base.down
+
+    @property
+    def up(self) -> type[Up]:  # type: ignore[override]
+        return self.base.up
+
+    @property
+    def private(self) -> type[Private]:  # type: ignore[override]
+        return self.base.private
+
+    @property
+    def averages(self) -> bool:  # type: ignore[override]
+        return self.base.averages
 
     def open(self, roster: Roster, model: Model) -> Any:
         return self.base.open(roster, model)
@@ -55,8 +80,8 @@ class Wrapper(Method):
     def cloud(self, task: Task, down: Any, private: Any) -> Predictor | None:
         return self.base.cloud(task, down, private)
 
-    def host(self, server: Any, guests: Roster, up: Any | None) -> Any:
-        return self.base.host(server, guests, up)
+    def host(self, server: Any, newcomers: Cohort, up: Any | None) -> Any:
+        return self.base.host(server, newcomers, up)
 
     def adapt(self, task: Task, down: Any, private: Any | None) -> tuple[Any | None, Any]:
         return self.base.adapt(task, down, private)
@@ -64,5 +89,5 @@ class Wrapper(Method):
     def refusal(self, roster: Roster, model: Model) -> str | None:
         return self.base.refusal(roster, model)
 
-    def trace(self, server: Any, private: Any) -> Mapping[str, Tensor]:
-        return self.base.trace(server, private)
+    def trace(self, server: Any, everyone: Cohort, private: Any) -> Mapping[str, Tensor]:
+        return self.base.trace(server, everyone, private)

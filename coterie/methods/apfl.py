@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coterie.engine.method import Batch, Model, Predictor, Private, Roster, State, Task, spread
+from coterie.engine.method import Batch, Cohort, Model, Predictor, Private, Roster, State, Task, spread
 from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp
 from coterie.options import option
 from coterie.wire import Record, rows
@@ -86,7 +86,7 @@ class APFL(GlobalModel):
         state = task.run(self.step, self.begin(task, down, arriving), "arrive")
         return None, self.end(task, state, down, arriving)[1]
 
-    def trace(self, server: Global, private: Mixture | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Global, everyone: Cohort, private: Mixture | None) -> Mapping[str, Tensor]:
         """α_i of every silo."""
         return {} if private is None else {"alpha": self._weight(private)}
 

@@ -224,8 +224,8 @@ class APPLE(Method):
 
     # A silo that arrives after training
 
-    def host(self, server: Cores, guests: Roster, up: None) -> CoresDown:
-        g = len(guests)
+    def host(self, server: Cores, newcomers: Cohort, up: None) -> CoresDown:
+        g = len(newcomers)
         return CoresDown(
             cores=server.models,
             picks=torch.cat([server.newest, server.newest.new_tensor([-1])]).repeat(g, 1),
@@ -242,7 +242,7 @@ class APPLE(Method):
         state = task.run(self.step, self.begin(task, down, guest), "arrive")
         return None, _kept(task, state, guest)
 
-    def trace(self, server: Cores, private: Relations | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Cores, everyone: Cohort, private: Relations | None) -> Mapping[str, Tensor]:
         return {} if private is None else {"collaboration": private.p}
 
 

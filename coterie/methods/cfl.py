@@ -47,7 +47,6 @@ class Clusters(Server):
     update: Tensor = rows("the silo's last update", role="change")
     longest: Tensor = shared("the norm of the longest update of any silo so far")
     root: Tensor = shared("the model that first split; until then, the global model", role="model")
-    trained: Tensor = shared("how many columns are weights; behind them are BatchNorm's statistics")
 
 
 class ClusterDown(Down):
@@ -91,7 +90,6 @@ class ClusteredFL(Method):
             update=start.new_zeros(m, model.width),
             longest=start.new_zeros((), dtype=torch.float64),
             root=start,
-            trained=torch.tensor(model.layout.trained),
         )
 
     def send(self, server: Clusters, cohort: Cohort) -> ClusterDown:
@@ -100,12 +98,12 @@ class ClusteredFL(Method):
 
     def receive(self, server: Clusters, cohort: Cohort, up: UpdateUp) -> Clusters:
         update, cluster = server.update.index_copy(0, cohort.ids, up.delta), server.cluster.clone()
-        weights, sizes = update[:, : int(server.trained)], cohort.roster.sizes
+        weights, sizes = update[:, : cohort.model.layout.trained], cohort.roster.sizes
         replied = torch.zeros_like(server.heard).index_fill(0, cohort.ids, True)
         heard = server.heard | replied
         if len(server.w) > 1:  # who is first heard now trained the root: its update says where it belongs, no more
             late = replied & ~server.heard
-            cluster[late] = self.alike(server, update[late])
+            cluster[late] = self.alike(server, update[late], cohort.model)
             replied = replied & server.heard
         longest = torch.maximum(server.longest, norm(weights[cohort.ids]).max())
         by_name = torch.tensor(np.argsort(np.array(cohort.roster.names)), device=cluster.device)
@@ -138,7 +136,6 @@ class ClusteredFL(Method):
             update=update,
             longest=longest,
             root=root,
-            trained=server.trained,
         )
 
     def apart(self, mean: Tensor, most: Tensor, peak: Tensor, longest: Tensor) -> bool:
@@ -175,14 +172,14 @@ class ClusteredFL(Method):
     def personal(self, task: Task, down: ClusterDown, private: Nothing) -> Predictor:
         return Predictor(models=down.w)
 
-    def host(self, server: Clusters, guests: Roster, up: UpdateUp | None) -> ClusterDown:
+    def host(self, server: Clusters, newcomers: Cohort, up: UpdateUp | None) -> ClusterDown:
         if up is None:
-            return ClusterDown(w=server.root.expand(len(guests), -1))
-        return ClusterDown(w=server.w[self.alike(server, up.delta)])
+            return ClusterDown(w=server.root.expand(len(newcomers), -1))
+        return ClusterDown(w=server.w[self.alike(server, up.delta, newcomers.model)])
 
-    def alike(self, server: Clusters, updates: Tensor) -> Tensor:
+    def alike(self, server: Clusters, updates: Tensor, model: Model) -> Tensor:
         """For updates of the root, the clusters that have moved from there in the most similar direction."""
-        weights = int(server.trained)
+        weights = model.layout.trained
         went = (server.w - server.root)[:, :weights].double()
         return (updates[:, :weights].double() @ went.T / norm(went).clamp_min(1e-300)).argmax(1)
 
@@ -192,7 +189,7 @@ class ClusteredFL(Method):
             return UpdateUp(delta=task.fit(down.w, "arrive") - down.w), Nothing()
         return None, private
 
-    def trace(self, server: Clusters, private: Nothing | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Clusters, everyone: Cohort, private: Nothing | None) -> Mapping[str, Tensor]:
         together = (server.cluster[:, None] == server.cluster).double()
         return {"cluster": server.cluster, "collaboration": together / together.sum(1)}
 

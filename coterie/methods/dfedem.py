@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from coterie.engine.method import Batch, Model, Predictor, Private, Roster, Task
+from coterie.engine.method import Batch, Cohort, Model, Predictor, Private, Roster, Task
 from coterie.methods.parts import mixture as em
 from coterie.methods.parts.gossip import EstimateUp, Gossip, NeighboursDown, Relay, averaged
 from coterie.methods.parts.mixture import Mixture, MixtureWeights
@@ -79,5 +79,5 @@ class DFedEM(Gossip):
         """A newcomer takes the mean of all estimates and finds its weights, as in FedEM."""
         return None, em.weigh(task, averaged(down), self.adapt_iterations)
 
-    def trace(self, server: Relay, private: MixtureWeights | None) -> Mapping[str, Tensor]:
-        return {**super().trace(server, private), **({} if private is None else {"pi": private.pi})}
+    def trace(self, server: Relay, everyone: Cohort, private: MixtureWeights | None) -> Mapping[str, Tensor]:
+        return {**super().trace(server, everyone, private), **({} if private is None else {"pi": private.pi})}

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from coterie.engine.method import Batch, Model, Predictor, Private, Roster, Task, spread
+from coterie.engine.method import Batch, Cohort, Model, Predictor, Private, Roster, Task, spread
 from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, global_predictor
 from coterie.methods.parts.proximal import Pulled, at_centre, pulled_step
 from coterie.options import option
@@ -76,6 +76,6 @@ class Ditto(GlobalModel):
     def cloud(self, task: Task, down: GlobalDown, private: Own) -> Predictor:
         return global_predictor(task, down)
 
-    def trace(self, server: Global, private: Own | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Global, everyone: Cohort, private: Own | None) -> Mapping[str, Tensor]:
         """How far each silo's model is from the global one: ‖v_i − w‖."""
         return {} if private is None else {"distance": (private.v - server.w).norm(dim=1)}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from coterie.engine.method import Down, Method, Up
+from coterie.engine.method import Method
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.wrappers.finetune import FineTuned
 from coterie.options import option
@@ -15,8 +15,6 @@ class FedAvgFT(FineTuned):
 
     paper: ClassVar[str] = "Wang et al., 2019, on McMahan et al., AISTATS 2017"
     summary: ClassVar[str] = "FedAvg's global model, fine-tuned by each silo on its own data"
-    down: ClassVar[type[Down]] = FedAvg.down
-    up: ClassVar[type[Up]] = FedAvg.up
 
     ft_epochs: int = option(1, "epochs of fine-tuning", low=1)
 

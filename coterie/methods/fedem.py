@@ -86,12 +86,12 @@ class FedEM(Method):
     def personal(self, task: Task, down: ComponentsDown, private: MixtureWeights) -> Predictor:
         return em.mixture(down.theta.expand(task.k, -1, -1), private)
 
-    def host(self, server: Components, guests: Roster, up: None) -> ComponentsDown:
+    def host(self, server: Components, newcomers: Cohort, up: None) -> ComponentsDown:
         return ComponentsDown(theta=server.theta)
 
     def adapt(self, task: Task, down: ComponentsDown, private: None) -> tuple[None, MixtureWeights]:
         """A newcomer takes the components as they are and finds its weights (end of Section 3.2)."""
         return None, em.weigh(task, down.theta.expand(task.k, -1, -1), self.adapt_iterations)
 
-    def trace(self, server: Components, private: MixtureWeights | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Components, everyone: Cohort, private: MixtureWeights | None) -> Mapping[str, Tensor]:
         return {} if private is None else {"pi": private.pi}

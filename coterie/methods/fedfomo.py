@@ -186,11 +186,11 @@ class FedFomo(Method):
 
     # A silo that arrives after training
 
-    def host(self, server: Affinities, guests: Roster, up: None) -> CandidatesDown:
+    def host(self, server: Affinities, newcomers: Cohort, up: None) -> CandidatesDown:
         m = len(server.models)
         picks = torch.where(server.heard, torch.arange(m, device=server.heard.device), -1)
         return CandidatesDown(
-            models=server.models, picks=torch.cat([picks, picks.new_tensor([-1])]).repeat(len(guests), 1)
+            models=server.models, picks=torch.cat([picks, picks.new_tensor([-1])]).repeat(len(newcomers), 1)
         )
 
     def adapt(self, task: Task, down: CandidatesDown, private: None) -> tuple[None, Before]:
@@ -210,7 +210,7 @@ class FedFomo(Method):
         without = [name for name, n in zip(roster.names, roster.validation.tolist(), strict=True) if n == 0]
         return _needs(without) if without else None
 
-    def trace(self, server: Affinities, private: Before | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Affinities, everyone: Cohort, private: Before | None) -> Mapping[str, Tensor]:
         return {"collaboration": server.weights}
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from coterie.engine.method import Down, Method, Up
+from coterie.engine.method import Method
 from coterie.methods.fedprox import FedProx
 from coterie.methods.wrappers.finetune import FineTuned
 from coterie.options import option
@@ -15,8 +15,6 @@ class FedProxFT(FineTuned):
 
     paper: ClassVar[str] = "Wang et al., 2019, on Li et al., MLSys 2020"
     summary: ClassVar[str] = "FedProx's global model, fine-tuned by each silo on its own data"
-    down: ClassVar[type[Down]] = FedProx.down
-    up: ClassVar[type[Up]] = FedProx.up
 
     mu: float = option(0.1, "μ, the strength of the pull during training", low=0)
     ft_epochs: int = option(1, "epochs of fine-tuning", low=1)

@@ -125,9 +125,9 @@ class MOCHA(Method):
     def personal(self, task: Task, down: Coupling, private: TaskModel) -> Predictor:
         return Predictor(models=private.w)
 
-    def host(self, server: Tasks, guests: Roster, up: PersonalUp | None) -> Coupling:
+    def host(self, server: Tasks, newcomers: Cohort, up: PersonalUp | None) -> Coupling:
         if up is None:
-            alone = server.w.new_zeros(len(guests))
+            alone = server.w.new_zeros(len(newcomers))
             return Coupling(message=alone[:, None].expand(-1, server.w.shape[1]), own=alone)
         parts = [torch.cat([server.w, guest[None]]) for guest in up.w]
         last = torch.tensor([len(server.w)], device=server.w.device)
@@ -150,7 +150,7 @@ class MOCHA(Method):
             "is convex; take the model 'linear', or fedamp or fedacs for deeper ones"
         )
 
-    def trace(self, server: Tasks, private: TaskModel | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Tasks, everyone: Cohort, private: TaskModel | None) -> Mapping[str, Tensor]:
         return {"collaboration": server.sigma}
 
 

@@ -19,13 +19,7 @@ from coterie.engine.method import Batch, Cohort, Model, Predictor, Private, Rost
 from coterie.engine.solver import Gradient, moved
 from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, global_predictor
 from coterie.options import option
-from coterie.wire import Record, rows, shared
-
-
-class Mixing(Global):
-    """The global model, and how much of it may be extrapolated."""
-
-    trained: Tensor = shared("how many columns are weights; behind them are BatchNorm's statistics")
+from coterie.wire import Record, rows
 
 
 class Solution(Private):
@@ -55,14 +49,10 @@ class PFedMe(GlobalModel):
     inner_lr: float = option(0.1, "their rate; inner_lr × λ must stay below 2 for them to converge", above=0)
     beta: float = option(1.0, "β, the server's step towards the mean of the silos' models", above=0)
 
-    def open(self, roster: Roster, model: Model) -> Mixing:
-        return Mixing(w=model.start(roster.seed), trained=torch.tensor(model.layout.trained))
-
-    def receive(self, server: Global, cohort: Cohort, up: ModelUp) -> Mixing:
-        assert isinstance(server, Mixing)
+    def receive(self, server: Global, cohort: Cohort, up: ModelUp) -> Global:
         mean = up.w.mean(0)
         mixed = (1 - self.beta) * server.w + self.beta * mean  # Algorithm 1: w ← (1 − β) w + β Σ_{i∈S} w_i / S
-        weights = int(server.trained)
+        weights = cohort.model.layout.trained
         # β > 1 extrapolates, and a variance must not become negative
         return server.replace(w=torch.cat([mixed[:weights], mean[weights:]]))
 

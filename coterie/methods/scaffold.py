@@ -28,7 +28,6 @@ class Controlled(Server):
 
     w: Tensor = shared("the global model x", role="model")
     c: Tensor = shared("the server's control variate c, the mean of all silos' c_i", role="change")
-    step: Tensor = shared("η_g where the model is trained, 1 in the columns of buffers", role="change")
 
 
 class ControlledDown(Down):
@@ -96,17 +95,16 @@ class SCAFFOLD(Method):
 
     def open(self, roster: Roster, model: Model) -> Controlled:
         w = model.start(roster.seed)
-        step = torch.full_like(w, self.eta_g)
-        step[model.layout.trained :] = 1
-        return Controlled(w=w, c=torch.zeros_like(w), step=step)
+        return Controlled(w=w, c=torch.zeros_like(w))
 
     def send(self, server: Controlled, cohort: Cohort) -> ControlledDown:
         return ControlledDown(w=server.w, c=server.c)
 
     def receive(self, server: Controlled, cohort: Cohort, up: ChangeUp) -> Controlled:
         # eq. 5: x ← x + η_g/|S| Σ Δy_i and c ← c + 1/N Σ Δc_i, over the silos S that replied
-        w, c = server.w + server.step * up.dw.mean(0), server.c + up.dc.sum(0) / len(cohort.roster)
-        return server.replace(w=w, c=c)
+        change = up.dw.mean(0)
+        change[: cohort.model.layout.trained] *= self.eta_g  # statistics are averaged, not stepped along
+        return Controlled(w=server.w + change, c=server.c + up.dc.sum(0) / len(cohort.roster))
 
     def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Control:
         start = model.starts(roster.seed, roster.take(rows).names, common=True)
@@ -135,7 +133,7 @@ class SCAFFOLD(Method):
     def personal(self, task: Task, down: ControlledDown, private: Control) -> Predictor:
         return Predictor(models=spread(down.w, task.k) if private.w is None else private.w)
 
-    def host(self, server: Controlled, guests: Roster, up: None) -> ControlledDown:
+    def host(self, server: Controlled, newcomers: Cohort, up: None) -> ControlledDown:
         return ControlledDown(w=server.w, c=server.c)
 
     def adapt(self, task: Task, down: ControlledDown, private: None) -> tuple[None, Control]:
@@ -146,6 +144,6 @@ class SCAFFOLD(Method):
             settled = settled.replace(w=state.w)
         return None, settled
 
-    def trace(self, server: Controlled, private: Control | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Controlled, everyone: Cohort, private: Control | None) -> Mapping[str, Tensor]:
         """How far each silo's control variate is from the server's: ‖c_i − c‖."""
         return {} if private is None else {"drift": (private.c - server.c).norm(dim=1)}

@@ -27,7 +27,7 @@ def question(method: str = "fedavg", **changes: object) -> Request:
     """The first training request to north."""
     work = job(method)
     made, model, roster = work.built()
-    cohort = Cohort(torch.arange(3), 0, roster)
+    cohort = Cohort.everyone(roster, model, 0)
     down = made.send(made.open(roster, model), cohort)
     return replace(Request("train", "north", "run", 0, cohort=3, job=work, body=encode(down.one(0))), **changes)
 

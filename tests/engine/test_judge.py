@@ -115,7 +115,7 @@ def test_every_method_declares_the_shapes_it_uploads(name: str) -> None:
     ground = ground_of(make(name, {"budget": 2} if name in ("apple", "fedfomo") else {}))
     engine = ground.engine()
     server = ground.method.open(engine.roster, engine.model)
-    cohort = Cohort(torch.arange(4), 0, engine.roster)
+    cohort = Cohort(torch.arange(4), 0, engine.roster, engine.model)
     up = engine.train(cohort, ground.method.send(server, cohort)).up
     rows = {str(i): up.take(slice(i, i + 1)) for i in range(4)} if up.tensors() else {}
     axes = ground.method.axes(engine.roster, engine.model)

@@ -218,7 +218,7 @@ def test_only_the_splits_asked_for_are_measured() -> None:
 class Traced(FedAvg):
     """FedAvg that lets its server be looked at."""
 
-    def trace(self, server: Any, private: Any) -> dict[str, Tensor]:
+    def trace(self, server: Any, everyone: Any, private: Any) -> dict[str, Tensor]:
         return {"norm": server.w.norm()}
 
 

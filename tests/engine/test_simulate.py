@@ -160,8 +160,9 @@ def test_nothing_to_measure_is_an_empty_table() -> None:
 
 
 def test_a_table_names_the_silos_of_its_cohort() -> None:
-    roster = make_engine(mlp).roster
-    measures = Measures(Cohort(torch.tensor([2, 0]), 0, roster), {("test", "loss"): np.array([0.5, np.nan])})
+    engine = make_engine(mlp)
+    cohort = Cohort(torch.tensor([2, 0]), 0, engine.roster, engine.model)
+    measures = Measures(cohort, {("test", "loss"): np.array([0.5, np.nan])})
     assert as_table(measures, 7).to_dict("records") == [
         {"round": 7, "silo": "east", "split": "test", "measure": "loss", "value": 0.5}
     ]
@@ -171,7 +172,7 @@ def test_uploads_come_back_in_the_order_of_the_cohort() -> None:
     """Silos train with the largest first; their replies do not show it."""
     silos = make_silos()
     engine = make_engine(mlp, silos, rows=2)
-    cohort = Cohort(torch.tensor([2, 0, 1]), 0, engine.roster)
+    cohort = Cohort(torch.tensor([2, 0, 1]), 0, engine.roster, engine.model)
     server = engine.method.open(engine.roster, engine.model)
     up = engine.train(cohort, engine.method.send(server, cohort)).up
     for place, silo in enumerate((2, 0, 1)):
@@ -185,7 +186,7 @@ def test_uploads_come_back_in_the_order_of_the_cohort() -> None:
 def test_only_those_who_train_change_what_they_keep() -> None:
     engine = make_engine(mlp, method=FedAMP())
     before = engine.private().w.clone()
-    cohort = Cohort(torch.tensor([1]), 0, engine.roster)
+    cohort = Cohort(torch.tensor([1]), 0, engine.roster, engine.model)
     server = engine.method.open(engine.roster, engine.model)
     up = engine.train(cohort, engine.method.send(server, cohort)).up
     after = engine.private().w

@@ -60,7 +60,7 @@ def exchanged(name: str) -> tuple[Any, Any, Any, Any, tuple[bytes, ...], tuple[b
     if method.refusal(roster, model) is not None:
         made_job = replace(made_job, model={"name": "linear"})
         method, model, roster = made_job.built()
-    server, cohort = method.open(roster, model), Cohort(torch.arange(COUNT), 0, roster)
+    server, cohort = method.open(roster, model), Cohort.everyone(roster, model, 0)
     down = method.send(server, cohort)
     with scratch() as folder:
         sides = settle(folder)
@@ -135,14 +135,14 @@ def test_a_rogue_upload_is_refused_or_is_like_the_others(rogue: tuple[str, bytes
     made_job, method, model, roster, _, ups = exchanged(name)
     said = {silo: body if i == place else ups[i] for i, silo in enumerate(NAMES)}
     engine = Remote("run", made_job, method, model, Canned(said))
-    server, cohort = method.open(roster, model), Cohort(torch.arange(COUNT), 0, roster)
+    server, cohort = method.open(roster, model), Cohort.everyone(roster, model, 0)
     replies = engine.train(cohort, method.send(server, cohort))
     assert len(replies.cohort.ids) + len(replies.failures) == COUNT
     assert set(replies.failures) <= {NAMES[place]}
     if not all(t.isfinite().all() for t in replies.up.tensors().values()):
         return  # whether its numbers count is judged elsewhere
     after = method.receive(server, replies.cohort, replies.up)
-    method.send(after, Cohort(torch.arange(COUNT), 1, roster))
+    method.send(after, Cohort.everyone(roster, model, 1))
 
 
 @fuzz(500, records(4))
@@ -180,7 +180,7 @@ def test_a_measure_is_taken_or_is_a_failure(body: bytes, done: bytes) -> None:
     made_job, method, model, roster, _, _ = exchanged("fedavg")
     good = encode_up(MEASURED)
     engine = Remote("run", made_job, method, model, Canned({"north": body, "south": good, "east": good}))
-    server, cohort = method.open(roster, model), Cohort(torch.arange(COUNT), 0, roster)
+    server, cohort = method.open(roster, model), Cohort.everyone(roster, model, 0)
     down = method.send(server, cohort)
     told = engine.measure(cohort, down, ("validation", "test"))
     assert all(len(values) == COUNT for values in told.values.values())

@@ -10,7 +10,7 @@ from oracle import Oracle, Played, close
 from torch import nn
 
 from coterie.conformance import Ground, check_rows_do_not_matter
-from coterie.engine.method import Method
+from coterie.engine.method import Cohort, Method
 from coterie.engine.training import Training
 from coterie.methods.apfl import APFL
 from coterie.methods.fedavg import FedAvg
@@ -72,8 +72,8 @@ def deployed(oracle: Oracle, method: Method, rounds: int) -> torch.Tensor:
     """The silos' personal models after some rounds."""
     played = oracle.play(method, rounds)
     task = played.engine.task(torch.arange(3), rounds - 1)
-    cohort = played.engine.roster
-    down = method.host(played.servers[-1], cohort, None)
+    everyone = Cohort.everyone(played.engine.roster, played.engine.model, rounds - 1)
+    down = method.host(played.servers[-1], everyone, None)
     return method.personal(task, down, played.privates[-1]).models
 
 

@@ -97,7 +97,7 @@ def test_three_rounds_with_every_model(options: dict[str, object], pulls: list[f
         close(oracle.vector(played.privates[k + 1].core), cores)
         close(played.privates[k + 1].p, p)
         close(newest(oracle, played, k + 1), cores)
-    everyone = Cohort(torch.arange(3), 3, played.engine.roster)
+    everyone = Cohort(torch.arange(3), 3, played.engine.roster, played.engine.model)
     down = make("apple", options).send(played.servers[-1], everyone)
     # Line 13 returns what line 7 computed last: with the others' core models as they were downloaded.
     as_trained = [p[i] @ np.where(np.arange(3)[:, None] == i, cores, before) for i in range(3)]
@@ -185,7 +185,7 @@ def test_a_round_brings_a_silo_no_more_new_models_than_its_budget() -> None:
     server = ground.method.open(engine.roster, engine.model)
     had: list[list[torch.Tensor]] = [[] for _ in range(6)]
     for r in range(4):
-        down = ground.method.send(server, Cohort(torch.arange(6), r, engine.roster))
+        down = ground.method.send(server, Cohort(torch.arange(6), r, engine.roster, engine.model))
         for i in range(6):
             models = list(down.one(i).cores)
             new = [a for a in models if not any(torch.equal(a, b) for b in had[i])]
@@ -243,7 +243,7 @@ def test_without_end_to_mu_p_stays_and_all_mixtures_of_the_newest_models_are_one
     method = APPLE(mu=1e14, L=100)
     played = oracle.play(method, rounds=2)
     close(played.privates[-1].p, np.tile(p0, (3, 1)))
-    down = method.send(played.servers[-1], Cohort(torch.arange(3), 2, played.engine.roster))
+    down = method.send(played.servers[-1], Cohort(torch.arange(3), 2, played.engine.roster, played.engine.model))
     close(cloud(oracle, played, down), np.tile(p0 @ newest(oracle, played, 2), (3, 1)))
     with pytest.raises(BadInput, match="mu: inf is out of range"):
         make("apple", {"mu": math.inf})
@@ -271,7 +271,8 @@ def test_weights_are_larger_within_a_group_than_across(budget: int | None) -> No
         within = [last[i, j] for j in range(6) if j != i and j % 2 == i % 2]
         across = [last[i, j] for j in range(6) if j % 2 != i % 2]
         assert min(within) > max(across) + 0.05
-    assert method.trace(outcome.server, None) == {}, "a deployed server never sees p"
+    everyone = Cohort.everyone(engine.roster, engine.model, 2)
+    assert method.trace(outcome.server, everyone, None) == {}, "a deployed server never sees p"
 
 
 def test_a_newcomer_learns_a_p_over_the_stored_core_models() -> None:
@@ -287,7 +288,7 @@ def test_a_newcomer_learns_a_p_over_the_stored_core_models() -> None:
         p = p - dr_lr * (cores @ g + 0.4 * (math.cos(math.pi * 3 / 50) + 1) / 2 * (p - p0))
     close(guest.private().p[0], np.append(p, 0.0))
     assert not guest.private().core.any()
-    everyone = Cohort(torch.arange(1), 2, guest.roster)
+    everyone = Cohort(torch.arange(1), 2, guest.roster, guest.model)
     close(oracle.vector(guest.personal(everyone, down).models[0]), p @ cores)
 
 
@@ -301,12 +302,12 @@ def test_batch_statistics_are_a_silos_own() -> None:
         check(ground)
     engine = ground.engine()
     server, _ = rounds(ground, engine, ground.method.open(engine.roster, engine.model), 0, 2)
-    everyone = Cohort(torch.arange(4), 2, engine.roster)
+    everyone = Cohort(torch.arange(4), 2, engine.roster, engine.model)
     personal = engine.personal(everyone, ground.method.send(server, everyone)).models
     trained, cores = engine.model.layout.trained, engine.private().core
     assert torch.equal(personal[:, trained:], cores[:, trained:])
     assert not torch.equal(cores[0, trained:], cores[1, trained:])
     guests = replace(ground, silos=small_silos(seed=3, sizes=(7, 12), prefix="guest")).engine()
-    measures = guests.measure(Cohort(torch.arange(2), 2, guests.roster), guests.welcome(server, 2), ("test",))
+    measures = guests.measure(Cohort.everyone(guests.roster, guests.model, 2), guests.welcome(server, 2), ("test",))
     assert np.isfinite(measures.values["test", "loss"]).all()
     assert not guests.private().core[:, :trained].any()

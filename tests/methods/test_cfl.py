@@ -170,7 +170,7 @@ def play(oracle: Oracle, method: ClusteredFL, cohorts: list[list[int]]) -> list[
     engine = oracle.engine(method)
     servers = [method.open(engine.roster, engine.model)]
     for r, ids in enumerate(cohorts):
-        cohort = Cohort(torch.tensor(ids), r, engine.roster)
+        cohort = Cohort(torch.tensor(ids), r, engine.roster, engine.model)
         up = engine.train(cohort, method.send(servers[-1], cohort)).up
         servers.append(method.receive(servers[-1], cohort, up))
     return servers
@@ -276,7 +276,7 @@ def test_silos_first_heard_after_the_split_find_their_group() -> None:
     engine = Simulator(method, two_groups(8), model, TRAINING, seed=0)
     server = method.open(engine.roster, model)
     for r in range(16):
-        cohort = Cohort(torch.arange(6 if r < 15 else 8), r, engine.roster)
+        cohort = Cohort(torch.arange(6 if r < 15 else 8), r, engine.roster, engine.model)
         server = method.receive(server, cohort, engine.train(cohort, method.send(server, cohort)).up)
         assert r < 14 or len(server.w) == 2
     assert server.cluster.tolist() == [0, 1] * 4
@@ -303,7 +303,7 @@ def test_batch_norms_statistics_are_averaged_but_decide_nothing() -> None:
     ground = Ground(ClusteredFL(**ALWAYS), build, training=Training(rounds=2, local_epochs=1, batch_size=9, lr=0.1))
     engine = ground.engine()
     server = ground.method.open(engine.roster, engine.model)
-    cohort = Cohort(torch.arange(4), 0, engine.roster)
+    cohort = Cohort(torch.arange(4), 0, engine.roster, engine.model)
     up = engine.train(cohort, ground.method.send(server, cohort)).up
     trained = engine.model.layout.trained
     noise = torch.cat([torch.zeros(4, trained), 100 * torch.randn(4, 32 * 3)], 1)[:, : up.delta.shape[1]].double()

@@ -1,6 +1,7 @@
 """D-FedAvg: gossip on the 3-silo problem, step by step, and what doubly stochastic mixing promises."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def test_rounds_train_first_and_then_average_with_those_who_are_there() -> None:
     theta = np.stack([oracle.start()] * 3)
     everyone = torch.arange(3)
     for k, ids in enumerate(COHORTS):
-        cohort = Cohort(torch.tensor(ids), k, engine.roster)
+        cohort = Cohort(torch.tensor(ids), k, engine.roster, engine.model)
         up = engine.train(cohort, method.send(server, cohort)).up
         half = np.stack([oracle.descend(i, theta[i], k) if i in ids else theta[i] for i in range(3)])
         close(oracle.vector(up.w), half[ids])
@@ -58,13 +59,13 @@ def test_rounds_train_first_and_then_average_with_those_who_are_there() -> None:
                     mixing[i, j] = w[i, j]
                     mixing[i, i] -= w[i, j]
         theta = mixing @ half
-        all_of_them = Cohort(everyone, k, engine.roster)
+        all_of_them = Cohort(everyone, k, engine.roster, engine.model)
         down = method.send(server, all_of_them)
         close(oracle.vector(engine.personal(all_of_them, down).models), theta)
-        traced = method.trace(server, engine.private())
+        traced = method.trace(server, all_of_them, engine.private())
         close(traced["collaboration"], mixing)
         close(traced["consensus"], np.mean(np.sum((theta - theta.mean(0)) ** 2, axis=1)))
-        close(oracle.vector(method.host(server, engine.roster, None).uploads[0]), theta.mean(0))
+        close(oracle.vector(method.host(server, all_of_them, None).uploads[0]), theta.mean(0))
     assert np.linalg.norm(theta[0] - theta[1]) > 1e-3  # estimates differ, or nothing was shown
 
 
@@ -72,7 +73,7 @@ def test_a_silo_is_handed_its_neighbours_uploads_and_no_others() -> None:
     oracle = Oracle()
     method = DFedAvg()
     played = oracle.play(method, rounds=1)
-    everyone = Cohort(torch.arange(3), 1, played.engine.roster)
+    everyone = Cohort(torch.arange(3), 1, played.engine.roster, played.engine.model)
     down = method.send(played.servers[1], everyone)
     w = path_weights(oracle)
     for i in range(3):
@@ -90,13 +91,14 @@ def gossiped(method: DFedAvg, m: int, rounds: int, absent: int = 0) -> tuple[lis
     roster = Roster(names, torch.full((m,), 5), torch.full((m,), 5), seed=1)
     start = torch.from_numpy(np.random.default_rng(0).normal(size=(m, 4)))
     server = Relay(sent=start, mixing=torch.eye(m, dtype=torch.float64))
-    distances = [float(method.trace(server, None)["consensus"])]
+    everyone = Cohort.everyone(roster, Ground(method).model(), rounds)
+    distances = [float(method.trace(server, everyone, None)["consensus"])]
     for r in range(rounds):
         here = torch.tensor([i for i in range(m) if not absent or (i + r) % absent])
-        cohort = Cohort(here, r, roster)
+        cohort = replace(everyone, ids=here, round=r)
         server = method.receive(server, cohort, EstimateUp(w=averaged(method.send(server, cohort))))
-        distances.append(float(method.trace(server, None)["consensus"]))
-    after = averaged(method.send(server, Cohort(torch.arange(m), rounds, roster)))
+        distances.append(float(method.trace(server, everyone, None)["consensus"]))
+    after = averaged(method.send(server, everyone))
     return distances, start.mean(0).numpy(), after.numpy()
 
 

@@ -29,7 +29,7 @@ def test_rounds_are_the_e_step_local_training_and_the_average_with_neighbours() 
     server = method.open(engine.roster, engine.model)
     theta, pi = np.stack([starts(oracle, 2)] * 3), np.full((3, 2), 0.5)
     for k, ids in enumerate([[0, 1, 2], [0, 2], [0, 1, 2]]):
-        cohort = Cohort(torch.tensor(ids), k, engine.roster)
+        cohort = Cohort(torch.tensor(ids), k, engine.roster, engine.model)
         up = engine.train(cohort, method.send(server, cohort)).up
         half = theta.copy()
         for i in ids:
@@ -44,11 +44,11 @@ def test_rounds_are_the_e_step_local_training_and_the_average_with_neighbours() 
             mixing[i], mixing[:, i] = 0, 0
         mixing += np.diag(1 - mixing.sum(1))
         theta = np.einsum("ts,scd->tcd", mixing, half)
-        everyone = Cohort(torch.arange(3), k, engine.roster)
+        everyone = Cohort(torch.arange(3), k, engine.roster, engine.model)
         personal = engine.personal(everyone, method.send(server, everyone))
         close(oracle.vector(personal.models), theta)
         close(personal.weights, pi)
-        traced = method.trace(server, engine.private())
+        traced = method.trace(server, everyone, engine.private())
         close(traced["pi"], pi)
         close(traced["collaboration"], mixing)
         close(traced["consensus"], np.mean(np.sum((theta - theta.mean(0)) ** 2, axis=(1, 2))))

@@ -74,15 +74,15 @@ def test_the_last_e_steps_weights_mix_probabilities_of_the_new_components() -> N
     method = FedEM(components=3)
     played = oracle.play(method, rounds=1)
     pi = np.stack([e_step(oracle, i, starts(oracle, 3), np.full(3, 1 / 3))[1] for i in range(3)])
-    everyone = Cohort(torch.arange(3), 0, played.engine.roster)
+    everyone = Cohort(torch.arange(3), 0, played.engine.roster, played.engine.model)
     predictor = played.engine.personal(everyone, method.send(played.servers[1], everyone))
     x = np.random.default_rng(0).normal(size=(5, 4))
     told = played.engine.task(everyone.ids, 0).predict(predictor, torch.from_numpy(x).expand(3, -1, -1))
     theta = oracle.vector(played.servers[1].theta)
     for i in range(3):
         close(told[i], sum(pi[i, m] * oracle.probabilities(theta[m], x) for m in range(3)))
-    close(method.trace(played.servers[1], played.privates[1])["pi"], pi)
-    assert method.trace(played.servers[1], None) == {}
+    close(method.trace(played.servers[1], everyone, played.privates[1])["pi"], pi)
+    assert method.trace(played.servers[1], everyone, None) == {}
 
 
 def test_one_component_is_fedavg() -> None:
@@ -181,7 +181,7 @@ def test_weights_become_one_hot_where_two_groups_contradict_each_other() -> None
     engine = Simulator(method, silos, Model(lambda: nn.Linear(4, 2), 2), training, 0)
     server = method.open(engine.roster, engine.model)
     for r in range(25):
-        everyone = Cohort(torch.arange(6), r, engine.roster)
+        everyone = Cohort(torch.arange(6), r, engine.roster, engine.model)
         server = method.receive(server, everyone, engine.train(everyone, method.send(server, everyone)).up)
     pi = engine.private().pi.numpy()
     assert pi.max(1).min() > 0.95
@@ -228,7 +228,7 @@ def test_many_components_are_not_evaluated_on_more_samples_at_once(monkeypatch: 
     monkeypatch.setattr(Model, "forward", watched)
     ground = Ground(FedEM(components=10), silos=small_silos(sizes=(40, 30)))
     engine = ground.engine()
-    everyone = Cohort(torch.arange(2), 0, engine.roster)
+    everyone = Cohort(torch.arange(2), 0, engine.roster, engine.model)
     down = ground.method.send(ground.method.open(engine.roster, engine.model), everyone)
     with torch.no_grad():
         ground.method.begin(engine.task(everyone.ids, 0), down, engine.private())

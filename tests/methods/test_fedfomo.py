@@ -68,7 +68,12 @@ def test_three_rounds(ids: list[int]) -> None:
         server, private = played.servers[k + 1], played.privates[k + 1]
         close(oracle.vector(server.models), models)
         close(server.affinity, affinity)
-        close(FedFomo().trace(server, None)["collaboration"], last)
+        close(
+            FedFomo().trace(server, Cohort.everyone(played.engine.roster, played.engine.model, k), None)[
+                "collaboration"
+            ],
+            last,
+        )
         close(oracle.vector(private.before), before)
         close(oracle.vector(private.w), models)
     assert max(mixed) > 1, "no silo ever mixed two models: the test shows too little"
@@ -85,7 +90,7 @@ def test_a_silo_that_nothing_improves_keeps_the_model_its_training_started_from(
     private = engine.private().take(torch.tensor([0])).replace(before=oracle.row(best)[None], w=worse[:1])
     server = method.open(engine.roster, engine.model).replace(models=worse, heard=torch.ones(3, dtype=torch.bool))
     task = engine.task(torch.tensor([0]), 1)
-    down = method.send(server, Cohort(torch.tensor([0]), 1, engine.roster))
+    down = method.send(server, Cohort(torch.tensor([0]), 1, engine.roster, engine.model))
     state = method.begin(task, down, private)
     assert not state.weights.any()
     close(oracle.vector(state.w)[0], best)
@@ -96,7 +101,7 @@ def test_a_budget_hands_out_the_models_of_highest_affinity_that_exist() -> None:
     engine = oracle.engine(method)
     affinity = torch.tensor([[9.0, 1.0, 2.0], [5.0, 9.0, 4.0], [0.0, 0.3, 9.0]], dtype=torch.float64)
     server = method.open(engine.roster, engine.model).replace(affinity=affinity)
-    everyone = Cohort(torch.arange(3), 4, engine.roster)
+    everyone = Cohort(torch.arange(3), 4, engine.roster, engine.model)
     all_heard = method.send(server.replace(heard=torch.tensor([True, True, True])), everyone).picks
     assert all_heard.tolist() == [[-1, -1, 2], [0, -1, -1], [-1, 1, -1]]
     some_heard = method.send(server.replace(heard=torch.tensor([True, True, False])), everyone).picks

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.conformance import Ground, small_linear
-from coterie.engine.method import Method
+from coterie.engine.method import Cohort, Method
 from coterie.engine.rounds import run_rounds
 from coterie.engine.rows import Model
 from coterie.engine.training import Training
@@ -65,7 +65,8 @@ def test_three_rounds(omega_every: int) -> None:
         if (k + 1) % omega_every == 0:
             sigma = covariance(w, 0.2)
         close(played.servers[k + 1].sigma, sigma)
-    close(method.trace(played.servers[-1], None)["collaboration"], sigma)
+    everyone = Cohort.everyone(played.engine.roster, played.engine.model, 2)
+    close(method.trace(played.servers[-1], everyone, None)["collaboration"], sigma)
 
 
 def test_absent_silos_stand_in_with_their_last_model_and_the_unheard_with_none() -> None:

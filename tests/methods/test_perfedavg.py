@@ -90,7 +90,7 @@ def test_two_steps_of_the_hessian_free_variant_follow_the_chain_rule() -> None:
 def test_the_personal_model_is_steps_along_the_gradient_of_all_own_data() -> None:
     oracle = Oracle()
     engine = oracle.engine(PerFedAvg(alpha=0.3, steps=2))
-    everyone = Cohort(torch.arange(3), 0, engine.roster)
+    everyone = Cohort(torch.arange(3), 0, engine.roster, engine.model)
     method = engine.method
     personal = engine.personal(everyone, method.send(method.open(engine.roster, engine.model), everyone))
     for i in range(3):

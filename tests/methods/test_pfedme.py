@@ -72,7 +72,7 @@ def test_personal_is_theta_and_cloud_is_the_global_model() -> None:
     oracle = Oracle()
     method = PFedMe()
     played = oracle.play(method, rounds=1)
-    everyone = Cohort(torch.arange(3), 0, played.engine.roster)
+    everyone = Cohort(torch.arange(3), 0, played.engine.roster, played.engine.model)
     down = method.send(played.servers[1], everyone)
     task = played.engine.task(everyone.ids, 0)
     assert torch.equal(method.personal(task, down, played.privates[1]).models, played.privates[1].theta)

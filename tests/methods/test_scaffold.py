@@ -122,7 +122,7 @@ def test_statistics_have_no_control_variate_and_are_averaged(control: str) -> No
     check_rows_do_not_matter(ground)
     engine = ground.engine()
     server = ground.method.open(engine.roster, engine.model)
-    cohort = Cohort(torch.arange(4), 0, engine.roster)
+    cohort = Cohort(torch.arange(4), 0, engine.roster, engine.model)
     up = engine.train(cohort, ground.method.send(server, cohort)).up
     after = ground.method.receive(server, cohort, up)
     trained = engine.model.layout.trained

@@ -53,7 +53,7 @@ class GlobalModel(Method):
         # McMahan et al., Algorithm 1: w ← Σ_k n_k/n w_k, over those who replied
         return Global(w=weighted_mean(up.w, cohort.sizes))
 
-    def host(self, server: Global, guests: Roster, up: None) -> GlobalDown:
+    def host(self, server: Global, newcomers: Cohort, up: None) -> GlobalDown:
         return GlobalDown(w=server.w)
 
 

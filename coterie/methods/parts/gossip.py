@@ -89,8 +89,8 @@ class Gossip(Method):
         sent[absent] = _mixed(server.mixing[absent].to(sent.dtype), server.sent)  # the estimate that waits for it
         return Relay(sent=sent, mixing=torch.from_numpy(among(w, here)).to(server.mixing))
 
-    def host(self, server: Relay, guests: Roster, up: None) -> NeighboursDown:
-        one = server.mixing.new_ones(len(guests), 1)
+    def host(self, server: Relay, newcomers: Cohort, up: None) -> NeighboursDown:
+        one = server.mixing.new_ones(len(newcomers), 1)
         # Doubly stochastic mixing keeps the mean, so the mean of the uploads is the mean of the estimates.
         return self.down(uploads=server.sent.mean(0, keepdim=True), picks=torch.zeros_like(one).long(), share=one)
 
@@ -101,7 +101,7 @@ class Gossip(Method):
             return str(error)
         return None
 
-    def trace(self, server: Relay, private: Any) -> Mapping[str, Tensor]:
+    def trace(self, server: Relay, everyone: Cohort, private: Any) -> Mapping[str, Tensor]:
         estimates = _mixed(server.mixing.to(server.sent.dtype), server.sent)
         apart = (estimates - estimates.mean(0)).flatten(1)
         # (1/m) Σ_t ‖θ_t − mean‖²: how far the estimates are from one another

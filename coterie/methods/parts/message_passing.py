@@ -87,9 +87,9 @@ class MessagePassing(Method):
     def cloud(self, task: Task, down: CloudDown, private: Personal) -> Predictor:
         return Predictor(models=down.u)
 
-    def host(self, server: Models, guests: Roster, up: PersonalUp | None) -> CloudDown:
+    def host(self, server: Models, newcomers: Cohort, up: PersonalUp | None) -> CloudDown:
         if up is None:
-            return CloudDown(u=server.start.expand(len(guests), -1))
+            return CloudDown(u=server.start.expand(len(newcomers), -1))
         return CloudDown(u=torch.stack([self._mixture(server.w, guest) for guest in up.w]))
 
     def adapt(self, task: Task, down: CloudDown, private: Personal | None) -> tuple[PersonalUp | None, Personal]:
@@ -100,7 +100,7 @@ class MessagePassing(Method):
         state = task.run(self.step, self.begin(task, down, private), "settle")
         return None, Personal(w=state.w)
 
-    def trace(self, server: Models, private: Personal | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Models, everyone: Cohort, private: Personal | None) -> Mapping[str, Tensor]:
         return {"collaboration": self.attention(server.w)}
 
     def _mixture(self, members: Tensor, guest: Tensor) -> Tensor:

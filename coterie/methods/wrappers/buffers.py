@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from coterie.engine.method import Method, Predictor, Private, Roster
+from coterie.engine.method import Cohort, Method, Predictor, Private, Roster
 from coterie.engine.rows import Model
 from coterie.engine.task import Batch, Task, Weights
 from coterie.engine.wrapper import Wrapper
@@ -34,13 +34,13 @@ class LocalBuffers(Wrapper):
 
     method: Method
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "private", WithStatistics)
-
     @property
     def base(self) -> Method:
         return self.method
+
+    @property
+    def private(self) -> type[Private]:  # type: ignore[override]
+        return WithStatistics
 
     def open(self, roster: Roster, model: Model) -> Any:
         return _without(self.method.open(roster, model), model)
@@ -72,8 +72,8 @@ class LocalBuffers(Wrapper):
             return None, WithStatistics(statistics=statistics, inner=kept)
         return _without(up, task.model), WithStatistics(statistics=_trained(up, task.model), inner=kept)
 
-    def trace(self, server: Any, private: WithStatistics | None) -> Mapping[str, Tensor]:
-        return self.method.trace(server, None if private is None else private.inner)
+    def trace(self, server: Any, everyone: Cohort, private: WithStatistics | None) -> Mapping[str, Tensor]:
+        return self.method.trace(server, everyone, None if private is None else private.inner)
 
 
 def local_buffers(method: Method, model: Model) -> Method:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.engine.method import Method, Model, Predictor, Private, Roster, Task, Up
+from coterie.engine.method import Cohort, Method, Model, Predictor, Private, Roster, Task, Up
 from coterie.engine.wrapper import Wrapper
 from coterie.methods.wrappers.changes import REFUSAL, bases, changes, shapes_of, with_changes
 from coterie.options import option
@@ -68,14 +68,17 @@ class WithCompression(Wrapper):
     method: Method
     options: Compression
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "up", BytesUp if self.options.top_k is None else SparseUp)
-        object.__setattr__(self, "private", WithResidual)
-
     @property
     def base(self) -> Method:
         return self.method
+
+    @property
+    def up(self) -> type[Up]:  # type: ignore[override]
+        return BytesUp if self.options.top_k is None else SparseUp
+
+    @property
+    def private(self) -> type[Private]:  # type: ignore[override]
+        return WithResidual
 
     def axes(self, roster: Roster, model: Model) -> dict[str, int]:
         inner = self.method.axes(roster, model)
@@ -104,10 +107,10 @@ class WithCompression(Wrapper):
     def cloud(self, task: Task, down: Any, private: WithResidual) -> Predictor | None:
         return self.method.cloud(task, down, private.inner)
 
-    def host(self, server: Any, guests: Roster, up: Any | None) -> Any:
+    def host(self, server: Any, newcomers: Cohort, up: Any | None) -> Any:
         if up is None:
-            return self.method.host(server, guests, None)
-        return self.method.host(server, guests, self.unpacked(self.method.host(server, guests, None), up))
+            return self.method.host(server, newcomers, None)
+        return self.method.host(server, newcomers, self.unpacked(self.method.host(server, newcomers, None), up))
 
     def adapt(self, task: Task, down: Any, private: WithResidual | None) -> tuple[Any | None, WithResidual]:
         up, kept = self.method.adapt(task, down, None if private is None else private.inner)
@@ -119,8 +122,8 @@ class WithCompression(Wrapper):
             return f"compress: {REFUSAL}, so there is no change of a model to compress"
         return self.method.refusal(roster, model)
 
-    def trace(self, server: Any, private: WithResidual | None) -> Mapping[str, Tensor]:
-        return self.method.trace(server, None if private is None else private.inner)
+    def trace(self, server: Any, everyone: Cohort, private: WithResidual | None) -> Mapping[str, Tensor]:
+        return self.method.trace(server, everyone, None if private is None else private.inner)
 
     # Packing, on the silo and on the server
 

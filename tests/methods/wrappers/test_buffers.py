@@ -34,7 +34,7 @@ def engine_of(method: Method, rows: int | str = "all") -> Simulator:
 
 def play(engine: Simulator, round: int, server: object) -> tuple[object, Tensor]:
     """One round: the server after it, and what was uploaded."""
-    cohort = Cohort(torch.arange(3), round, engine.roster)
+    cohort = Cohort(torch.arange(3), round, engine.roster, engine.model)
     up = engine.train(cohort, engine.method.send(server, cohort)).up
     return engine.method.receive(server, cohort, up), up.w
 
@@ -67,7 +67,7 @@ def test_fedavg_averages_weights_while_each_silo_keeps_its_statistics(rows: int 
         assert (uploads[:, trained:] == 0).all()
         assert (server.w[trained:] == 0).all()  # type: ignore[attr-defined]
     # a silo deploys the global weights with its own statistics
-    everyone = Cohort(torch.arange(3), 2, engine.roster)
+    everyone = Cohort(torch.arange(3), 2, engine.roster, engine.model)
     measured = engine.measure(everyone, engine.method.send(server, everyone), ("test",)).values["test", "loss"]
     for i, (silo, module) in enumerate(zip(silos, modules, strict=True)):
         module.load_state_dict(weights, strict=False)
@@ -85,7 +85,7 @@ def test_fedamp_mixes_weights_while_each_silo_keeps_its_statistics(common: bool)
     assert (server.w[:, trained:] == 0).all()
     statistics = engine.model.start(engine.seed)[trained:].repeat(3, 1)
     for round in range(2):
-        cohort = Cohort(torch.arange(3), round, engine.roster)
+        cohort = Cohort(torch.arange(3), round, engine.roster, engine.model)
         sent = engine.method.send(server, cohort).u
         assert (sent[:, trained:] == 0).all()
         server, uploads = play(engine, round, server)
@@ -109,7 +109,7 @@ def test_fedamp_mixes_weights_while_each_silo_keeps_its_statistics(common: bool)
         assert (server.w[:, trained:] == 0).all()  # type: ignore[attr-defined]
     # the cloud model is used with the silo's own statistics too
     task = engine.task(torch.arange(3), 1)
-    down = engine.method.send(server, Cohort(torch.arange(3), 1, engine.roster))
+    down = engine.method.send(server, Cohort(torch.arange(3), 1, engine.roster, engine.model))
     cloud = engine.method.cloud(task, down, engine.private())
     assert cloud is not None
     close(cloud.models, torch.cat([down.u[:, :trained], statistics], 1))
@@ -136,7 +136,7 @@ def test_a_silo_that_stays_away_keeps_its_statistics() -> None:
     engine = engine_of(FedAvg())
     server = engine.method.open(engine.roster, engine.model)
     before = engine.private().statistics
-    cohort = Cohort(torch.tensor([0, 2]), 0, engine.roster)
+    cohort = Cohort(torch.tensor([0, 2]), 0, engine.roster, engine.model)
     engine.train(cohort, engine.method.send(server, cohort))
     after = engine.private().statistics
     assert torch.equal(after[1], before[1])
@@ -149,7 +149,7 @@ def test_a_newcomer_takes_statistics_of_the_model_it_is_sent_on_its_own_data() -
     trained = engine.model.layout.trained
     server = engine.method.open(engine.roster, engine.model)
     down = engine.welcome(server, 2)
-    predictor = engine.personal(Cohort(torch.arange(2), 2, engine.roster), down)
+    predictor = engine.personal(Cohort(torch.arange(2), 2, engine.roster, engine.model), down)
     for i, guest in enumerate(guests):
         module = client(normed, engine.model, engine.model.start(engine.seed))
         x, _ = data(guest)
@@ -231,7 +231,7 @@ def test_methods_whose_statistics_cannot_be_told_apart_are_refused(sent: type[Do
 def test_traces_see_what_the_method_inside_keeps() -> None:
     @dataclass(frozen=True)
     class Shown(FedAMP):
-        def trace(self, server: object, private: object) -> dict[str, Tensor]:
+        def trace(self, server: object, everyone: object, private: object) -> dict[str, Tensor]:
             return {"own": private.w}  # type: ignore[attr-defined]
 
     engine = engine_of(Shown())

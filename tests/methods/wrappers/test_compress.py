@@ -80,7 +80,7 @@ def test_the_bytes_that_cross_are_fewer_as_encoded_and_as_counted(options: dict[
         ground = Ground(method, build=lambda: nn.Linear(5, 400))
         engine = ground.engine()
         model = engine.model
-        cohort = Cohort(torch.arange(4), 0, engine.roster)
+        cohort = Cohort(torch.arange(4), 0, engine.roster, engine.model)
         replies = engine.train(cohort, method.send(method.open(engine.roster, model), cohort))
         up = replies.up.one(0).map(lambda t: t.float() if t.is_floating_point() else t)  # as a silo has it
         sizes[name] = (len(encode_up(up)), up.nbytes(), replies.bytes_up)
@@ -103,7 +103,7 @@ def test_methods_without_a_change_of_a_model_refuse(name: str) -> None:
 def test_declared_shapes_are_those_that_leave(name: str, options: dict[str, object]) -> None:
     ground = Ground(make(name, {"compress": options}))
     engine = ground.engine()
-    cohort = Cohort(torch.arange(4), 0, engine.roster)
+    cohort = Cohort(torch.arange(4), 0, engine.roster, engine.model)
     method = ground.method
     up = engine.train(cohort, method.send(method.open(engine.roster, engine.model), cohort)).up
     axes = method.axes(engine.roster, engine.model)
@@ -119,7 +119,7 @@ def test_statistics_leave_whole() -> None:
     )
     engine = ground.engine(kind=Wired)
     model = engine.model
-    cohort = Cohort(torch.arange(4), 0, engine.roster)
+    cohort = Cohort(torch.arange(4), 0, engine.roster, engine.model)
     up = engine.train(cohort, ground.method.send(ground.method.open(engine.roster, model), cohort)).up
     assert isinstance(up, SparseUp)
     assert set(range(model.layout.trained, model.width)) <= set(up.columns[0].tolist())

@@ -127,7 +127,7 @@ def test_fedfomo_takes_nothing_of_a_model_that_does_no_better_on_its_own_validat
     server, _ = rounds(ground, engine, ground.method.open(engine.roster, engine.model), 0, 1)
     worse = server.models.clone()
     worse[3] = -50 * worse[3]  # a model that is wrong about everything
-    down = ground.method.send(server.replace(models=worse), Cohort(torch.arange(4), 1, engine.roster))
+    down = ground.method.send(server.replace(models=worse), Cohort(torch.arange(4), 1, engine.roster, engine.model))
     task = engine.task(torch.tensor([2, 0, 1]), 1)
     state = ground.method.begin(task, down.take(task.silos), engine.private().take(task.silos))
     assert (state.weights[:, 3] == 0).all() and (state.weights.sum(1) > 0).any()
