@@ -8,6 +8,18 @@ from coterie.version import VERSION
 if TYPE_CHECKING:
     from coterie.api import Federation, Silos, method_table, silos
     from coterie.conformance import check_method
+    from coterie.engine.method import (
+        Cohort,
+        Method,
+        Model,
+        Nothing,
+        NothingDown,
+        NothingKept,
+        NothingUp,
+        Roster,
+        spread,
+    )
+    from coterie.engine.task import Batch, Task, Weights, plain_step
     from coterie.errors import BadInput
     from coterie.methods.apfl import APFL
     from coterie.methods.apple import APPLE
@@ -26,33 +38,49 @@ if TYPE_CHECKING:
     from coterie.methods.fedprox_ft import FedProxFT
     from coterie.methods.heurfedamp import HeurFedAMP
     from coterie.methods.mocha import MOCHA
+    from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, weighted_mean
     from coterie.methods.perfedavg import PerFedAvg
     from coterie.methods.pfedme import PFedMe
     from coterie.methods.scaffold import SCAFFOLD
     from coterie.methods.separate import Separate
+    from coterie.options import option
     from coterie.personal.file import load_model
     from coterie.personal.model import PersonalModel
     from coterie.result import Comparison, Result
+    from coterie.wire import Down, Predictor, Private, Record, Server, State, Up, bank, rows, shared
 
 __version__ = VERSION
 __all__ = [
-    "APFL", "APPLE", "MOCHA", "SCAFFOLD", "BadInput", "ClusteredFL", "Comparison", "DFedAvg", "DFedEM", "Ditto",
-    "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal", "FedEM", "FedFomo", "FedProx", "FedProxFT", "Federation",
-    "HeurFedAMP", "PFedMe", "PerFedAvg", "PersonalModel", "Result", "Separate", "Silos", "check_method", "load_model",
-    "method_table", "silos",
+    "APFL", "APPLE", "MOCHA", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison", "DFedAvg",
+    "DFedEM", "Ditto", "Down", "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal", "FedEM", "FedFomo",
+    "FedProx", "FedProxFT", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP", "Method", "Model",
+    "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedMe", "PerFedAvg", "PersonalModel",
+    "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos", "State", "Task", "Up",
+    "Weights", "bank", "check_method", "load_model", "method_table", "option", "plain_step", "rows", "shared",
+    "silos", "spread", "weighted_mean",
 ]  # fmt: skip
+# Where all that is not a method lies: first what a user needs, then what the author of a method does.
 _PLACES = {
-    "Federation": "api", "Silos": "api", "method_table": "api", "silos": "api", "check_method": "conformance",
-    "PersonalModel": "personal.model", "BadInput": "errors", "load_model": "personal.file", "Comparison": "result",
-    "Result": "result",
-}  # fmt: skip
+    "api": "Federation Silos method_table silos",
+    "result": "Comparison Result",
+    "personal.model": "PersonalModel",
+    "personal.file": "load_model",
+    "errors": "BadInput",
+    "engine.method": "Cohort Method Model Nothing NothingDown NothingKept NothingUp Roster spread",
+    "engine.task": "Batch Task Weights plain_step",
+    "methods.parts.averaging": "Global GlobalDown GlobalModel ModelUp weighted_mean",
+    "wire": "Down Predictor Private Record Server State Up bank rows shared",
+    "options": "option",
+    "conformance": "check_method",
+}
+_PLACE_OF = {name: place for place, names in _PLACES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for when it is asked for: the command line starts without PyTorch."""
     if name not in __all__:
         raise AttributeError(f"module 'coterie' has no attribute '{name}'")
-    return getattr(import_module(f"coterie.{_PLACES.get(name, 'methods')}"), name)
+    return getattr(import_module(f"coterie.{_PLACE_OF.get(name, 'methods')}"), name)
 
 
 def __dir__() -> list[str]:

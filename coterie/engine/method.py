@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from coterie.engine.rows import Model
 from coterie.engine.task import Batch, Task
 from coterie.keys import generator
-from coterie.wire import Down, Predictor, Private, Server, State, Up
+from coterie.wire import Down, Predictor, Private, Record, Server, State, Up
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,17 @@ class NothingKept(Server):
     """The server keeps nothing."""
 
 
-@dataclass(frozen=True)
-class Method:
-    """A method's hyper-parameters are its fields; what it does are these functions.
+# A method's own records; those of a method that is not known are anything.
+ServerT = TypeVar("ServerT", bound=Server, default=Any)
+DownT = TypeVar("DownT", bound=Down, default=Any)
+UpT = TypeVar("UpT", bound=Up, default=Any)
+PrivateT = TypeVar("PrivateT", bound=Private, default=Any)
+StateT = TypeVar("StateT", bound=Record, default=Any)
 
-    Types are narrowed by each method to its own records: `Any` here stands for "this method's own".
-    """
+
+@dataclass(frozen=True)
+class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
+    """A method's hyper-parameters are its fields; what it does are these functions, over its own records."""
 
     paper: ClassVar[str] = ""
     summary: ClassVar[str] = ""
@@ -96,15 +102,15 @@ class Method:
 
     # Server: sees only uploads.
 
-    def open(self, roster: Roster, model: Model) -> Any:
+    def open(self, roster: Roster, model: Model) -> ServerT:
         """The server's state before the first round."""
-        return NothingKept()
+        return cast(ServerT, NothingKept())
 
-    def send(self, server: Any, cohort: Cohort) -> Any:
+    def send(self, server: ServerT, cohort: Cohort) -> DownT:
         """What the silos of a cohort are sent, stacked over them."""
-        return NothingDown()
+        return cast(DownT, NothingDown())
 
-    def receive(self, server: Any, cohort: Cohort, up: Any) -> Any:
+    def receive(self, server: ServerT, cohort: Cohort, up: UpT) -> ServerT:
         """The server's state after the uploads of those who replied (at least one)."""
         return server
 
@@ -118,37 +124,37 @@ class Method:
 
     # Silo: k rows.
 
-    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Any:
+    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> PrivateT:
         """What the silos at these places of the roster keep before the first round."""
-        return Nothing()
+        return cast(PrivateT, Nothing())
 
-    def begin(self, task: Task, down: Any, private: Any) -> Any:
+    def begin(self, task: Task, down: DownT, private: PrivateT) -> StateT:
         """The state in which local training starts."""
         raise NotImplementedError
 
-    def step(self, task: Task, state: Any, batch: Batch) -> Any:
+    def step(self, task: Task, state: StateT, batch: Batch) -> StateT:
         """One mini-batch for k rows."""
         raise NotImplementedError
 
-    def end(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
+    def end(self, task: Task, state: StateT, down: DownT, private: PrivateT) -> tuple[UpT, PrivateT]:
         """What leaves the silo, and what it keeps."""
         raise NotImplementedError
 
-    def personal(self, task: Task, down: Any, private: Any) -> Predictor:
+    def personal(self, task: Task, down: DownT, private: PrivateT) -> Predictor:
         """The model each silo would deploy, given the server's latest word."""
         raise NotImplementedError
 
-    def cloud(self, task: Task, down: Any, private: Any) -> Predictor | None:
+    def cloud(self, task: Task, down: DownT, private: PrivateT) -> Predictor | None:
         """The model the server keeps for each silo beside the personal one, where a method has such."""
         return None
 
     # A silo that arrives after training: `host` and `adapt` alternate until the silo sends nothing more.
 
-    def host(self, server: Any, newcomers: Cohort, up: Any | None) -> Any:
+    def host(self, server: ServerT, newcomers: Cohort, up: UpT | None) -> DownT:
         """What newcomers are sent, at first (`up` is None), then in answer to their upload; changes nothing."""
-        return NothingDown()
+        return cast(DownT, NothingDown())
 
-    def adapt(self, task: Task, down: Any, private: Any | None) -> tuple[Any | None, Any]:
+    def adapt(self, task: Task, down: DownT, private: PrivateT | None) -> tuple[UpT | None, PrivateT]:
         """A newcomer's upload (None: it has settled) and what it keeps."""
         raise NotImplementedError
 
@@ -158,7 +164,7 @@ class Method:
         """Why this method cannot run on such a federation, if it cannot."""
         return None
 
-    def trace(self, server: Any, everyone: Cohort, private: Any) -> Mapping[str, Tensor]:
+    def trace(self, server: ServerT, everyone: Cohort, private: PrivateT | None) -> Mapping[str, Tensor]:
         """What to keep of a round for looking at: `collaboration` (m, m) is who learns from whom.
 
         A simulation passes the silos' private state too; a deployed server cannot, and passes None.
@@ -172,6 +178,6 @@ def spread(one: Tensor, k: int) -> Tensor:
 
 
 __all__ = [
-    "Batch", "Cohort", "Down", "Method", "Model", "Nothing", "NothingDown", "NothingKept", "NothingUp", "Predictor",
-    "Private", "Roster", "Server", "State", "Task", "Up", "spread",
+    "Batch", "Cohort", "Down", "DownT", "Method", "Model", "Nothing", "NothingDown", "NothingKept", "NothingUp",
+    "Predictor", "Private", "PrivateT", "Roster", "Server", "State", "StateT", "Task", "Up", "UpT", "spread",
 ]  # fmt: skip

@@ -44,7 +44,7 @@ def mixed(v: Tensor, w: Tensor, alpha: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class APFL(GlobalModel):
+class APFL(GlobalModel[Mixture, Pair]):
     """A mixture, in weights, of an own model and the global one."""
 
     paper: ClassVar[str] = "Deng et al., 2020"
@@ -80,7 +80,7 @@ class APFL(GlobalModel):
     def personal(self, task: Task, down: GlobalDown, private: Mixture) -> Predictor:
         return Predictor(models=mixed(private.v, spread(down.w, task.k), self._weight(private)))
 
-    def adapt(self, task: Task, down: GlobalDown, private: None) -> tuple[None, Mixture]:
+    def adapt(self, task: Task, down: GlobalDown, private: Mixture | None) -> tuple[None, Mixture]:
         """A newcomer starts its own model from the global one and trains for one round."""
         arriving = self._new(spread(down.w, task.k))
         state = task.run(self.step, self.begin(task, down, arriving), "arrive")

@@ -102,7 +102,7 @@ class Mixing(State):
 
 
 @dataclass(frozen=True)
-class APPLE(Method):
+class APPLE(Method[Cores, CoresDown, CoreUp, Relations, Mixing]):
     """Each silo deploys a mixture of core models whose weights it learns and keeps to itself."""
 
     paper: ClassVar[str] = "Adapt to Adaptation (APPLE), 2021"
@@ -224,7 +224,7 @@ class APPLE(Method):
 
     # A silo that arrives after training
 
-    def host(self, server: Cores, newcomers: Cohort, up: None) -> CoresDown:
+    def host(self, server: Cores, newcomers: Cohort, up: CoreUp | None) -> CoresDown:
         g = len(newcomers)
         return CoresDown(
             cores=server.models,
@@ -232,7 +232,7 @@ class APPLE(Method):
             p0=torch.cat([server.p0, server.p0.new_zeros(1)]).repeat(g, 1),
         )
 
-    def adapt(self, task: Task, down: CoresDown, private: None) -> tuple[None, Relations]:
+    def adapt(self, task: Task, down: CoresDown, private: Relations | None) -> tuple[None, Relations]:
         """A newcomer learns a p over the stored core models; its own is zero and weighs nothing, so both stay so."""
         assert down.p0 is not None
         core = mixture(down.cores, down.picks, down.p0)

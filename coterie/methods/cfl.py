@@ -62,7 +62,7 @@ class UpdateUp(Up):
 
 
 @dataclass(frozen=True)
-class ClusteredFL(Method):
+class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
     """One global model for each cluster of silos."""
 
     paper: ClassVar[str] = "Sattler et al., TNNLS 2020"

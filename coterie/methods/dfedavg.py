@@ -18,7 +18,7 @@ from coterie.methods.parts.gossip import EstimateUp, Gossip, NeighboursDown, ave
 
 
 @dataclass(frozen=True)
-class DFedAvg(Gossip):
+class DFedAvg(Gossip[Nothing, Weights]):
     """Each silo its own estimate of one common model."""
 
     paper: ClassVar[str] = "the baseline of Marfoq et al., NeurIPS 2021"
@@ -40,6 +40,6 @@ class DFedAvg(Gossip):
     def personal(self, task: Task, down: NeighboursDown, private: Nothing) -> Predictor:
         return Predictor(models=averaged(down))
 
-    def adapt(self, task: Task, down: NeighboursDown, private: None) -> tuple[None, Nothing]:
+    def adapt(self, task: Task, down: NeighboursDown, private: Nothing | None) -> tuple[None, Nothing]:
         """A newcomer gets the mean of all estimates."""
         return None, Nothing()

@@ -40,7 +40,7 @@ class ComponentsUp(EstimateUp):
 
 
 @dataclass(frozen=True)
-class DFedEM(Gossip):
+class DFedEM(Gossip[MixtureWeights, Mixture]):
     """Components by gossip, private mixture weights."""
 
     paper: ClassVar[str] = "Marfoq et al., NeurIPS 2021"
@@ -61,21 +61,21 @@ class DFedEM(Gossip):
     def enroll(self, roster: Roster, model: Model, rows: Tensor) -> MixtureWeights:
         return em.uniform(len(rows), self.components, model)
 
-    def begin(self, task: Task, down: ComponentsDown, private: MixtureWeights) -> Mixture:
+    def begin(self, task: Task, down: NeighboursDown, private: MixtureWeights) -> Mixture:
         return em.begin(task, averaged(down), private)
 
     def step(self, task: Task, state: Mixture, batch: Batch) -> Mixture:
         return em.step(task, state, batch)
 
     def end(
-        self, task: Task, state: Mixture, down: ComponentsDown, private: MixtureWeights
+        self, task: Task, state: Mixture, down: NeighboursDown, private: MixtureWeights
     ) -> tuple[ComponentsUp, MixtureWeights]:
         return ComponentsUp(w=state.theta), MixtureWeights(pi=state.pi)
 
-    def personal(self, task: Task, down: ComponentsDown, private: MixtureWeights) -> Predictor:
+    def personal(self, task: Task, down: NeighboursDown, private: MixtureWeights) -> Predictor:
         return em.mixture(averaged(down), private)
 
-    def adapt(self, task: Task, down: ComponentsDown, private: None) -> tuple[None, MixtureWeights]:
+    def adapt(self, task: Task, down: NeighboursDown, private: MixtureWeights | None) -> tuple[None, MixtureWeights]:
         """A newcomer takes the mean of all estimates and finds its weights, as in FedEM."""
         return None, em.weigh(task, averaged(down), self.adapt_iterations)
 

@@ -29,7 +29,7 @@ class Own(Private):
 
 
 @dataclass(frozen=True)
-class Ditto(GlobalModel):
+class Ditto(GlobalModel[Own, Pulled]):
     """A personal model for each silo, pulled towards FedAvg's global model."""
 
     paper: ClassVar[str] = "Li et al., ICML 2021"
@@ -67,7 +67,7 @@ class Ditto(GlobalModel):
     def personal(self, task: Task, down: GlobalDown, private: Own) -> Predictor:
         return Predictor(models=private.v)
 
-    def adapt(self, task: Task, down: GlobalDown, private: None) -> tuple[None, Own]:
+    def adapt(self, task: Task, down: GlobalDown, private: Own | None) -> tuple[None, Own]:
         """A newcomer starts v_i from the global model and trains it for one round, pulled towards that model."""
         epochs = None if self.personal_epochs == "shared" else self.personal_epochs
         start = at_centre(task, spread(down.w, task.k), self.lam)

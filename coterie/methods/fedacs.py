@@ -25,7 +25,7 @@ ROUNDING = 1e-12  # two cosines that differ by less are equal
 
 
 @dataclass(frozen=True)
-class FedACS(MessagePassing):
+class FedACS(MessagePassing[Weights]):
     """Each silo's cloud model is a mixture of the models most aligned with its own; it is where training starts."""
 
     paper: ClassVar[str] = "Chen et al., 2023"

@@ -25,7 +25,7 @@ from coterie.options import option
 
 
 @dataclass(frozen=True)
-class FedAMP(MessagePassing):
+class FedAMP(MessagePassing[Pulled]):
     """Each silo's cloud model is a mixture of the models that lie near its own."""
 
     paper: ClassVar[str] = "Huang et al., AAAI 2021"

@@ -12,7 +12,7 @@ from coterie.methods.parts.averaging import GlobalDown, GlobalModel, ModelUp, gl
 
 
 @dataclass(frozen=True)
-class FedAvg(GlobalModel):
+class FedAvg(GlobalModel[Nothing, Weights]):
     """One global model for all."""
 
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
@@ -31,6 +31,6 @@ class FedAvg(GlobalModel):
     def personal(self, task: Task, down: GlobalDown, private: Nothing) -> Predictor:
         return global_predictor(task, down)
 
-    def adapt(self, task: Task, down: GlobalDown, private: None) -> tuple[None, Nothing]:
+    def adapt(self, task: Task, down: GlobalDown, private: Nothing | None) -> tuple[None, Nothing]:
         """A newcomer gets the global model."""
         return None, Nothing()

@@ -21,7 +21,7 @@ class Copy(Private):
 
 
 @dataclass(frozen=True)
-class FedAvgLocal(GlobalModel):
+class FedAvgLocal(GlobalModel[Copy, Weights]):
     """FedAvg; each silo deploys its own copy after local training."""
 
     paper: ClassVar[str] = "the baseline of APPLE (2021)"
@@ -44,6 +44,6 @@ class FedAvgLocal(GlobalModel):
     def personal(self, task: Task, down: GlobalDown, private: Copy) -> Predictor:
         return Predictor(models=private.w)
 
-    def adapt(self, task: Task, down: GlobalDown, private: None) -> tuple[None, Copy]:
+    def adapt(self, task: Task, down: GlobalDown, private: Copy | None) -> tuple[None, Copy]:
         """A newcomer trains the global model for one round, as the others did."""
         return None, Copy(w=task.fit(spread(down.w, task.k), "arrive"))

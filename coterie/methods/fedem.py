@@ -44,7 +44,7 @@ class ComponentsUp(Up):
 
 
 @dataclass(frozen=True)
-class FedEM(Method):
+class FedEM(Method[Components, ComponentsDown, ComponentsUp, MixtureWeights, Mixture]):
     """Shared components, private mixture weights."""
 
     paper: ClassVar[str] = "Marfoq et al., NeurIPS 2021"
@@ -86,10 +86,10 @@ class FedEM(Method):
     def personal(self, task: Task, down: ComponentsDown, private: MixtureWeights) -> Predictor:
         return em.mixture(down.theta.expand(task.k, -1, -1), private)
 
-    def host(self, server: Components, newcomers: Cohort, up: None) -> ComponentsDown:
+    def host(self, server: Components, newcomers: Cohort, up: ComponentsUp | None) -> ComponentsDown:
         return ComponentsDown(theta=server.theta)
 
-    def adapt(self, task: Task, down: ComponentsDown, private: None) -> tuple[None, MixtureWeights]:
+    def adapt(self, task: Task, down: ComponentsDown, private: MixtureWeights | None) -> tuple[None, MixtureWeights]:
         """A newcomer takes the components as they are and finds its weights (end of Section 3.2)."""
         return None, em.weigh(task, down.theta.expand(task.k, -1, -1), self.adapt_iterations)
 

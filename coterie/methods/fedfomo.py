@@ -83,7 +83,7 @@ class Mixed(State):
 
 
 @dataclass(frozen=True)
-class FedFomo(Method):
+class FedFomo(Method[Affinities, CandidatesDown, WeighedUp, Before, Mixed]):
     """Each silo moves towards the models that lower its validation loss, then trains."""
 
     paper: ClassVar[str] = "Zhang et al., ICLR 2021"
@@ -186,14 +186,14 @@ class FedFomo(Method):
 
     # A silo that arrives after training
 
-    def host(self, server: Affinities, newcomers: Cohort, up: None) -> CandidatesDown:
+    def host(self, server: Affinities, newcomers: Cohort, up: WeighedUp | None) -> CandidatesDown:
         m = len(server.models)
         picks = torch.where(server.heard, torch.arange(m, device=server.heard.device), -1)
         return CandidatesDown(
             models=server.models, picks=torch.cat([picks, picks.new_tensor([-1])]).repeat(len(newcomers), 1)
         )
 
-    def adapt(self, task: Task, down: CandidatesDown, private: None) -> tuple[None, Before]:
+    def adapt(self, task: Task, down: CandidatesDown, private: Before | None) -> tuple[None, Before]:
         """A newcomer weighs all stored models by its validation data against a random start, then trains once."""
         without = [name for name, n in zip(task.names, task.counts("validation").tolist(), strict=True) if n == 0]
         if without:

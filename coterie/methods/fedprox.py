@@ -14,7 +14,7 @@ from coterie.options import option
 
 
 @dataclass(frozen=True)
-class FedProx(GlobalModel):
+class FedProx(GlobalModel[Nothing, Pulled]):
     """One global model; local loss + μ/2 ‖w − w_global‖²."""
 
     paper: ClassVar[str] = "Li et al., MLSys 2020"
@@ -34,6 +34,6 @@ class FedProx(GlobalModel):
     def personal(self, task: Task, down: GlobalDown, private: Nothing) -> Predictor:
         return global_predictor(task, down)
 
-    def adapt(self, task: Task, down: GlobalDown, private: None) -> tuple[None, Nothing]:
+    def adapt(self, task: Task, down: GlobalDown, private: Nothing | None) -> tuple[None, Nothing]:
         """A newcomer gets the global model."""
         return None, Nothing()

@@ -19,7 +19,7 @@ from coterie.options import option
 
 
 @dataclass(frozen=True)
-class HeurFedAMP(MessagePassing):
+class HeurFedAMP(MessagePassing[Pulled]):
     """Each silo's cloud model is a mixture of the models that point the way its own does."""
 
     paper: ClassVar[str] = "Huang et al., AAAI 2021, Section 6"

@@ -78,7 +78,7 @@ def relationship(w: Tensor, smoothing: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class MOCHA(Method):
+class MOCHA(Method[Tasks, Coupling, PersonalUp, TaskModel, Coupled]):
     """A linear model per silo, regularised by a matrix of relationships that is learned from the models."""
 
     paper: ClassVar[str] = "Smith et al., NeurIPS 2017"

@@ -34,7 +34,7 @@ class Slope(State):
 
 
 @dataclass(frozen=True)
-class PerFedAvg(GlobalModel):
+class PerFedAvg(GlobalModel[Nothing, Weights]):
     """A global model that each silo makes its own by a gradient step."""
 
     paper: ClassVar[str] = "Fallah et al., NeurIPS 2020"
@@ -85,7 +85,7 @@ class PerFedAvg(GlobalModel):
     def cloud(self, task: Task, down: GlobalDown, private: Nothing) -> Predictor:
         return global_predictor(task, down)
 
-    def adapt(self, task: Task, down: GlobalDown, private: None) -> tuple[None, Nothing]:
+    def adapt(self, task: Task, down: GlobalDown, private: Nothing | None) -> tuple[None, Nothing]:
         """A newcomer gets the global model, which it makes its own as the others do."""
         return None, Nothing()
 

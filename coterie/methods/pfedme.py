@@ -37,7 +37,7 @@ class Envelope(State):
 
 
 @dataclass(frozen=True)
-class PFedMe(GlobalModel):
+class PFedMe(GlobalModel[Solution, Envelope]):
     """Personal models on a spring to a global one that moves towards them."""
 
     paper: ClassVar[str] = "T. Dinh et al., NeurIPS 2020"
@@ -83,7 +83,7 @@ class PFedMe(GlobalModel):
     def cloud(self, task: Task, down: GlobalDown, private: Solution) -> Predictor:
         return global_predictor(task, down)
 
-    def adapt(self, task: Task, down: GlobalDown, private: None) -> tuple[None, Solution]:
+    def adapt(self, task: Task, down: GlobalDown, private: Solution | None) -> tuple[None, Solution]:
         """A newcomer gets the global model and finds its θ as the others do in a round, sending nothing."""
         state = task.run(self.step, self.begin(task, down, None), "arrive")
         return None, Solution(theta=state.theta)

@@ -79,7 +79,7 @@ def _add(task: Task, state: Pass, batch: Batch) -> Pass:
 
 
 @dataclass(frozen=True)
-class SCAFFOLD(Method):
+class SCAFFOLD(Method[Controlled, ControlledDown, ChangeUp, Control, Corrected]):
     """One global model; control variates take the silos' drift out of local training."""
 
     paper: ClassVar[str] = "Karimireddy et al., ICML 2020"
@@ -133,10 +133,10 @@ class SCAFFOLD(Method):
     def personal(self, task: Task, down: ControlledDown, private: Control) -> Predictor:
         return Predictor(models=spread(down.w, task.k) if private.w is None else private.w)
 
-    def host(self, server: Controlled, newcomers: Cohort, up: None) -> ControlledDown:
+    def host(self, server: Controlled, newcomers: Cohort, up: ChangeUp | None) -> ControlledDown:
         return ControlledDown(w=server.w, c=server.c)
 
-    def adapt(self, task: Task, down: ControlledDown, private: None) -> tuple[None, Control]:
+    def adapt(self, task: Task, down: ControlledDown, private: Control | None) -> tuple[None, Control]:
         """A newcomer measures its c_i at the global model and, to deploy its own copy, trains it for one round."""
         settled = Control(c=full_gradient(task, spread(down.w, task.k)))
         if self.deploy == "local":

@@ -8,7 +8,18 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from coterie.engine.method import Batch, Method, Model, NothingDown, NothingUp, Predictor, Private, Roster, Task
+from coterie.engine.method import (
+    Batch,
+    Method,
+    Model,
+    NothingDown,
+    NothingKept,
+    NothingUp,
+    Predictor,
+    Private,
+    Roster,
+    Task,
+)
 from coterie.engine.task import Weights, plain_step
 from coterie.options import option
 from coterie.wire import rows
@@ -21,7 +32,7 @@ class Own(Private):
 
 
 @dataclass(frozen=True)
-class Separate(Method):
+class Separate(Method[NothingKept, NothingDown, NothingUp, Own, Weights]):
     """Every silo trains alone on its own data."""
 
     paper: ClassVar[str] = "the baseline of Huang et al., AAAI 2021"
@@ -45,6 +56,6 @@ class Separate(Method):
     def personal(self, task: Task, down: NothingDown, private: Own) -> Predictor:
         return Predictor(models=private.w)
 
-    def adapt(self, task: Task, down: NothingDown, private: None) -> tuple[None, Own]:
+    def adapt(self, task: Task, down: NothingDown, private: Own | None) -> tuple[None, Own]:
         """A newcomer trains alone for one round."""
         return None, Own(w=task.fit(task.start(self.common_init), "arrive"))

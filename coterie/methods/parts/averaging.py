@@ -6,7 +6,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coterie.engine.method import Cohort, Down, Method, Model, Predictor, Roster, Server, Task, Up, spread
+from coterie.engine.method import (
+    Cohort,
+    Down,
+    Method,
+    Model,
+    Predictor,
+    PrivateT,
+    Roster,
+    Server,
+    StateT,
+    Task,
+    Up,
+    spread,
+)
 from coterie.wire import rows, shared
 
 
@@ -36,7 +49,7 @@ class ModelUp(Up):
 
 
 @dataclass(frozen=True)
-class GlobalModel(Method):
+class GlobalModel(Method[Global, GlobalDown, ModelUp, PrivateT, StateT]):
     """What FedAvg's server does; the methods built on it differ in what silos do."""
 
     down: ClassVar[type[Down]] = GlobalDown
@@ -53,7 +66,7 @@ class GlobalModel(Method):
         # McMahan et al., Algorithm 1: w ← Σ_k n_k/n w_k, over those who replied
         return Global(w=weighted_mean(up.w, cohort.sizes))
 
-    def host(self, server: Global, newcomers: Cohort, up: None) -> GlobalDown:
+    def host(self, server: Global, newcomers: Cohort, up: ModelUp | None) -> GlobalDown:
         return GlobalDown(w=server.w)
 
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coterie.engine.method import Cohort, Down, Method, Model, Roster, Server, Up
+from coterie.engine.method import Cohort, Down, Method, Model, PrivateT, Roster, Server, StateT, Up
 from coterie.errors import BadInput
 from coterie.methods.parts.bank import mixture
 from coterie.methods.parts.topology import LinkWeights, Topology, among, mixing_matrix
@@ -56,7 +56,7 @@ def averaged(down: NeighboursDown) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Gossip(Method):
+class Gossip(Method[Relay, NeighboursDown, EstimateUp, PrivateT, StateT]):
     """The graph, and the hub that only relays."""
 
     down: ClassVar[type[NeighboursDown]] = NeighboursDown
@@ -89,7 +89,7 @@ class Gossip(Method):
         sent[absent] = _mixed(server.mixing[absent].to(sent.dtype), server.sent)  # the estimate that waits for it
         return Relay(sent=sent, mixing=torch.from_numpy(among(w, here)).to(server.mixing))
 
-    def host(self, server: Relay, newcomers: Cohort, up: None) -> NeighboursDown:
+    def host(self, server: Relay, newcomers: Cohort, up: EstimateUp | None) -> NeighboursDown:
         one = server.mixing.new_ones(len(newcomers), 1)
         # Doubly stochastic mixing keeps the mean, so the mean of the uploads is the mean of the estimates.
         return self.down(uploads=server.sent.mean(0, keepdim=True), picks=torch.zeros_like(one).long(), share=one)

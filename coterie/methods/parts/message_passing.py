@@ -5,7 +5,7 @@ What FedAMP, HeurFedAMP and FedACS share; they differ in who attends to whom, an
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,8 +44,11 @@ class Personal(Private):
     beta: Tensor | None = rows("its own β_i", fixed=True, default=None)
 
 
+Trained = TypeVar("Trained", bound=Pulled | Weights)
+
+
 @dataclass(frozen=True)
-class MessagePassing(Method):
+class MessagePassing(Method[Models, CloudDown, PersonalUp, Personal, Trained]):
     """The parts of FedAMP that are not an equation."""
 
     down: ClassVar[type[Down]] = CloudDown
@@ -75,9 +78,7 @@ class MessagePassing(Method):
             return u
         return torch.where(private.rounds[:, None] > 0, u, task.fit(u, "warmup", self.warmup_epochs))
 
-    def end(
-        self, task: Task, state: Pulled | Weights, down: CloudDown, private: Personal
-    ) -> tuple[PersonalUp, Personal]:
+    def end(self, task: Task, state: Trained, down: CloudDown, private: Personal) -> tuple[PersonalUp, Personal]:
         rounds = None if private.rounds is None else private.rounds + 1
         return PersonalUp(w=state.w), private.replace(w=state.w, rounds=rounds)
 
