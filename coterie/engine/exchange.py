@@ -1,6 +1,6 @@
 """One exchange between the server and its silos: what an engine is."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -46,6 +46,7 @@ class Measures:
     cohort: Cohort
     values: Mapping[tuple[str, str], np.ndarray]
     samples: Mapping[str, np.ndarray] = field(default_factory=dict)  # of every test sample, by silo, where they tell
+    models: Callable[[], Predictor] | None = None  # gives what was measured, on the CPU, where it is here and kept
 
 
 class Engine(Protocol):
@@ -57,11 +58,14 @@ class Engine(Protocol):
     def settle(self, rejected: Tensor) -> None:
         """The replies of these silos do not count: they go back to where they were before the round."""
 
-    def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...]) -> Measures:
-        """What each silo's model is worth on its own data."""
+    def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...], hold: tuple[int, ...] = ()) -> Measures:
+        """What each silo's model is worth on its own data.
 
-    def personal(self, cohort: Cohort, down: Any) -> Predictor | None:
-        """The personal models, where this engine may see them (a simulation); None where they stay on the silos."""
+        Silos that are elsewhere hold their models after these rounds: the one picked so far, and the one measured.
+        """
+
+    def keep_models(self, cohort: Cohort, down: Any, hold: tuple[int, ...]) -> None:
+        """Have silos that are elsewhere keep the model they hold of this round; of none, the one that `down` gives."""
 
     def private(self) -> Any | None:
         """The silos' private state in the roster's order, where this engine may see it."""

@@ -21,7 +21,7 @@ from coterie.engine.method import Cohort
 from coterie.engine.simulate import Simulator
 from coterie.engine.task import Task
 from coterie.errors import BadInput, Stopped
-from coterie.wire import Record, assembled
+from coterie.wire import Predictor, Record, assembled
 
 R = TypeVar("R", bound=Record)
 SAMPLES = "samples"  # of all silos of a share, end to end
@@ -56,12 +56,13 @@ class Sharded(Simulator):
             )
 
     @torch.no_grad()
-    def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...]) -> Measures:
+    def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...], hold: tuple[int, ...] = ()) -> Measures:
         shares = self._shares(cohort)
-        mine = shares[dist.get_rank()]
+        mine, own = shares[dist.get_rank()], list[Measures]()
 
         def measured() -> dict[str, Tensor]:
             found = super(Sharded, self).measure(replace(cohort, ids=cohort.ids[mine]), down.take(mine), splits)
+            own.append(found)
             named = {"/".join(key): torch.from_numpy(value) for key, value in found.values.items()}
             if found.samples:
                 named[SAMPLES] = torch.from_numpy(np.concatenate(list(found.samples.values())))
@@ -78,7 +79,16 @@ class Sharded(Simulator):
                 split, _, measure = name.partition("/")
                 values.setdefault((split, measure), np.full(len(cohort.ids), np.nan))[share.cpu()] = value
         names = [cohort.roster.names[i] for i in cohort.ids.tolist()]
-        return Measures(cohort, values, {name: samples[name] for name in names if name in samples})
+        told = {name: samples[name] for name in names if name in samples}
+
+        def models() -> Predictor:
+            """All processes pick the same round, so all come here together."""
+            busy = [share.cpu() for share in shares if len(share)]
+            handed = own[0].models
+            found = _exchanged(lambda: handed().tensors() if handed else {}, cohort, len(busy), torch.device("cpu"))
+            return assembled([Predictor(**named) for named in found], busy)
+
+        return Measures(cohort, values, told, models if self.models else None)
 
     def _whole(self, cohort: Cohort, work: Callable[[Task, Tensor], R]) -> R:
         shares = self._shares(cohort)

@@ -7,7 +7,7 @@ import sys
 import torch
 
 from coterie.engine.method import Cohort
-from coterie.engine.rounds import Outcome, answering, exchange
+from coterie.engine.rounds import Outcome, answering, exchange, measure
 from coterie.engine.simulate import Simulator
 
 
@@ -16,7 +16,8 @@ def peak_memory(engine: Simulator) -> int:
     """Bytes at the peak of a round, on the GPU or (of the whole process) on a CPU; the engine stays as it was.
 
     Rounds are gone through whole: what the server keeps and sends, local training with its optimiser, what leaves, what
-    the server makes of it, measuring. The first step is the largest, so more of them take no more memory.
+    the server makes of it, measuring, the models of a picked round. The first step is the largest, so more of them take
+    no more memory.
     """
     trial, device = copy.copy(engine), engine.model.device
     trial.most_steps = 2
@@ -29,9 +30,7 @@ def peak_memory(engine: Simulator) -> int:
         cohort, _ = answering(roster, trial.model, everyone, round, trial.training)
         if len(cohort.ids):
             exchange(outcome, method, trial, cohort, trial.training)
-    last = Cohort(everyone, 1, roster, trial.model)
-    trial.measure(last, method.send(outcome.server, last), trial.training.measure)
-    trial.personal(last, method.send(outcome.server, last))
+        measure(outcome, method, trial, Cohort(everyone, round, roster, trial.model), trial.training, round + 1)
     engine.rows = trial.rows  # fewer, where memory did not hold so many
     return held_at_peak(device)
 

@@ -11,14 +11,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from coterie.engine.exchange import Engine, Measures, Replies, as_table
+from coterie.engine.exchange import Engine, Replies, as_table
 from coterie.engine.judge import judged
 from coterie.engine.method import Cohort, Method, Roster
 from coterie.engine.rows import Model
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.keys import generator
-from coterie.measure.metrics import judged_by, lower_better, main_measure
+from coterie.measure.metrics import Rank, main_measure, ranks
 from coterie.wire import Predictor
 
 MOST_TRACED = 2**28  # bytes of a method's traces: of 1,000 silos a round's are 8 MB
@@ -39,8 +39,8 @@ class Picked:
     """The round that validation data pick (the last, where there are none), test sample by test sample."""
 
     round: int
-    score: float  # what it was picked by, higher is better
-    samples: Mapping[str, np.ndarray]  # by silo: whether each was right, or its loss
+    rank: Rank  # what it was picked by
+    samples: Mapping[str, np.ndarray]  # by silo, where they tell: whether each was right, or its loss
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Outcome:
     score: float | None = None  # the latest mean over silos of `measure` on test data
     measure: str = "accuracy"
     picked: Picked | None = None  # so far
-    models: Predictor | None = None
+    models: Predictor | None = None  # of the picked round, on the CPU, where they are here and kept
     bytes_up: int = 0
     bytes_down: int = 0
     train_seconds: float = 0.0
@@ -114,8 +114,7 @@ def run_rounds(
         if keeper is not None:
             keeper.keep(outcome, engine, round + 1)  # before anybody is told that the round is done
         on_round(Progress(round + 1, training.rounds, outcome.score, outcome.measure))
-    last = Cohort(everyone, training.rounds - 1, roster, model)
-    outcome.models = engine.personal(last, method.send(outcome.server, last))
+    keep_models(outcome, method, engine, Cohort(everyone, training.rounds - 1, roster, model))
     return outcome
 
 
@@ -142,7 +141,9 @@ def exchange(outcome: Outcome, method: Method, engine: Engine, asked: Cohort, tr
 
 def measure(outcome: Outcome, method: Method, engine: Engine, everyone: Cohort, training: Training, after: int) -> None:
     """Measure every silo's model after so many rounds, and keep the method's traces."""
-    measures = engine.measure(everyone, method.send(outcome.server, everyone), training.measure)
+    before = [] if outcome.picked is None else [outcome.picked.round]
+    hold = (*before, after) if after else ()
+    measures = engine.measure(everyone, method.send(outcome.server, everyone), training.measure, hold)
     table = as_table(measures, after)
     outcome.results.append(table)
     outcome.measure = main_measure(table)
@@ -153,10 +154,17 @@ def measure(outcome: Outcome, method: Method, engine: Engine, everyone: Cohort, 
             outcome.traces.setdefault(name, []).append(value.cpu().numpy())
         outcome.traces.setdefault("rounds", []).append(np.array(after))
     outcome.measured.append(after)
-    if after and measures.samples:
-        score = _validation(measures, after)
-        if outcome.picked is None or score > outcome.picked.score:
-            outcome.picked = Picked(after, score, measures.samples)
+    if after and len(table):
+        rank = ranks(table)[after]
+        if outcome.picked is None or rank > outcome.picked.rank:
+            outcome.picked = Picked(after, rank, measures.samples)
+            outcome.models = None if measures.models is None else measures.models()
+
+
+def keep_models(outcome: Outcome, method: Method, engine: Engine, last: Cohort) -> None:
+    """Have silos that are elsewhere keep the model of the picked round, by which they are judged."""
+    hold = () if outcome.picked is None else (outcome.picked.round,)
+    engine.keep_models(last, method.send(outcome.server, last), hold)
 
 
 def _worth_keeping(size: int, before: int, after: int, training: Training) -> bool:
@@ -180,16 +188,6 @@ def drawn(roster: Roster, ids: Tensor, purpose: str, round: int, share: float, a
 def round_half_up(value: float) -> int:
     """The nearest whole number."""
     return int(value + 0.5)
-
-
-def _validation(measures: Measures, after: int) -> float:
-    """The mean over silos by which a round is picked; without validation data the number of the round."""
-    measure = judged_by(name for split, name in measures.values if split == "validation")
-    values = measures.values.get(("validation", measure))
-    if values is None or np.isnan(values).all():
-        return float(after)
-    values = -values if lower_better(measure) else values
-    return round(float(np.nanmean(values)), 12)  # equal means can differ in the last bit
 
 
 def _mean(table: pd.DataFrame, measure: str) -> float | None:

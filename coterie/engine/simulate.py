@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -46,8 +47,10 @@ class Simulator:
         seed: int,
         rows: int | str = "all",
         store: Store | None = None,
+        models: bool = True,
     ) -> None:
-        self.method, self.model, self.training, self.seed = method, model, training, seed
+        """`models`: whether the models of a measured round are handed out."""
+        self.method, self.model, self.training, self.seed, self.models = method, model, training, seed, models
         self.most_steps: int | None = None
         memory.keep_freed()
         self.store = store or Store(silos, model.device, model.dtype)
@@ -98,15 +101,13 @@ class Simulator:
         self._before = None
 
     @torch.no_grad()
-    def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...]) -> Measures:
+    def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...], hold: tuple[int, ...] = ()) -> Measures:
         samples: dict[str, np.ndarray] = {}
 
-        def measured(task: Task, place: Tensor) -> dict[tuple[str, str], Tensor]:
+        def measured(task: Task, place: Tensor) -> tuple[dict[tuple[str, str], Tensor], Predictor | None]:
             mine, private = down.take(place), self._private.take(task.silos)
-            models = {
-                "": self.method.personal(task, mine, private),
-                "_cloud": self.method.cloud(task, mine, private),
-            }
+            personal = self.method.personal(task, mine, private)
+            models = {"": personal, "_cloud": self.method.cloud(task, mine, private)}
             found: dict[tuple[str, str], Tensor] = {}
             for suffix, predictor in models.items():
                 if predictor is None:
@@ -119,14 +120,20 @@ class Simulator:
                         own = outcomes["accuracy" if self.model.classes else "mae"].cpu().numpy()
                         counts = task.counts(split).tolist()
                         samples.update({name: row[:n] for name, row, n in zip(task.names, own, counts, strict=True)})
-            return found
+            return found, personal if self.models else None
 
         values: dict[tuple[str, str], np.ndarray] = {}
-        for place, part in zip(*self._over(cohort, measured), strict=True):
+        places, parts = self._over(cohort, measured)
+        for place, (part, _) in zip(places, parts, strict=True):
             for key, value in part.items():
                 values.setdefault(key, np.full(len(cohort.ids), np.nan))[place.cpu()] = value.cpu()
         names = [cohort.roster.names[i] for i in cohort.ids.tolist()]
-        return Measures(cohort, values, {name: samples[name] for name in names if name in samples})
+        told = {name: samples[name] for name in names if name in samples}
+        models = [personal for _, personal in parts if personal is not None]
+        return Measures(cohort, values, told, partial(_on_cpu, models, places) if models else None)
+
+    def keep_models(self, cohort: Cohort, down: Any, hold: tuple[int, ...]) -> None:
+        """Silos are here, and measuring has handed out their models."""
 
     @torch.no_grad()
     def personal(self, cohort: Cohort, down: Any) -> Predictor:
@@ -237,6 +244,11 @@ class Simulator:
     def _work(self, rows: int) -> float:
         """Multiply-adds of a call: each weight meets each sample twice forward and four times backward."""
         return 6.0 * rows * self.training.batch_size * self.model.width
+
+
+def _on_cpu(parts: Sequence[Predictor], places: Sequence[Tensor]) -> Predictor:
+    """Models as one, off the GPU: the rounds to come need its memory."""
+    return assembled([part.map(lambda t: t.cpu()) for part in parts], [place.cpu() for place in places])
 
 
 def roster_of(store: Store, seed: int) -> Roster:

@@ -8,7 +8,7 @@ scaled to percent.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pandas import DataFrame, Series
@@ -21,6 +21,14 @@ SCORES = ("accuracy", "rmse", "loss")  # a study is scored by the first of these
 ERRORS = ("rmse", "loss")
 SPREAD = ["bmta", "val_picked"]  # the scores whose standard deviation over seeds is told
 JUDGED = ("accuracy", "mae", "loss")  # and a silo judged by the first of these, of which every sample has its own
+
+
+class Rank(NamedTuple):
+    """What a round is picked by: the highest, the earliest of equals. A mean over the easy silos alone never wins."""
+
+    tested: int  # silos
+    validated: int  # silos
+    score: float  # their mean on validation data, higher is better; without such data the number of the round
 
 
 def summarize(
@@ -46,13 +54,22 @@ def summarize(
 def by_round(runs: DataFrame, measure: str, split: str) -> DataFrame:
     """Rounds × silos of one method and seed; a round that measured fewer silos than another is left out."""
     # A mean over the easy silos alone would otherwise win.
-    part = runs[(runs["measure"] == measure) & (runs["split"] == split)]
-    if lower_better(measure):
-        # A loss that is not a number is a model that diverged: the worst, never a silo to skip.
-        part = part.assign(value=part["value"].fillna(np.inf))
-    grid = part.pivot(index="round", columns="silo", values="value").sort_index()[part["silo"].unique()]
+    grid = _grid(runs, measure, split)
     measured = grid.notna().sum(axis=1)
     return grid[(measured == measured.max()) & (measured > 0)]
+
+
+def _grid(runs: DataFrame, measure: str, split: str) -> DataFrame:
+    """Rounds × silos of one method and seed."""
+    part = _measured(runs[runs["split"] == split], measure)
+    return part.pivot(index="round", columns="silo", values="value").sort_index()[part["silo"].unique()]
+
+
+def _measured(part: DataFrame, measure: str) -> DataFrame:
+    """The values of one measure."""
+    part = part[part["measure"] == measure]
+    # A loss that is not a number is a model that diverged: the worst, never a silo to skip.
+    return part.assign(value=part["value"].fillna(np.inf)) if lower_better(measure) else part
 
 
 def main_measure(runs: DataFrame) -> str:
@@ -70,18 +87,33 @@ def _first(known: Sequence[str], measured: Iterable[str]) -> str:
     return next((measure for measure in known if measure in found), "loss")
 
 
+def ranks(run: DataFrame) -> dict[int, Rank]:
+    """What each round of one method and seed is picked by."""
+    (tested, _), (validated, means) = (_judged(run, split) for split in ("test", "validation"))
+    return {
+        int(round): Rank(tested.get(round, 0), validated.get(round, 0), means.get(round, float(round)))
+        for round in sorted(run["round"].unique())
+    }
+
+
+def _judged(run: DataFrame, split: str) -> tuple[dict[int, int], dict[int, float]]:
+    """By round: how many silos a split was measured of, and their mean of what they are judged by, higher better."""
+    part = run[run["split"] == split]
+    measure = judged_by(part.loc[part["value"].notna(), "measure"])
+    rounds = _measured(part, measure).groupby("round")["value"]
+    means = rounds.mean().dropna().round(12)  # equal means can differ in the last bit
+    return rounds.count().to_dict(), (-means if lower_better(measure) else means).to_dict()
+
+
 def picked(run: DataFrame, measure: str) -> tuple[int, Series, Series | None]:
     """The round of one method and seed that validation data pick: its number, every silo's test and validation score.
 
     Without validation data it is the last one, and there is no validation score.
     """
-    test = _after_training(by_round(run, measure, "test"))
-    validation = _after_training(by_round(run, measure, "validation"))
-    validation = validation[validation.index.isin(test.index)]
-    if validation.empty:
-        return int(test.index[-1]), test.iloc[-1].dropna(), None
-    best = _best_round(validation.mean(axis=1), lower_better(measure))
-    return best, test.loc[best].dropna(), validation.loc[best].dropna()
+    test, validation = (_grid(run, measure, split) for split in ("test", "validation"))
+    best = max(_after_training(test).index, key=ranks(run).__getitem__)
+    told = validation.loc[best].dropna() if best in validation.index else Series(dtype=float)
+    return int(best), test.loc[best].dropna(), told if len(told) else None
 
 
 def lower_better(measure: str) -> bool:
@@ -100,11 +132,16 @@ def _summarize_method(
     cloud, unseen = f"{measure}_cloud" in measured, f"{measure}_unseen" in measured
     costs = {extra.get("seed", seed): extra for seed, extra in zip(seeds, extras, strict=False)}
 
-    per_seed, silos, cloud_silos, guests = [], [], [], []
+    per_seed, silos, judged, cloud_silos, guests = [], [], [], [], []
     for seed in seeds:
         run, tested = runs[runs["seed"] == seed], sizes.get(seed, {})
         scores, at_best = _score(run, measure, tested, f"{name}, seed {seed}")
         silos.append(at_best)
+        round, at_picked, validation = picked(run, measure)
+        at_picked = at_picked * _scale(measure)
+        judged.append(at_picked)
+        mean = None if validation is None else float(at_picked.mean())
+        scores = {_key("val_picked", measure): mean, "picked_round": round, **scores}
         if cloud:
             of_cloud, at_cloud_best = _score(run, f"{measure}_cloud", tested, f"{name} (cloud), seed {seed}")
             best = _key("bmta", measure)
@@ -121,9 +158,11 @@ def _summarize_method(
         for key in (_key(key, measure) for key in SPREAD):
             if summary[key] is not None:
                 summary[f"{key}_std"] = float(np.std([seed[key] for seed in per_seed], ddof=1))
-    if float(summary["best_round"]).is_integer():
-        summary["best_round"] = int(summary["best_round"])
+    for key in ("picked_round", "best_round"):
+        if float(summary[key]).is_integer():
+            summary[key] = int(summary[key])
     summary["per_silo"] = _mean_per_silo(silos)
+    summary["per_silo_picked"] = _mean_per_silo(judged)
     if cloud:
         summary["per_silo_cloud"] = _mean_per_silo(cloud_silos)
     if unseen:
@@ -148,12 +187,10 @@ def _score(run: DataFrame, measure: str, sizes: Mapping[str, int], where: str) -
     weights = np.array([sizes[silo] for silo in at_best.index], dtype=float)
     if weights.sum() <= 0:
         raise BadInput(f"{where}: the test sizes sum to {weights.sum():g}")
-    chosen, _, validation = picked(run, measure)
     scores = {
+        "last": float(means.iloc[-1]),
         "bmta": float(means[best]),
         "best_round": best,
-        "last": float(means.iloc[-1]),
-        "val_picked": None if validation is None else float(means[chosen]),
         "weighted": float(np.average(at_best.to_numpy(dtype=float), weights=weights)),
         "bottom_decile": _bottom_decile(at_best.to_numpy(dtype=float), lower_better(measure)),
     }
@@ -162,7 +199,11 @@ def _score(run: DataFrame, measure: str, sizes: Mapping[str, int], where: str) -
 
 def _test(run: DataFrame, measure: str) -> DataFrame:
     """Rounds × silos on test data, accuracies in percent."""
-    return _after_training(by_round(run, measure, "test")) * (1 if lower_better(measure) else 100)
+    return _after_training(by_round(run, measure, "test")) * _scale(measure)
+
+
+def _scale(measure: str) -> int:
+    return 1 if lower_better(measure) else 100
 
 
 def _bottom_decile(scores: "np.ndarray[Any, Any]", lower: bool) -> float:

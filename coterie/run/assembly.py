@@ -83,12 +83,12 @@ class Assembly:
             raise BadInput(f"[train] unseen = {training.unseen:g} leaves no silo to train; lower it")
         self.store = Store(self.members, self.model.device)
 
-    def engine(self, method: Method, training: Training | None = None) -> Simulator:
-        """The members as rows, before the first round."""
+    def engine(self, method: Method, training: Training | None = None, models: bool = True) -> Simulator:
+        """The members as rows, before the first round; `models`: whether those of the picked round are kept."""
         training = training or self.training
         if training.buffers == "local":
             method = local_buffers(method, self.model)
-        return simulator()(method, self.members, self.model, training, self.seed, self.rows, self.store)
+        return simulator()(method, self.members, self.model, training, self.seed, self.rows, self.store, models)
 
     def train(
         self,
@@ -96,12 +96,15 @@ class Assembly:
         on_round: Callable[[Progress], None] = lambda progress: None,
         training: Training | None = None,
         keeper: Keeper | None = None,
+        models: bool = True,
     ) -> Outcome:
         """Train a method; silos held out arrive afterwards. `training` is the method's own, where it differs."""
-        engine = self.engine(method, training)
+        engine = self.engine(method, training, models)
         outcome = run_rounds(engine.method, engine, engine.roster, self.model, engine.training, on_round, keeper)
         if self.guests:
-            late = simulator()(engine.method, self.guests, self.model, engine.training, self.seed, engine.rows)
+            late = simulator()(
+                engine.method, self.guests, self.model, engine.training, self.seed, engine.rows, models=False
+            )
             outcome.results.append(late.arrivals(outcome.server))
         outcome.rows = engine.rows
         return outcome

@@ -129,13 +129,15 @@ def _one(
         told(Progress(study.training.rounds, study.training.rounds, outcome.score, outcome.measure))
         return outcome
     try:
-        outcome = federation.train(study.methods[name], told, study.training_of(name), checkpoint)
+        kept = keeps_models(study, federation)
+        outcome = federation.train(study.methods[name], told, study.training_of(name), checkpoint, kept)
     except BadInput as error:
         raise BadInput(f"[methods.{name}] {error}") from None
-    if study.machine.models and federation.seed == study.seeds[0] and outcome.models is not None:
+    if outcome.models is not None and outcome.picked is not None:
         models, silos = out / "models" / name, [silo.name for silo in federation.members]
         shutil.rmtree(models, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
-        save_models(models, federation.model, outcome.models, silos, about(study, name, federation), federation.schemas)
+        told_of = about(study, name, federation, outcome.picked.round)
+        save_models(models, federation.model, outcome.models, silos, told_of, federation.schemas)
         sync_all(models)
     checkpoint.end(outcome)
     outcome.models = None  # they are on the disk, and the next method needs the memory
@@ -155,7 +157,13 @@ def accompany(study: Study) -> None:
     study, federations = prepare_all(study)
     rehearse(study, federations, lambda line: None)
     for name, federation in product(study.methods, federations.values()):
-        federation.train(study.methods[name], training=study.training_of(name))
+        kept = keeps_models(study, federation)
+        federation.train(study.methods[name], training=study.training_of(name), models=kept)
+
+
+def keeps_models(study: Study, federation: Assembly) -> bool:
+    """Whether the models of a seed are written: those of the first."""
+    return study.machine.models and federation.seed == study.seeds[0]
 
 
 def rehearse(study: Study, federations: Mapping[int, Assembly], say: Say) -> int | None:
@@ -163,7 +171,8 @@ def rehearse(study: Study, federations: Mapping[int, Assembly], say: Say) -> int
     first = federations[study.seeds[0]]
     device = first.model.device.type
     if device == "cuda" or study.training.rounds >= WORTH_REHEARSING:
-        most = max(peak_memory(first.engine(m, study.training_of(name))) for name, m in study.methods.items())
+        kept = keeps_models(study, first)
+        most = max(peak_memory(first.engine(m, study.training_of(name), kept)) for name, m in study.methods.items())
         say(f"Memory at the peak: about {most / 2**30:.1f} GiB{' on the GPU' if device == 'cuda' else ''}")
         return most
     return None
@@ -224,13 +233,13 @@ def _room_for_models(study: Study, federation: Assembly, out: Path) -> None:
         )
 
 
-def about(study: Study, name: str, assembly: Assembly) -> dict[str, Any]:
+def about(study: Study, name: str, assembly: Assembly, round: int) -> dict[str, Any]:
     """What a model's file says of it, beside its silo."""
     sample = assembly.silos[0].train
     return {
         "method": name,
         "study": study.name,
-        "round": study.training.rounds,
+        "round": round,
         "seed": assembly.seed,
         "model": assembly.table,
         "shape": list(sample.x.shape[1:]),

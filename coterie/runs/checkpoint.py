@@ -1,7 +1,8 @@
 """What is kept of a method while it trains, so that a run that was killed goes on where it was, bit for bit.
 
 After a round the server's state and the silos' private state go into one file, whose name ends with its checksum; the
-last two files stay. What was measured goes into a journal. There is no random state to keep: every draw is keyed.
+last two files stay. The models of the picked round have a file of their own, written when another round is picked. What
+was measured goes into a journal. There is no random state to keep: every draw is keyed.
 """
 
 import hashlib
@@ -23,7 +24,9 @@ from coterie.codec import save_tensors, storable
 from coterie.durable import sync
 from coterie.engine.rounds import Outcome, Picked
 from coterie.errors import warn
+from coterie.measure.metrics import Rank
 from coterie.runs.journal import Journal, Mark, entries
+from coterie.wire import Predictor
 
 KEPT = 2  # checkpoints of a method
 SMALL = 1 << 26  # bytes of a state that is written after every round
@@ -32,6 +35,7 @@ JOURNAL = "journal"
 RESULTS, TRACES = b"r", b"t"  # kinds of entries
 ELSEWHERE = ("server", "results", "traces", "models", "picked")  # fields of an outcome that are not in `about`
 PICKED = "picked"  # a tensor: the samples of all silos, end to end
+MODELS = "models"  # the file of the picked round's models that a checkpoint counts on
 COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)  # a table is small
 
 
@@ -42,6 +46,7 @@ class Checkpoint:
         self.folder, self.method, self.seed, self.every = folder, method, seed, every
         self.journal = Journal(folder / JOURNAL)
         self._next = 0.0  # on the clock, when a large state is worth writing again
+        self._models: tuple[int, str] | None = None  # the round whose models are on the disk, and their file
 
     def keep(self, outcome: Outcome, engine: Any, done: int) -> None:
         """Write where a run stands after so many rounds; what was measured leaves memory for the disk."""
@@ -49,13 +54,15 @@ class Checkpoint:
         self._drain(outcome)
         state = {f"server.{name}": t for name, t in outcome.server.tensors().items()}
         state |= {f"private.{name}": t for name, t in engine.private().tensors().items()}
-        if self._due(done, sum(t.nbytes for t in state.values())):
+        models = self._unwritten(outcome)
+        if self._due(done, sum(t.nbytes for t in (*state.values(), *models.values()))):
             began = time.monotonic()
+            if models:
+                self._write_models(outcome, models)
             self._write(f"round-{done:06}", state, outcome)
             ended = time.monotonic()
             self._next = ended + SHARE * (ended - began)
-            for old in self._files("round")[KEPT:]:
-                old.unlink()
+            self._tidy()
 
     def restore(self, outcome: Outcome, engine: Any) -> int | None:
         """Bring a run that has not begun to where it was kept last: the rounds done, or None if it begins anew."""
@@ -69,7 +76,10 @@ class Checkpoint:
                 named = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             outcome.server = outcome.server.with_tensors(_part(named, "server."))
             engine.restore(engine.private().with_tensors(_part(named, "private.")))
+            models = about.pop(MODELS)
             _fill(outcome, about, named.get(PICKED))
+            if models is not None and outcome.picked is not None:
+                outcome.models, self._models = _read_models(self.folder / models), (outcome.picked.round, models)
             engine.rows = outcome.rows
             done = _round(path)
             self._discard(damaged, f"going on from the one after round {done}")
@@ -80,8 +90,9 @@ class Checkpoint:
     def end(self, outcome: Outcome) -> None:
         """Write that a run has ended; its last state is needed no more."""
         self._drain(outcome)
+        self._models = None
         self._write("ended", {}, outcome)
-        for old in self._files("round"):
+        for old in (*self._files("round"), *self._files(PICKED)):
             old.unlink()
 
     def ended(self) -> Outcome | None:
@@ -90,6 +101,7 @@ class Checkpoint:
         for path in self._files("ended"):
             about = self._read(path)
             if about is not None:
+                del about[MODELS]
                 return _fill(Outcome(None), about, safetensors.torch.load_file(path).get(PICKED))
             damaged.append(path)
         self._discard(damaged, f"training {self.method} (seed {self.seed}) from its start")
@@ -113,34 +125,61 @@ class Checkpoint:
         outcome.results, outcome.traces = [], {}
 
     def _write(self, name: str, state: Mapping[str, Tensor], outcome: Outcome) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         about = {f.name: getattr(outcome, f.name) for f in fields(outcome) if f.name not in ELSEWHERE}
         about["journal"] = asdict(self.journal.mark())
+        about[MODELS] = None if self._models is None else self._models[1]
         if outcome.picked is not None:
             samples = outcome.picked.samples
             sizes = {silo: len(each) for silo, each in samples.items()}
-            about[PICKED] = {"round": outcome.picked.round, "score": outcome.picked.score, "samples": sizes}
-            state = {**state, PICKED: torch.from_numpy(np.concatenate(list(samples.values())))}
+            about[PICKED] = {"round": outcome.picked.round, "rank": outcome.picked.rank, "samples": sizes}
+            if samples:
+                state = {**state, PICKED: torch.from_numpy(np.concatenate(list(samples.values())))}
+        self._save(name, state, about)
+
+    def _unwritten(self, outcome: Outcome) -> dict[str, Tensor]:
+        """The models of the picked round where they are not on the disk; of rows that are all the same, one."""
+        if outcome.models is None or outcome.picked is None:
+            return {}
+        if self._models is not None and self._models[0] == outcome.picked.round:
+            return {}
+        return {name: t[:1] if _one_for_all(t) else t for name, t in outcome.models.tensors().items()}
+
+    def _write_models(self, outcome: Outcome, models: Mapping[str, Tensor]) -> None:
+        assert outcome.models is not None and outcome.picked is not None
+        name = f"{PICKED}-{outcome.picked.round:06}"
+        path = self._save(name, models, {"silos": len(outcome.models.models)})
+        self._models = outcome.picked.round, path.name
+
+    def _save(self, name: str, state: Mapping[str, Tensor], about: Mapping[str, Any]) -> Path:
+        """Write a file so that it is there whole, under a name that ends with its checksum, or not at all."""
         part = self.folder / "part"
+        self.folder.mkdir(parents=True, exist_ok=True)
         try:
             save_tensors(storable(state), part, {"about": json.dumps(about)})
             sync(part)
-            part.replace(self.folder / f"{name}-{_checksum(part)}.safetensors")
+            path = part.replace(self.folder / f"{name}-{_checksum(part)}.safetensors")
         except OSError:
             part.unlink(missing_ok=True)  # a full disk has no room for it
             raise
         sync(self.folder)
+        return path
 
     def _read(self, path: Path) -> dict[str, Any] | None:
-        """What a checkpoint says beside its tensors; None if it, or the journal it counts on, is damaged."""
-        if path.stem.rpartition("-")[2] != _checksum(path):
-            return None
+        """What a checkpoint says beside its tensors; None if it is damaged, or the journal or models it counts on."""
+        about = _about(path) if _whole(path) else {}
         try:
-            with safe_open(path, "pt") as file:
-                about: dict[str, Any] = json.loads(file.metadata()["about"])
-            return about if self.journal.back_to(Mark(**about.pop("journal"))) else None
-        except (SafetensorError, KeyError, TypeError, ValueError):
+            models = about[MODELS]
+            whole = models is None or _whole(self.folder / models)
+            return about if whole and self.journal.back_to(Mark(**about.pop("journal"))) else None
+        except (KeyError, TypeError):
             return None
+
+    def _tidy(self) -> None:
+        """Remove all but the last checkpoints, and the models that none of these counts on."""
+        last, old = self._files("round")[:KEPT], self._files("round")[KEPT:]
+        named = {_about(path).get(MODELS) for path in last}
+        for path in (*old, *(path for path in self._files(PICKED) if path.name not in named)):
+            path.unlink()
 
     def _files(self, name: str) -> list[Path]:
         """Those of a name, the newest first."""
@@ -148,7 +187,7 @@ class Checkpoint:
 
     def _discard(self, damaged: list[Path], consequence: str) -> None:
         for path in damaged:
-            warn(f"{path}: it or the journal beside it is damaged, so it is not used; {consequence}")
+            warn(f"{path}: it or a file beside it is damaged, so it is not used; {consequence}")
             path.unlink()
 
 
@@ -184,16 +223,43 @@ def _part(named: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def _fill(outcome: Outcome, about: Mapping[str, Any], picked: Tensor | None) -> Outcome:
     for name, value in about.items():
         setattr(outcome, name, value)
-    if outcome.picked is not None and picked is not None:
+    if outcome.picked is not None:
         told: dict[str, Any] = about[PICKED]
-        parts = np.split(picked.cpu().numpy(), np.cumsum(list(told["samples"].values()))[:-1])
+        ends = np.cumsum(list(told["samples"].values()))[:-1]
+        parts = [] if picked is None else np.split(picked.cpu().numpy(), ends)
         samples = dict(zip(told["samples"], parts, strict=True))
-        outcome.picked = Picked(told["round"], told["score"], samples)
+        outcome.picked = Picked(told["round"], Rank(*told["rank"]), samples)
     return outcome
+
+
+def _one_for_all(t: Tensor) -> bool:
+    """Whether all silos' rows are the same, bit for bit, as those of a global model are."""
+    first = t[:1].contiguous().view(torch.uint8)
+    return all(torch.equal(row.contiguous().view(torch.uint8), first) for row in t.split(1)[1:])
+
+
+def _read_models(path: Path) -> Predictor:
+    silos = _about(path)["silos"]
+    return Predictor(**{name: t.expand(silos, *t.shape[1:]) for name, t in safetensors.torch.load_file(path).items()})
+
+
+def _about(path: Path) -> dict[str, Any]:
+    """What a file says beside its tensors; of a damaged one nothing."""
+    try:
+        with safe_open(path, "pt") as file:
+            about: dict[str, Any] = json.loads(file.metadata()["about"])
+        return about
+    except (SafetensorError, KeyError, TypeError, ValueError):
+        return {}
 
 
 def _round(path: Path) -> int:
     return int(path.stem.split("-")[1])
+
+
+def _whole(path: Path) -> bool:
+    """Whether a file is there, and is what its name says."""
+    return path.exists() and path.stem.rpartition("-")[2] == _checksum(path)
 
 
 def _checksum(path: Path) -> str:

@@ -5,18 +5,23 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from plain import make_engine, make_silos
 from torch import Tensor, nn
 
+from coterie.data.silo import Part
 from coterie.engine import rounds
-from coterie.engine.exchange import Failure, Replies
+from coterie.engine.exchange import Failure, Measures, Replies
 from coterie.engine.method import Batch, Cohort, Method, Model, Predictor, Roster, Task
 from coterie.engine.rounds import Outcome, Progress, drawn, run_rounds, traces
 from coterie.engine.simulate import Simulator
+from coterie.engine.store import SPLITS
 from coterie.engine.task import Weights, plain_step
 from coterie.errors import BadInput
+from coterie.measure.metrics import summarize
+from coterie.methods import make
 from coterie.methods.fedavg import FedAvg
 from coterie.wire import Down, Server, Up, bank, shared
 from coterie.wire import rows as per_silo
@@ -246,6 +251,76 @@ def test_traces_too_large_to_keep_are_kept_of_some_rounds(
     assert found["rounds"].tolist() == kept and found["norm"].shape == (len(kept),)
     assert outcome.measured == [0, 1, 2, 3, 4, 5, 6]
     assert found["norm"][-1] == pytest.approx(float(outcome.server.w.norm()))
+
+
+def test_the_models_are_those_of_the_round_that_validation_data_pick() -> None:
+    silos = make_silos((7, 10, 6, 5, 8))
+    for name in ("fedavg", "fedamp", "fedem", "scaffold"):
+        outcome = run(make_engine(linear, silos, make(name, {}), rounds=4, lr=0.3))
+        assert outcome.picked is not None and outcome.picked.round < 4 and outcome.models is not None
+        short = make_engine(linear, silos, make(name, {}), rounds=outcome.picked.round, lr=0.3)
+        server = run(short).server
+        last = Cohort(torch.arange(5), outcome.picked.round - 1, short.roster)
+        expected = short.personal(last, short.method.send(server, last))
+        for field_name, tensor in expected.tensors().items():
+            assert torch.equal(outcome.models.tensors()[field_name], tensor), (name, field_name)
+
+
+def test_without_validation_data_the_models_are_those_of_the_last_round() -> None:
+    outcome = run(make_engine(linear, rounds=4, lr=0.3, measure=("train", "test")))
+    assert outcome.picked is not None and outcome.picked.round == 4 and outcome.models is not None
+    assert torch.equal(outcome.models.models, outcome.server.w.expand(3, -1))
+
+
+def test_each_measured_round_fine_tunes_once_and_models_are_handed_out_where_they_are_kept() -> None:
+    asked = list[int]()
+
+    class Counting(FedAvg):
+        def personal(self, task: Task, down: Any, private: Any) -> Predictor:
+            asked.append(task.round)
+            return super().personal(task, down, private)
+
+    for models in (True, False):
+        asked.clear()
+        engine = make_engine(linear, method=Counting(), rounds=4, lr=0.3)
+        engine.models = models
+        assert (run(engine).models is not None) == models
+        assert asked == [0, 0, 1, 2, 3]  # before the first round, and after each
+
+
+class Absent(Simulator):
+    """A simulator of which some silos do not answer when they are measured after some rounds."""
+
+    def __init__(self, inner: Simulator, away: dict[int, list[int]]) -> None:
+        self.__dict__.update(inner.__dict__)
+        self.away = away
+
+    def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...], hold: tuple[int, ...] = ()) -> Measures:
+        found = super().measure(cohort, down, splits)
+        for value in found.values.values():
+            value[self.away.get(max(hold, default=0), [])] = np.nan
+        return found
+
+
+def test_the_round_is_the_one_that_a_summary_picks_whoever_was_measured() -> None:
+    draw, silos = np.random.default_rng(0), make_silos((7, 10, 6, 5, 8))
+    for rounds_ in ((), (2,), (1, 3), (1, 2, 3, 4)):
+        away = {r: draw.choice(5, draw.integers(1, 5), replace=False).tolist() for r in rounds_}
+        for classes, build in ((3, linear), (0, lambda: nn.Linear(5, 1))):
+            engine = make_engine(build, silos, classes=classes, rounds=4, lr=0.02) if classes else numbers(build)
+            outcome = run(Absent(engine, away))
+            table = pd.concat(outcome.results).assign(method="it", seed=0)
+            told = summarize(table, {0: dict.fromkeys(engine.roster.names, 6)}, {})["it"]
+            assert outcome.picked is not None and outcome.picked.round == told["picked_round"]
+
+
+def numbers(build: Any) -> Simulator:
+    """Silos whose labels are numbers."""
+    silos = [
+        replace(silo, **{s: Part(p.x, p.x[:, :1]) for s in SPLITS for p in [getattr(silo, s)]})
+        for silo in make_silos((7, 10, 6, 5, 8))
+    ]
+    return make_engine(build, silos, classes=0, rounds=4, lr=0.02)
 
 
 @dataclass(frozen=True)

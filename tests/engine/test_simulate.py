@@ -114,8 +114,7 @@ def test_fedavg_is_a_sequential_loop_over_torch_modules(rows: int | str, momentu
         state = {
             name: sum(n / sum(SIZES) * t[name] for n, t in zip(SIZES, trained, strict=True)) for name in state
         }  # fmt: skip
-    for row in models(outcome):
-        close(row, layout.flatten(state))
+    close(outcome.server.w, layout.flatten(state))
 
     # what is measured afterwards is this model on each silo's own data, in evaluation mode
     module = build().double()

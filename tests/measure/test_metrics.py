@@ -27,13 +27,16 @@ def test_every_score_of_one_seed():
     summary = summarize(results, SIZES, {"amp": [{"bytes_up": 10, "bytes_down": 20, "train_seconds": 1.5}]})
     scores = summary["amp"]
     assert set(scores) == {
-        "bmta", "best_round", "last", "val_picked", "weighted", "bottom_decile", "per_silo",
-        "bytes_up", "bytes_down", "train_seconds", "missing", "per_seed",
+        "val_picked", "picked_round", "last", "bmta", "best_round", "weighted", "bottom_decile", "per_silo",
+        "per_silo_picked", "bytes_up", "bytes_down", "train_seconds", "missing", "per_seed",
     }  # fmt: skip
     assert scores["bmta"] == pytest.approx(60.0)  # (80 + 40) / 2 at round 2; round 0 does not count
     assert scores["best_round"] == 2
     assert scores["last"] == pytest.approx(50.0)
     assert scores["val_picked"] == pytest.approx(40.0)  # the tie goes to round 1
+    assert scores["picked_round"] == scores["per_seed"][0]["picked_round"] == 1
+    assert scores["per_silo_picked"] == pytest.approx({"a": 50.0, "b": 30.0})
+    assert next(iter(scores)) == "val_picked"  # what a method is judged by comes first
     assert scores["weighted"] == pytest.approx(70.0)  # (30·80 + 10·40) / 40
     assert scores["bottom_decile"] == pytest.approx(44.0)  # a tenth of the way from 40 to 80
     assert scores["per_silo"] == pytest.approx({"a": 80.0, "b": 40.0})
@@ -52,6 +55,8 @@ def test_each_seed_has_its_own_best_round():
     assert scores["per_silo"] == pytest.approx({"a": 85.0, "b": 65.0})
     assert [seed["seed"] for seed in scores["per_seed"]] == [7, 3]
     assert scores["val_picked"] is None
+    assert [seed["picked_round"] for seed in scores["per_seed"]] == [3, 2]  # the last of each
+    assert scores["per_silo_picked"] == pytest.approx({"a": 55.0, "b": 45.0})
     assert scores["bytes_up"] is None
 
 
@@ -151,6 +156,25 @@ def test_regression_with_an_rmse_is_scored_by_it_and_less_is_better():
     parts = [table(TEST, measure="loss"), table({1: {"a": 3.0, "b": 5.0}, 2: {"a": 1.0, "b": 2.0}}, measure="rmse")]
     scores = summarize(pd.concat(parts), SIZES, {})["amp"]
     assert (scores["best_rmse"], scores["best_round"]) == (pytest.approx(1.5), 2) and "best_loss" not in scores
+
+
+def test_one_measure_picks_the_round_whatever_is_reported_of_it():
+    """A regression is judged by its mae, of which every sample has its own; the rmse told is of that round."""
+    rmse = {1: {"a": 3.0, "b": 5.0}, 2: {"a": 1.0, "b": 2.0}}
+    mae = {1: {"a": 0.1, "b": 0.1}, 2: {"a": 0.5, "b": 0.5}}
+    parts = [
+        table(each, measure=m, split=s) for m, each in (("rmse", rmse), ("mae", mae)) for s in ("test", "validation")
+    ]
+    scores = summarize(pd.concat(parts), SIZES, {})["amp"]
+    assert (scores["picked_round"], scores["val_picked_rmse"]) == (1, pytest.approx(4.0))
+    assert (scores["best_round"], scores["best_rmse"]) == (2, pytest.approx(1.5))
+    assert scores["per_silo_picked"] == pytest.approx({"a": 3.0, "b": 5.0})
+
+
+def test_a_round_in_which_fewer_silos_validated_is_not_picked():
+    validation = {1: {"a": 0.2, "b": 0.2}, 2: {"a": 0.9}, 3: {"a": 0.1, "b": 0.1}}
+    scores = summarize(pd.concat([table(TEST), table(validation, split="validation")]), SIZES, {})["amp"]
+    assert scores["picked_round"] == 1
 
 
 def test_late_silos_of_a_regression_have_their_loss():

@@ -78,11 +78,11 @@ def test_the_summary_has_the_schema_it_promises(out):
     assert summary["study"] == "small" and summary["device"].startswith("cpu")
     assert {"coterie", "python", "torch", "numpy"} <= set(summary["versions"])
     scalars = {
-        "bmta", "best_round", "last", "val_picked", "weighted", "bottom_decile",
+        "val_picked", "picked_round", "last", "bmta", "best_round", "weighted", "bottom_decile",
         "bytes_up", "bytes_down", "train_seconds", "missing",
     }  # fmt: skip
     separate, fedamp = summary["methods"]["separate"], summary["methods"]["fedamp"]
-    assert set(separate) == {*scalars, "per_silo", "per_seed", "rejected"}
+    assert set(separate) == {*scalars, "per_silo", "per_silo_picked", "per_seed", "rejected"}
     assert set(fedamp) == {*separate, "bmta_cloud", "per_silo_cloud", "within_group", "within_group_least"}
     assert 0 <= fedamp["within_group_least"] <= fedamp["within_group"] <= 100
     assert set(separate["per_seed"][0]) == {"seed", *scalars}
@@ -92,6 +92,8 @@ def test_the_summary_has_the_schema_it_promises(out):
         assert scores["bmta"] == pytest.approx(accuracy.loc[1:].mean(axis=1).max())
         assert scores["last"] == pytest.approx(accuracy.loc[2].mean())
         assert scores["per_silo"] == pytest.approx(accuracy.loc[scores["best_round"]].to_dict())
+        assert scores["per_silo_picked"] == pytest.approx(accuracy.loc[scores["picked_round"]].to_dict())
+        assert scores["val_picked"] == pytest.approx(accuracy.loc[scores["picked_round"]].mean())
     assert (separate["bytes_up"], separate["bytes_down"]) == (0, 0)
     assert fedamp["bytes_up"] == fedamp["bytes_down"] > 0
 

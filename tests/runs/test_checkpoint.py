@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 import torch
 from plain import make_engine, make_silos
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from coterie.engine.rounds import Outcome, Progress, run_rounds
@@ -66,7 +67,9 @@ def bits(engine: Simulator, outcome: Outcome, folder: Path) -> dict[str, Any]:
     tensors = {f"{kind}.{name}": t for kind, record in records.items() for name, t in record.tensors().items()}
     table = results_in(folder)
     assert table is not None
+    assert outcome.picked is not None
     costs = {key: getattr(outcome, key) for key in ("measured", "score", "bytes_up", "bytes_down", "missing")}
+    costs |= {"picked": outcome.picked.round, "rank": outcome.picked.rank}
     return {
         **{name: t.numpy().tobytes() for name, t in tensors.items()},
         **{f"trace.{name}": kept.tobytes() for name, kept in traces_in(folder / "0").items()},
@@ -75,7 +78,7 @@ def bits(engine: Simulator, outcome: Outcome, folder: Path) -> dict[str, Any]:
     }
 
 
-def unbroken_and_resumed(build: Callable[[], Simulator], folder: Path, stop: int = 2) -> None:
+def unbroken_and_resumed(build: Callable[[], Simulator], folder: Path, stop: int = 2) -> Outcome:
     engine = build()
     outcome, _ = run(engine, folder / "unbroken")
     whole = bits(engine, outcome, folder / "unbroken")
@@ -87,6 +90,7 @@ def unbroken_and_resumed(build: Callable[[], Simulator], folder: Path, stop: int
     resumed = bits(engine, outcome, folder / "broken")
     assert [name for name in whole if whole[name] != resumed.get(name)] == []
     assert resumed.keys() == whole.keys()
+    return outcome
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -123,16 +127,93 @@ def test_statistics_of_batches_resume_with_the_same_bits(buffers: str, tmp_path:
     unbroken_and_resumed(build, tmp_path)
 
 
+@pytest.mark.parametrize(("stop", "before"), [(2, 1), (3, 3)])
+@pytest.mark.parametrize("every", [1, 3])
+def test_the_models_of_the_picked_round_survive_a_kill(stop: int, before: int, every: int, tmp_path: Path) -> None:
+    """FedAvg's validation data pick round 1 and then round 3: after the kill, or before it."""
+    with pytest.raises(Killed):
+        run(engine_of("fedavg"), tmp_path / "look", stop)
+    assert picked_files(tmp_path / "look")[-1].startswith(f"picked-{before:06}")
+    whole, _ = run(engine_of("fedavg"), tmp_path / "whole", every=every)
+    with pytest.raises(Killed):
+        run(engine_of("fedavg"), tmp_path, stop, every)
+    outcome, _ = run(engine_of("fedavg"), tmp_path, every=every)
+    alone = engine_of("fedavg", rounds=3)  # the same rounds, of which the third is the last
+    third = run_rounds(alone.method, alone, alone.roster, alone.model, alone.training)
+    for found in (whole, outcome):
+        assert found.picked is not None and found.picked.round == 3 and found.models is not None
+        assert torch.equal(found.models.models, third.server.w.expand(5, -1))
+
+
+def test_models_are_written_when_another_round_is_picked_and_not_else(tmp_path: Path) -> None:
+    kept = dict[int, list[str]]()
+
+    class Spying(Checkpoint):
+        def keep(self, outcome: Outcome, engine: Any, done: int) -> None:
+            super().keep(outcome, engine, done)
+            kept[done] = picked_files(tmp_path)
+
+    engine = engine_of("fedavg")
+    spying = Spying(tmp_path / "0", "it", 3)
+    run_rounds(engine.method, engine, engine.roster, engine.model, engine.training, keeper=spying)
+    assert [[name[:13] for name in kept[done]] for done in range(ROUNDS + 1)] == [
+        [], ["picked-000001"], ["picked-000001"], ["picked-000001", "picked-000003"], ["picked-000003"],
+    ]  # fmt: skip
+    assert kept[1] == kept[2]  # the last two checkpoints may count on different ones, and the rest goes
+
+
+@pytest.mark.parametrize(("name", "same"), [("fedavg", True), ("fedamp", False), ("fedem", True)])
+def test_a_model_that_is_the_same_in_all_silos_is_written_once(name: str, same: bool, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        run(engine_of(name), tmp_path, stop=1)
+    (path,) = tmp_path.glob("0/picked-*.safetensors")
+    assert len(load_file(path)["models"]) == (1 if same else 5)
+
+
+@pytest.mark.parametrize(("name", "resumed_from"), [("fedavg", 2), ("scaffold", 0)])
+def test_damaged_models_send_a_run_back(
+    name: str, resumed_from: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """FedAvg's checkpoint after round 2 counts on other models; SCAFFOLD's last two on those of its first round."""
+    whole, _ = run(engine_of(name), tmp_path / "whole")
+    for damage in (flip, cut, empty, Path.unlink):
+        folder = tmp_path / damage.__name__
+        with pytest.raises(Killed):
+            run(engine_of(name), folder, stop=3)
+        damage(max(folder.glob("0/picked-*.safetensors")))
+        outcome, told = run(engine_of(name), folder)
+        assert told[0] == resumed_from
+        assert capfd.readouterr().err.count("it or a file beside it is damaged, so it is not used") == (
+            1 if resumed_from else 2
+        )
+        assert outcome.models is not None and whole.models is not None
+        assert torch.equal(outcome.models.models, whole.models.models)
+        found = results_in(folder)
+        assert found is not None and found.equals(results_in(tmp_path / "whole"))
+
+
+def test_a_damaged_older_checkpoint_is_no_reason_to_stop(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        run(engine_of("fedavg"), tmp_path, stop=3)
+    empty(min(tmp_path.glob("0/round-*.safetensors")))
+    _, told = run(engine_of("fedavg"), tmp_path)
+    assert told == [3, 4]
+
+
 def files(folder: Path) -> list[str]:
-    return sorted(path.name[:12] for path in folder.glob("0/*.safetensors"))
+    return sorted(path.name[:12] for path in folder.glob("0/*.safetensors") if not path.name.startswith("picked"))
+
+
+def picked_files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("0/picked-*.safetensors"))
 
 
 def test_the_last_two_rounds_are_kept_and_none_once_it_has_ended(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         run(engine_of("fedavg"), tmp_path, stop=3)
-    assert files(tmp_path) == ["round-000002", "round-000003"]
+    assert files(tmp_path) == ["round-000002", "round-000003"] and picked_files(tmp_path)
     run(engine_of("fedavg"), tmp_path)
-    assert len(files(tmp_path)) == 1 and files(tmp_path)[0].startswith("ended-")
+    assert len(files(tmp_path)) == 1 and files(tmp_path)[0].startswith("ended-") and not picked_files(tmp_path)
 
 
 def test_a_run_that_has_ended_says_what_it_cost(tmp_path: Path) -> None:
@@ -271,7 +352,7 @@ def test_a_damaged_checkpoint_is_not_used_but_the_one_before(
     damaged = newest(tmp_path)
     outcome, told = run(engine_of("fedamp"), tmp_path)
     assert told == [2, 3, 4]
-    said = f"coterie: {damaged}: it or the journal beside it is damaged, so it is not used; "
+    said = f"coterie: {damaged}: it or a file beside it is damaged, so it is not used; "
     said += "going on from the one after round 2\n"
     assert capfd.readouterr().err == said
     assert torch.equal(outcome.server.w, whole.server.w)
