@@ -2,6 +2,8 @@
 
 import io
 import json
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,6 +14,9 @@ import torch
 from command import call, small
 from own_silos import hospital, hospitals
 
+from coterie.data import catalog
+from coterie.data.own.gather import gather
+from coterie.data.own.ready import Own, split
 from coterie.personal.file import load_model
 
 
@@ -183,3 +188,60 @@ def test_onnx_that_is_not_installed_is_said_so(runs, tmp_path, capfd, monkeypatc
     monkeypatch.setattr("coterie.personal.onnx_graph.find_spec", lambda name: None)
     assert call("export", model(runs), "--onnx", tmp_path / "m.onnx") == 2
     assert "pip install 'coterie[onnx]'" in capfd.readouterr().err
+
+
+JUDGED = {  # by run: options, the method that the verdict judges, and the round it has picked, of 8
+    "outcome": (["--label", "outcome", "--drop", "patient,cost", "--set", "train.lr=0.3"], "fedamp", 7),
+    "cost": (["--label", "cost", "--drop", "patient,outcome", "--set", "train.lr=0.3"], "fedamp", 7),
+    "digits": (["--set", "train.lr=1.0"], "fedem", 7),
+}
+
+
+@pytest.mark.parametrize("label", JUDGED)
+def test_the_model_that_is_saved_is_the_model_that_is_judged(label, tmp_path, capfd):
+    """Predictions of the saved models score on the test rows exactly as the verdict and the tables say."""
+    options, judged, round = JUDGED[label]
+    hospitals(tmp_path / "h")
+    data = [small(tmp_path)] if label == "digits" else ["--silos", tmp_path / "h"]
+    common = [
+        "--methods",
+        "separate,fedamp,fedem",
+        "--rounds",
+        8,
+        "--rows",
+        "all",
+        "--quiet",
+        "--out",
+        tmp_path / "out",
+    ]
+    assert call("run", *data, *options, *common) == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text("utf-8"))
+    verdict, methods = summary["verdict"], summary["methods"]
+    assert (verdict["judged"], methods[judged]["picked_round"]) == (judged, round)
+    study = tomllib.loads((tmp_path / "out" / "study.toml").read_text("utf-8"))
+    for name, (rows, truth) in rows_tested(study["data"], label).items():
+        path = tmp_path / ("rows.npz" if label == "digits" else "rows.csv")
+        np.savez(path, x=rows) if label == "digits" else rows.to_csv(path, index=False)
+        for method, scores in methods.items():
+            model = tmp_path / "out" / "models" / method / f"{name}.safetensors"
+            with safetensors.safe_open(model, "pt") as file:
+                assert file.metadata()["round"] == str(scores["picked_round"])
+            told = predicted(capfd, model, "--data", path)["prediction"].to_numpy()
+            if label == "cost":
+                found, mean = np.sqrt(np.mean((told - truth) ** 2)), np.abs(told - truth).mean()
+            else:
+                found = mean = 100 * np.mean(told == truth)
+            assert found == pytest.approx(scores["per_silo_picked"][name], rel=1e-5), (method, name)
+            if method == judged:
+                (standing,) = [each for each in verdict["silos"] if each["silo"] == name]
+                assert mean == pytest.approx(standing["score"], rel=1e-5 if label == "cost" else 1e-12), name
+
+
+def rows_tested(data, label):
+    """By silo: the rows it tests with, as a person has them, and their labels."""
+    if label == "digits":
+        return {silo.name: (silo.test.x, silo.test.y) for silo in catalog.load("digits", data, 0).silos}
+    own = Own(path=data["path"], label=data["label"], drop=tuple(data["drop"]))
+    splits = [split(holding, own, 0) for holding in gather(Path(own.path), own.label, own.drop)]
+    kind = float if label == "cost" else str
+    return {s.holding.name: (s.holding.x.iloc[s.test], s.holding.y.iloc[s.test].astype(kind)) for s in splits}
