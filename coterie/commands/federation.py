@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from coterie.errors import BadInput
 
@@ -113,6 +114,7 @@ def run(
     from coterie.deploy.flower.launch import ask_run, follow, running_coordinator
     from coterie.deploy.gathering import Patience
     from coterie.options import parse
+    from coterie.report.notes import notes
     from coterie.report.table import summary_table
     from coterie.study import study as studies
 
@@ -139,6 +141,8 @@ def run(
         raise
     summary = json.loads((where / "summary.json").read_text("utf-8"))
     console.print(summary_table(summary["methods"], console.width))
+    for told in notes(summary["methods"]):
+        console.print(Text(told))
     console.print(f"Results in [bold]{escape(str(where))}[/]", highlight=False, soft_wrap=True)
 
 

@@ -12,11 +12,12 @@ from safetensors import SafetensorError, safe_open
 
 from coterie.codec import encode
 from coterie.deploy.home import write_whole
-from coterie.engine.rounds import Outcome
+from coterie.engine.rounds import Outcome, Picked
 from coterie.errors import BadInput
+from coterie.measure.metrics import Rank
 
 COSTS = ("bytes_up", "bytes_down", "train_seconds", "missing")
-JUDGED = ("rejected", "heard")  # what the judge remembers of a run
+TOLD = ("rejected", "heard", "kept")  # what the judge remembers of a run, and which models silos have kept
 
 
 class Checkpoint:
@@ -40,7 +41,8 @@ class Checkpoint:
             "received": self.received,
             "measured": outcome.measured,
             "results": table.to_dict("list"),
-            **{name: getattr(outcome, name) for name in (*COSTS, *JUDGED)},
+            "picked": None if outcome.picked is None else [outcome.picked.round, outcome.picked.rank],
+            **{name: getattr(outcome, name) for name in (*COSTS, *TOLD)},
         }
         write_whole(self.path, safetensors.torch.save(named, {"about": json.dumps(about)}))
 
@@ -57,7 +59,10 @@ class Checkpoint:
             self.done, self.finished, self.received = about["done"], about["finished"], about["received"]
             outcome.results = [pd.DataFrame(about["results"])] if about["results"] else []
             outcome.measured = about["measured"]
-            for name in (*COSTS, *JUDGED):
+            if about["picked"] is not None:
+                round, rank = about["picked"]
+                outcome.picked = Picked(round, Rank(*rank), {})
+            for name in (*COSTS, *TOLD):
                 setattr(outcome, name, about[name])
             for name in sorted({key.split(".")[1] for key in named if key.startswith("trace.")}):
                 count = sum(key.startswith(f"trace.{name}.") for key in named)

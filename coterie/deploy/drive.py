@@ -19,7 +19,7 @@ from coterie.deploy.remote import Declaration, Remote
 from coterie.engine.exchange import Replies, as_table
 from coterie.engine.judge import judged
 from coterie.engine.method import Cohort, Method, Roster
-from coterie.engine.rounds import Outcome, drawn, measure, traces
+from coterie.engine.rounds import Outcome, drawn, keep_models, measure, traces
 from coterie.engine.rows import Model
 from coterie.errors import BadInput
 from coterie.methods import written
@@ -58,7 +58,7 @@ class Federated:
                 outcome = self._one(name, seed, members)
                 results.append(pd.concat(outcome.results, ignore_index=True).assign(method=name, seed=seed))
                 extras.setdefault(name, []).append(
-                    {"seed": seed, **{key: getattr(outcome, key) for key in (*COSTS, "rejected")}}
+                    {"seed": seed, **{key: getattr(outcome, key) for key in (*COSTS, "rejected", "kept")}}
                 )
                 if name not in kept and outcome.traces:
                     about = {"silos": np.array(list(members)), "rounds": np.array(outcome.measured)}
@@ -94,10 +94,10 @@ class Federated:
         self._rounds(name, seed, method, engine, roster, model, outcome, checkpoint)
         everyone = torch.arange(len(roster))
         last = Cohort(everyone, job.training.rounds - 1, roster, model)
-        engine.personal(last, method.send(outcome.server, last))
-        absent = {silo: why for silo, why in engine.last.items() if why}
-        if absent:
-            self._tell(state="models missing", silos=absent)
+        keep_models(outcome, method, engine, last)
+        if outcome.kept:
+            why = {silo: f"keeps its model of round {round}" for silo, round in outcome.kept.items() if round}
+            self._tell(state="models missing or of another round", silos=engine.last | why)
         for guest, declared in self.gathering.guests().items():
             found = engine.welcome(guest, declared, outcome.server, job.training.measure)
             if found is not None:

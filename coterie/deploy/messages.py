@@ -55,7 +55,9 @@ class Measured(Up):
 
 
 class Done(Up):
-    """Nothing but the word that it was done."""
+    """Nothing but the word that it was done, and of a model that was kept which it is."""
+
+    round: Tensor | None = rows("the round whose model is kept", seen_by="server", whole="count", default=None)
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ class Request:
     received: int = option(-1, "the last round of which the server has this silo's reply; -1: none", low=-1)
     cohort: int = option(1, "how many silos are asked", low=1)
     splits: tuple[str, ...] = ()
+    hold: tuple[int, ...] = option((), "rounds whose models to hold; the last one is asked about", low=1, high=1e9)
     guest: bool = False  # it arrived after training: `round` counts its turns
     job: Job | None = None
     version: str = own.VERSION

@@ -78,16 +78,28 @@ class Remote:
             name = self.job.names[silo]
             self.received[name], self.last[name] = self._before[name], "its upload was rejected"
 
-    def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...]) -> Measures:
+    def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...], hold: tuple[int, ...] = ()) -> Measures:
         bodies = {name: encode(down.one(place)) for place, name in enumerate(_names(cohort))}
         blank = Request("measure", "", self.run, cohort.round, cohort=len(bodies), splits=splits, job=self.job)
+        blank = replace(blank, hold=hold)
         found, _ = self._ask(blank, bodies, Measured)
         return _measures(cohort, splits, found)
 
-    def personal(self, cohort: Cohort, down: Any) -> None:
-        """Have every silo write its personal model to its own disk; none of them comes here."""
+    def keep_models(self, cohort: Cohort, down: Any, hold: tuple[int, ...]) -> dict[str, int | None]:
+        """Have every silo write its model of a round to its own disk; none of them comes here."""
         bodies = {name: encode(down.one(place)) for place, name in enumerate(_names(cohort))}
-        self._ask(Request("keep", "", self.run, cohort.round, cohort=len(bodies), job=self.job), bodies, Done)
+        blank = Request("keep", "", self.run, cohort.round, cohort=len(bodies), hold=hold, job=self.job)
+        blobs, failures = self._blobs(blank, bodies)
+        other = dict[str, int | None]()
+        for name, blob in blobs.items():
+            try:
+                told = decode(Done, blob, rows=1).round  # None: its policy does not let that leave
+            except BadInput as error:
+                failures[name] = Rejected(str(error))
+            else:
+                other |= {name: int(told[0])} if told is not None and hold and int(told[0]) not in hold else {}
+        self.last |= {name: failures[name].reason if name in failures else "" for name in bodies}
+        return {**other, **dict.fromkeys(failures)}
 
     def private(self) -> None:
         return None

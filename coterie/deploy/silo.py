@@ -29,7 +29,7 @@ from coterie.engine.task import Task
 from coterie.errors import BadInput
 from coterie.personal.export import save_models
 from coterie.run.assembly import pick_device
-from coterie.wire import Up
+from coterie.wire import Predictor, Up
 
 
 class SiloSide:
@@ -107,13 +107,20 @@ class SiloSide:
             vault.keep(kept, request.round)
             return up, method.up
         if request.kind == "measure":
-            return measured(task, method, down, private, request.splits), Measured
-        about = {"method": job.method, "study": job.study, "round": request.received + 1, "seed": job.seed}
+            personal = method.personal(task, down, private)
+            told = measured(task, personal, method.cloud(task, down, private), request.splits)
+            if request.hold:
+                vault.hold(personal, request.hold)
+            return told, Measured
+        held = vault.held(request.hold[-1]) if request.hold else None
+        round, kept = held or (job.training.rounds, method.personal(task, down, private))
+        about = {"method": job.method, "study": job.study, "round": round, "seed": job.seed}
         about |= {"run": request.run, "model": dict(job.model), "shape": list(job.shape), "outputs": job.outputs}
         folder = self.folder / "models" / vault.folder.name
         schemas = None if schema is None else {self.name: schema}
-        save_models(folder, model, method.personal(task, down, private), [self.name], about, schemas)
-        return Done(), Done
+        save_models(folder, model, kept, [self.name], about, schemas)
+        fields = read_policy(self.folder).fields
+        return Done(round=torch.tensor([round]) if not fields or "round" in fields else None), Done
 
     def _secret(self) -> str:
         """What the noise that hides this silo's data is drawn from; made once, and never told anybody."""
@@ -176,11 +183,10 @@ def declared(name: str, source: Source) -> Declared:
     )
 
 
-def measured(task: Task, method: Method, down: Any, private: Any, splits: tuple[str, ...]) -> Measured:
+def measured(task: Task, personal: Predictor, cloud: Predictor | None, splits: tuple[str, ...]) -> Measured:
     """What one silo's models are worth, as it may leave; a split without samples is NaN."""
     values: dict[str, torch.Tensor] = {}
-    models = {"": method.personal(task, down, private), "_cloud": method.cloud(task, down, private)}
-    for suffix, predictor in models.items():
+    for suffix, predictor in {"": personal, "_cloud": cloud}.items():
         if predictor is None:
             continue
         for place, split in enumerate(splits):

@@ -16,7 +16,7 @@ from coterie.codec import check, encode
 from coterie.deploy.home import sync, write_whole
 from coterie.errors import BadInput
 from coterie.personal.export import file_name
-from coterie.wire import Private, Record, described
+from coterie.wire import Predictor, Private, Record, described
 
 DAMAGED = (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
 COMMITTED, TENTATIVE = "committed.safetensors", "tentative.safetensors"
@@ -79,6 +79,35 @@ class Vault:
                 return int(file.metadata()["round"])
         except DAMAGED as error:
             raise BadInput(f"{path}: damaged ({error}); restore it from a backup") from None
+
+    # The model of every measured round is held until it is known which round is picked.
+
+    def hold(self, model: Predictor, rounds: tuple[int, ...]) -> None:
+        """Write the model of the last of these rounds, and forget those before it that none of them asks for."""
+        write_whole(self._model(rounds[-1]), encode(model))
+        wanted = {self._newest(round) for round in rounds}
+        for round in self._held():
+            if round < rounds[-1] and round not in wanted:
+                self._model(round).unlink()
+
+    def held(self, round: int) -> tuple[int, Predictor] | None:
+        """The model of a round or, of a silo that was away then, the newest before it, and of which round it is."""
+        found = self._newest(round)
+        if found is None:
+            return None
+        try:
+            return found, Predictor(**safetensors.torch.load(self._model(found).read_bytes()))
+        except DAMAGED as error:
+            raise BadInput(f"{self._model(found)}: damaged ({error}); restore it from a backup") from None
+
+    def _newest(self, round: int) -> int | None:
+        return max((each for each in self._held() if each <= round), default=None)
+
+    def _held(self) -> list[int]:
+        return [int(path.stem.partition("-")[2]) for path in self.folder.glob("model-*.safetensors")]
+
+    def _model(self, round: int) -> Path:
+        return self.folder / f"model-{round}.safetensors"
 
     # Requests are answered once: the same question again gets the same bytes again.
 

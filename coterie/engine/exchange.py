@@ -64,8 +64,11 @@ class Engine(Protocol):
         Silos that are elsewhere hold their models after these rounds: the one picked so far, and the one measured.
         """
 
-    def keep_models(self, cohort: Cohort, down: Any, hold: tuple[int, ...]) -> None:
-        """Have silos that are elsewhere keep the model they hold of this round; of none, the one that `down` gives."""
+    def keep_models(self, cohort: Cohort, down: Any, hold: tuple[int, ...]) -> dict[str, int | None]:
+        """Have silos that are elsewhere keep the model they hold of this round; without one, what `down` gives.
+
+        Returned are those whose model is not of this round: of which it is, or None if they have kept none.
+        """
 
     def private(self) -> Any | None:
         """The silos' private state in the roster's order, where this engine may see it."""

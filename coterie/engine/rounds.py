@@ -55,6 +55,7 @@ class Outcome:
     measure: str = "accuracy"
     picked: Picked | None = None  # so far
     models: Predictor | None = None  # of the picked round, on the CPU, where they are here and kept
+    kept: dict[str, int | None] = field(default_factory=dict)  # silos with another round's model, or None at all
     bytes_up: int = 0
     bytes_down: int = 0
     train_seconds: float = 0.0
@@ -164,7 +165,7 @@ def measure(outcome: Outcome, method: Method, engine: Engine, everyone: Cohort, 
 def keep_models(outcome: Outcome, method: Method, engine: Engine, last: Cohort) -> None:
     """Have silos that are elsewhere keep the model of the picked round, by which they are judged."""
     hold = () if outcome.picked is None else (outcome.picked.round,)
-    engine.keep_models(last, method.send(outcome.server, last), hold)
+    outcome.kept = engine.keep_models(last, method.send(outcome.server, last), hold)
 
 
 def _worth_keeping(size: int, before: int, after: int, training: Training) -> bool:

@@ -168,6 +168,13 @@ def _summarize_method(
     if unseen:
         summary["per_silo_unseen"] = _mean_per_silo(guests)
     summary["per_seed"] = per_seed
+    other = [
+        {"seed": seed, "silo": silo, "round": round}
+        for seed in seeds
+        for silo, round in costs.get(seed, {}).get("kept", {}).items()
+    ]
+    if other:
+        summary["kept"] = other
     if any("rejected" in extra for extra in extras):
         summary["rejected"] = [{"seed": seed, **each} for seed in seeds for each in costs[seed].get("rejected", ())]
     return summary

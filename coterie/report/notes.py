@@ -19,9 +19,16 @@ def _of(method: str, scores: Mapping[str, Any]) -> list[str]:
         told = [f"{silo} {len(them)}× ({_first(them)})" for silo, them in list(by_silo.items())[:3]]
         more = f" and {len(by_silo) - 3} more silo{'s' * (len(by_silo) > 4)}" if len(by_silo) > 3 else ""
         lines.append(f"{method}: {len(rejected)} upload{'s' * (len(rejected) > 1)} rejected: {', '.join(told)}{more}")
+    if scores.get("kept"):
+        told = [f"{each['silo']} ({_round(each['round'])})" for each in scores["kept"]]
+        lines.append(f"{method}: silos that have not kept the model of the picked round: {', '.join(told)}")
     if "privacy" in scores:
         lines.append(f"{method}: {_private(scores['privacy'])}")
     return lines
+
+
+def _round(round: int | None) -> str:
+    return "no model" if round is None else f"that of round {round}"
 
 
 def _private(told: Mapping[str, Any]) -> str:

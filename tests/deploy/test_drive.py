@@ -4,9 +4,11 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from loop import NAMES, Loop, settle, silos
+from safetensors import safe_open
 
 from coterie.deploy.drive import Federated, study_of
 from coterie.deploy.gathering import Patience
@@ -14,6 +16,8 @@ from coterie.deploy.messages import Answer, Request
 from coterie.engine.exchange import Failure
 from coterie.errors import BadInput
 from coterie.models import build
+from coterie.personal.export import model_tensors
+from coterie.report.notes import notes
 from coterie.run.assembly import Assembly
 from coterie.run.experiment import run_into
 from coterie.study.study import check
@@ -99,6 +103,63 @@ def test_a_run_broken_after_any_exchange_goes_on_and_ends_the_same(method: str, 
             federated(home / "run", Breaking(loop, after), table).run("")
         again = federated(home / "run", loop, table).run("")
         pd.testing.assert_series_equal(by_silo(again.results), by_silo(whole.results), atol=1e-9, rtol=0)
+        for name in NAMES:
+            assert kept_model(home, name, method) == kept_model(tmp_path / "whole", name, method)
+
+
+def kept_model(home: Path, silo: str, method: str) -> tuple[str, dict[str, bytes]]:
+    """The round and the weights of the model that a silo has kept."""
+    path = home / silo / "models" / f"run-{method}-1" / f"{silo}.safetensors"
+    with safe_open(path, "pt") as file:
+        return file.metadata()["round"], {name: file.get_tensor(name).numpy().tobytes() for name in file.keys()}  # noqa: SIM118
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedamp", "fedem"])
+def test_silos_end_with_the_model_of_the_picked_round_as_a_simulation_does(method: str, tmp_path: Path) -> None:
+    table = TABLE | {"methods": {method: {}}, "train": {**TABLE["train"], "lr": 0.5}}
+    finished = federated(tmp_path / "run", Loop(settle(tmp_path)), table).run("")
+    scores, study = finished.summary["methods"][method], finished.study
+    factory, _ = build(study.model, (5,), 3)
+    members = sorted(silos(), key=lambda silo: silo.name)
+    simulated = Assembly(members, factory, 3, study.training, 1, "cpu", 1)
+    outcome = simulated.train(study.methods[method])
+    assert outcome.picked is not None and outcome.models is not None
+    assert outcome.picked.round == scores["picked_round"] < 3 and "kept" not in scores
+    for row, silo in enumerate(members):
+        round, weights = kept_model(tmp_path, silo.name, method)
+        assert round == str(scores["picked_round"])
+        for name, expected in model_tensors(simulated.model, outcome.models, row).items():
+            np.testing.assert_allclose(np.frombuffer(weights[name], np.float32), expected.flatten(), atol=1e-5)
+        assert len(list((tmp_path / silo.name / "state").glob("*/model-*"))) <= 2  # the others are gone
+
+
+def test_a_silo_that_was_away_keeps_the_newest_model_before_and_everybody_is_told(tmp_path: Path) -> None:
+    """Somebody is away after every round, so whichever is picked, one silo has no model of it."""
+    loop = Loop(settle(tmp_path))
+    away = {1: "east", 2: "south", 3: "north"}
+    loop.deaf = lambda r: r.kind == "measure" and bool(r.hold) and away[r.hold[-1]] == r.silo
+    table = TABLE | {"methods": {"fedavg": {}}, "train": {**TABLE["train"], "lr": 0.5}}
+    finished = federated(tmp_path / "run", loop, table).run("")
+    scores = finished.summary["methods"]["fedavg"]
+    picked = scores["picked_round"]
+    assert picked in (2, 3)
+    gone = away[picked]
+    assert scores["kept"] == [{"seed": 1, "silo": gone, "round": picked - 1}]
+    for name in NAMES:
+        assert kept_model(tmp_path, name, "fedavg")[0] == str(picked - 1 if name == gone else picked)
+    assert f"{gone} (that of round {picked - 1})" in notes(finished.summary["methods"])[0]
+    told = json.loads((tmp_path / "run" / "progress.json").read_text())
+    assert told["silos"][gone] == f"keeps its model of round {picked - 1}"
+
+
+def test_a_silo_that_was_never_measured_keeps_its_last_model(tmp_path: Path) -> None:
+    loop = Loop(settle(tmp_path))
+    loop.deaf = lambda r: r.kind == "measure" and r.silo == "south"
+    table = TABLE | {"methods": {"fedavg": {}}, "train": {**TABLE["train"], "lr": 0.5}}
+    finished = federated(tmp_path / "run", loop, table).run("")
+    assert finished.summary["methods"]["fedavg"]["picked_round"] < 3
+    assert kept_model(tmp_path, "south", "fedavg")[0] == "3"
+    assert finished.summary["methods"]["fedavg"]["kept"] == [{"seed": 1, "silo": "south", "round": 3}]
 
 
 def test_a_silo_that_joins_late_is_served_after_training(tmp_path: Path) -> None:
@@ -112,8 +173,6 @@ def test_a_silo_that_joins_late_is_served_after_training(tmp_path: Path) -> None
 
 
 def test_silos_whose_data_differ_are_told_apart_before_training(tmp_path: Path) -> None:
-    import numpy as np
-
     sides = settle(tmp_path)
     x, y = np.zeros((9, 2), np.float32), np.arange(9) % 3
     np.savez(tmp_path / "east" / "data.npz", x_train=x, y_train=y, x_test=x, y_test=y)

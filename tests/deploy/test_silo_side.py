@@ -5,14 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from loop import NAMES, TRAINING, Loop, job, settle
+from safetensors.torch import load_file
 
 import coterie
-from coterie.codec import encode, encode_up
+from coterie.codec import decode, encode, encode_up
 from coterie.deploy.ledger import FILE as LEDGER
 from coterie.deploy.ledger import HEAD, Ledger
-from coterie.deploy.messages import Request, request
+from coterie.deploy.messages import Done, Request, request
 from coterie.deploy.policy import FILE, read_policy
 from coterie.deploy.silo import SiloSide
 from coterie.deploy.vault import Vault
@@ -20,7 +22,7 @@ from coterie.engine.method import Cohort
 from coterie.errors import BadInput
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.scaffold import Control
-from coterie.wire import rows
+from coterie.wire import Predictor, rows
 
 
 def question(method: str = "fedavg", **changes: object) -> Request:
@@ -173,6 +175,54 @@ def test_a_tentative_state_is_committed_or_rolled_back_by_what_the_server_receiv
     vault.settle(1, 2)  # asked again: nothing moves
     with pytest.raises(BadInput, match="counts on the state after round 1"):
         vault.settle(0, 3)
+
+
+def model(value: float) -> Predictor:
+    return Predictor(models=torch.full((1, 2), float(value)))
+
+
+def test_models_are_held_until_it_is_known_which_round_is_picked(tmp_path: Path) -> None:
+    vault = Vault(tmp_path, "run")
+    assert vault.held(3) is None
+    vault.hold(model(1), (1,))
+    vault.hold(model(2), (1, 2))
+    vault.hold(model(4), (3, 4))  # away after round 3, which was picked: its model of round 2 may be the one to keep
+    assert [vault.held(round)[0] for round in (2, 3, 4, 9)] == [2, 2, 4, 4] and vault.held(1) is None
+    assert torch.equal(vault.held(4)[1].models, model(4).models)
+    vault.hold(model(2), (1, 2))  # a request that was overtaken
+    assert vault.held(4)[0] == 4
+    vault.hold(model(5), (4, 5))
+    assert [vault.held(round) is None for round in (2, 3)] == [True, True]
+    (vault.folder / "model-4.safetensors").write_bytes(b"")
+    with pytest.raises(BadInput, match=r"model-4.safetensors: damaged"):
+        vault.held(4)
+
+
+@pytest.mark.parametrize(("policy", "told"), [("", 1), ('fields = ["w", "size", "loss", "accuracy"]', None)])
+def test_the_model_that_was_measured_is_kept_and_asked_again_it_is_the_same(
+    policy: str, told: int | None, tmp_path: Path
+) -> None:
+    side = with_policy(tmp_path, policy)
+    measure = question(kind="measure", splits=("validation", "test"), hold=(1,))
+    assert side.answer(measure).refusal == ""
+    other = question(kind="keep", hold=(1,), body=encode(safe_ones(measure.body)))  # the server has moved on since
+    path, kept = side.folder / "models" / "run" / "north.safetensors", list[bytes]()
+    for attempt in (0, 0, 1):
+        answer = side.answer(replace(other, attempt=attempt))
+        assert answer.refusal == ""
+        found = decode(Done, answer.body, rows=1).round
+        assert (None if found is None else int(found)) == told
+        kept.append(b"".join(t.numpy().tobytes() for _, t in sorted(load_file(path).items())))
+    assert kept[0] == kept[1] == kept[2]
+    fresh = with_policy(tmp_path / "fresh", policy)
+    assert fresh.answer(replace(measure, kind="keep", splits=(), hold=())).refusal == ""  # what was measured
+    again = load_file(fresh.folder / "models" / "run" / "north.safetensors")
+    assert kept[0] == b"".join(t.numpy().tobytes() for _, t in sorted(again.items()))
+
+
+def safe_ones(body: bytes) -> FedAvg.down:  # type: ignore[valid-type]
+    """What a server sends, with ones in it."""
+    return FedAvg.down(**{name: torch.ones_like(t) for name, t in safetensors.torch.load(body).items()})
 
 
 def test_a_request_that_was_overtaken_undoes_nothing(tmp_path: Path) -> None:

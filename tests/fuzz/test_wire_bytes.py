@@ -185,7 +185,7 @@ def test_a_measure_is_taken_or_is_a_failure(body: bytes, done: bytes) -> None:
     told = engine.measure(cohort, down, ("validation", "test"))
     assert all(len(values) == COUNT for values in told.values.values())
     assert np.isfinite(told.values["test", "loss"][1:]).all()
-    Remote("run", made_job, method, model, Canned(dict.fromkeys(NAMES, done))).personal(cohort, down)
+    Remote("run", made_job, method, model, Canned(dict.fromkeys(NAMES, done))).keep_models(cohort, down, (1,))
 
 
 @fuzz(150, records(5))
