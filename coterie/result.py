@@ -18,7 +18,7 @@ from coterie.report.canvas import plotly_objects
 from coterie.run.finished import Finished, write
 from coterie.runs.folder import claim, leaving
 
-FOLDED = ("per_silo", "per_silo_cloud", "per_silo_unseen", "per_seed")  # scores that are tables of their own
+FOLDED = ("per_silo", "per_silo_picked", "per_silo_cloud", "per_silo_unseen", "per_seed")  # tables of their own
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Runs:
         return methods
 
     def per_silo(self) -> DataFrame:
-        """Silos by methods: the test score at each method's best round."""
-        return DataFrame({name: scores["per_silo"] for name, scores in self.summary.items()}).rename_axis("silo")
+        """Silos by methods: the test score at the round that validation data pick for each method."""
+        return DataFrame({name: scores["per_silo_picked"] for name, scores in self.summary.items()}).rename_axis("silo")
 
     def report(self, path: "str | Path") -> Path:
         """Write the report, one HTML file that opens offline."""
@@ -82,7 +82,7 @@ class Comparison(Runs):
     """Several methods trained on the same silos; by a method's name its result."""
 
     def table(self) -> DataFrame:
-        """Methods by scores: accuracies in percent, errors in the label's own unit."""
+        """Methods by scores, first that of the picked round: accuracies in percent, errors in the label's own unit."""
         rows = {name: {k: v for k, v in s.items() if k not in FOLDED} for name, s in self.summary.items()}
         return DataFrame.from_dict(rows, orient="index").rename_axis("method")
 
@@ -116,10 +116,12 @@ class Result(Runs):
         return self.methods[0]
 
     def table(self) -> DataFrame:
-        """Silos by measures, on test data after the last round, the mean over seeds."""
+        """Silos by measures, on test data at the round that validation data pick, the mean over seeds."""
         test = self.results[self.results["split"] == "test"]
-        last = test[test["round"] == test["round"].max()]
-        return last.pivot_table(index="silo", columns="measure", values="value", sort=False).rename_axis(columns=None)
+        picked = {each["seed"]: each["picked_round"] for each in self.summary[self.method]["per_seed"]}
+        late = test["measure"].str.endswith("_unseen")  # of silos that arrived after training
+        judged = test[late | (test["round"] == test["seed"].map(picked))]
+        return judged.pivot_table(index="silo", columns="measure", values="value", sort=False).rename_axis(columns=None)
 
     def __getitem__(self, silo: str) -> PersonalModel:
         if not self.finished.study.machine.models:

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 import coterie as co
 from coterie.methods import METHODS
+from coterie.result import Result
 
 DROP = ["patient", "cost"]
 
@@ -75,6 +77,24 @@ def test_predictions_are_those_that_were_measured(federation, comparison):
     assert table.iloc[:, 1:].sum(axis=1).to_numpy() == pytest.approx(1, abs=1e-5)
     assert (table["prediction"] == [c.removeprefix("probability_") for c in table.iloc[:, 1:].idxmax(axis=1)]).all()
     pd.testing.assert_frame_equal(model.predict(raw.iloc[::-1]), table.iloc[::-1], check_exact=False)
+
+
+def test_tables_are_of_the_picked_round_of_each_seed(comparison):
+    rows = [
+        ("amp", seed, round, silo, "test", "accuracy", value + (silo == "b"))
+        for seed, values in {3: (10, 20, 40), 7: (50, 60, 90)}.items()
+        for round, value in enumerate(values, 1)
+        for silo in "ab"
+    ]
+    results = pd.DataFrame(rows, columns=["method", "seed", "round", "silo", "split", "measure", "value"])
+    scores = {"per_seed": [{"seed": 3, "picked_round": 2}, {"seed": 7, "picked_round": 1}]}
+    study = SimpleNamespace(methods={"amp": None})
+    result = Result(SimpleNamespace(results=results, summary={"methods": {"amp": scores}}, study=study), None)
+    assert result.table()["accuracy"].to_dict() == {"a": 35.0, "b": 36.0}
+    assert comparison.table().columns[0] == "val_picked"
+    for method, told in comparison.summary.items():
+        assert comparison.per_silo()[method].to_dict() == told["per_silo_picked"]
+        assert (100 * comparison[method].table()["accuracy"]).to_dict() == pytest.approx(told["per_silo_picked"])
 
 
 def test_a_mixture_mixes_predictions_and_not_outputs(comparison):

@@ -29,8 +29,8 @@ HEAD = """# What crosses the wire
 Made by `python -m coterie.commands.wire_page > docs/wire.md`; a test fails when it is stale. `Up` is all that leaves a
 silo (its encoder accepts nothing else), `Down` is what a silo is sent, `Private` never leaves it. A silo also declares,
 once, when it joins: its name, how many training, validation and test samples it has, their shape and the number of
-classes.
-Where results are measured, it reports the loss and accuracy of its own model on its own data.
+classes. Where results are measured, it reports the loss and accuracy of its own model on its own data and, in the end,
+the round whose model it keeps (`round`).
 
 Bytes are those of one silo in the second round of the embedded default (`{model}`, d = {d:,} columns, {m} silos,
 float32). A field without bytes is empty with the method's default options.

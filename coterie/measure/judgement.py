@@ -27,7 +27,7 @@ def judgement(
         "silos": [verdict_words.silo(standing, verdict) for standing in verdict["silos"]],
     }
     try:
-        pairs = compare({name: scores["per_silo"] for name, scores in methods.items()}).to_dict("records")
+        pairs = compare({name: scores["per_silo_picked"] for name, scores in methods.items()}).to_dict("records")
     except BadInput:  # real silos come and go: two methods may have been measured on different ones
         pairs = []
     return {"verdict": {**verdict, "words": words}, "significance": pairs}

@@ -16,8 +16,6 @@ from coterie.measure.significance import SURE, holm, signed_rank
 from coterie.report.table import error_of, is_error, main_score
 from coterie.runs.read import Run
 
-SCORES = ("bmta", *(f"best_{error}" for error in ERRORS))
-
 
 @dataclass(frozen=True)
 class Change:
@@ -35,10 +33,10 @@ def changes(runs: Sequence[Run]) -> list[Change]:
     found, p = list[tuple[str, int, int, float]](), list[float]()
     for i, run in enumerate(runs[1:], 1):
         for method, scores in run.methods.items():
-            base = runs[0].methods.get(method, {}).get("per_silo", {})
-            shared = [silo for silo in scores["per_silo"] if silo in base]
+            base, own = runs[0].methods.get(method, {}).get("per_silo_picked", {}), scores["per_silo_picked"]
+            shared = [silo for silo in own if silo in base]
             if shared:
-                difference = np.array([_minus(scores["per_silo"][silo], base[silo]) for silo in shared])
+                difference = np.array([_minus(own[silo], base[silo]) for silo in shared])
                 found.append((method, i, len(shared), float(difference.mean())))
                 p.append(signed_rank(difference))
     corrected = holm(np.array(p))
@@ -65,6 +63,9 @@ def comparison(runs: Mapping[str, Run]) -> Table:
     found = {(each.method, each.run): each for each in changes(all_runs)}
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, caption_justify="left")
     table.add_column("method", overflow="fold")
+    key, title = main_score(
+        {f"{i}/{name}": each for i, run in enumerate(all_runs) for name, each in run.methods.items()}
+    )
     for i, name in enumerate(runs):
         table.add_column(Text(name), justify="right")
         if i:
@@ -73,11 +74,10 @@ def comparison(runs: Mapping[str, Run]) -> Table:
     for method in dict.fromkeys(method for run in all_runs for method in run.methods):
         cells = [Text(method)]
         for i, run in enumerate(all_runs):
-            cells.append(Text(_score(run.methods.get(method))))
+            cells.append(Text(_score(run.methods.get(method, {}), key)))
             if i:
                 cells += _change(found.get((method, i)), loss)
         table.add_row(*cells)
-    title = main_score(all_runs[0].methods)[1]
     table.caption = (
         f"{title[0].upper()}{title[1:]}. Change and p: against the first run, over the silos of the same name "
         "(Wilcoxon's signed-rank test, Holm's correction over the table); * where p < 0.05."
@@ -87,10 +87,9 @@ def comparison(runs: Mapping[str, Run]) -> Table:
     return table
 
 
-def _score(scores: Mapping[str, Any] | None) -> str:
-    if scores is None:
+def _score(scores: Mapping[str, Any], key: str) -> str:
+    if scores.get(key) is None:
         return "-"
-    key = next(key for key in SCORES if key in scores)
     digits = ".4g" if is_error(key) else ".2f"
     spread = scores.get(f"{key}_std")
     return f"{scores[key]:{digits}}" + ("" if spread is None else f"±{spread:{digits}}")

@@ -58,15 +58,15 @@ def bars(summary: Scores, inks: Mapping[str, Ink]) -> Figure:
 
 
 def silo_distribution(summary: Scores, inks: Mapping[str, Ink]) -> Figure:
-    """Every silo's score at the best round: a box and a dot per silo for each method."""
+    """Every silo's score at the picked round: a box and a dot per silo for each method."""
     go = plotly_objects()
     error = error_of(summary)
     figure = blank(height=90 + 44 * len(summary), showlegend=False)
     for (method, scores), shown in zip(summary.items(), axis_labels(summary), strict=True):
         figure.add_box(
-            x=list(scores["per_silo"].values()),
-            y=[shown] * len(scores["per_silo"]),
-            text=[label(silo) for silo in scores["per_silo"]],
+            x=list(scores["per_silo_picked"].values()),
+            y=[shown] * len(scores["per_silo_picked"]),
+            text=[label(silo) for silo in scores["per_silo_picked"]],
             name=shown,
             orientation="h",
             boxpoints="all",

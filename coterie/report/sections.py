@@ -10,7 +10,7 @@ from coterie.report.labels import label_distribution
 from coterie.report.learning import adjusted, who_learns_from_whom
 from coterie.report.notes import notes
 from coterie.report.pairs import significance
-from coterie.report.table import error_of, summary_cells
+from coterie.report.table import error_of, main_score, summary_cells
 from coterie.report.theme import inks
 from coterie.report.verdict_section import verdict
 from coterie.runs.read import Run
@@ -20,10 +20,15 @@ def scores(run: Run) -> str:
     """The table of methods × measures, and the main one of them as bars."""
     headings, rows = summary_cells(run.methods)
     error = error_of(run.methods)
-    first = f"best {error}" if error else "BMTA, the best over rounds of the mean test accuracy over silos,"
+    judged = (
+        "Val-picked is the test score at the round that validation data pick"
+        if main_score(run.methods)[0].startswith("val_picked")
+        else "Without validation data the last round is judged"
+    )
+    best = f"Best {error}" if error else "BMTA, the best over rounds of the mean test accuracy over silos,"
     text = (
-        f"{first} picks its round on test data; val-picked picks it on validation data. Weighted (by test size) and "
-        "bottom decile (over silos) are at the best round. Round 0, before training, does not count."
+        f"{judged}; the saved models are of that round. {best} picks its round on test data, as papers do; weighted "
+        "(by test size) and bottom decile (over silos) are at that best round. Round 0, before training, does not count."
     )
     if any("published" in each for each in run.methods.values()):
         text += " Diamonds and the column paper are what the paper reports."
@@ -32,7 +37,7 @@ def scores(run: Run) -> str:
     unit = "" if error else "Accuracies in percent. "
     beside = "".join(note(line) for line in notes(run.methods))
     drawn = plot(figures.bars(run.methods, inks(run.methods)))
-    return section("Scores", note(f"{unit}{text[0].upper()}{text[1:]}") + shown + beside + drawn)
+    return section("Scores", note(f"{unit}{text}") + shown + beside + drawn)
 
 
 def curves(run: Run) -> str:
@@ -55,12 +60,12 @@ def curves(run: Run) -> str:
 
 def distribution(run: Run) -> str:
     """Every silo's score, drawn and as a table."""
-    silos = list(dict.fromkeys(silo for each in run.methods.values() for silo in each["per_silo"]))
+    silos = list(dict.fromkeys(silo for each in run.methods.values() for silo in each["per_silo_picked"]))
     shown = table(["silo", *run.methods], {silo: _silo_cells(run, silo) for silo in silos}, tall=True)
     drawn = plot(figures.silo_distribution(run.methods, inks(run.methods)))
     return section(
         "Over the silos",
-        note("Each dot is a silo at its method's best round, the mean over seeds.")
+        note("Each dot is a silo's test score at the round that is picked for its method, the mean over seeds.")
         + f"{drawn}<details><summary>Every silo as a table</summary>{shown}</details>",
     )
 
@@ -71,7 +76,8 @@ def differences(run: Run) -> str:
         return ""
     silos, pairs = int(run.significance["silos"].min()), len(run.significance)
     text = (
-        f"Wilcoxon's signed-rank test over {silos} silos at each method's best round, Holm's correction over all pairs."
+        f"Wilcoxon's signed-rank test over {silos} silos at each method's picked round, Holm's correction over all "
+        "pairs."
     )
     if not (run.significance["p_holm"] < SURE).any():
         least = smallest_p(silos) * pairs
@@ -146,7 +152,7 @@ def _dots(run: Run) -> dict[str, str]:
 
 def _silo_cells(run: Run, silo: str) -> str:
     regression = error_of(run.methods) is not None
-    values = [each["per_silo"].get(silo) for each in run.methods.values()]
+    values = [each["per_silo_picked"].get(silo) for each in run.methods.values()]
     texts = ["-" if v is None else f"{v:.4g}" if regression else f"{v:.2f}" for v in values]
     known = [v for v in values if v is not None]
     best_text = texts[values.index((min if regression else max)(known))]

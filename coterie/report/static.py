@@ -136,7 +136,7 @@ def _bars(axes: Any, run: Run, colours: Mapping[str, Ink]) -> None:
 def _distribution(axes: Any, run: Run, colours: Mapping[str, Ink]) -> None:
     rng = np.random.default_rng(0)
     for i, (method, scores) in enumerate(run.methods.items()):
-        values = [value for value in scores["per_silo"].values() if np.isfinite(value)]
+        values = [value for value in scores["per_silo_picked"].values() if np.isfinite(value)]
         colour = colours[method].colour
         axes.boxplot(
             values, positions=[i], orientation="horizontal", widths=0.55, showfliers=False,

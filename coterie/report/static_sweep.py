@@ -7,7 +7,7 @@ from typing import Any
 from coterie.errors import BadInput
 from coterie.personal.export import file_name
 from coterie.report.static import legend, line, saved
-from coterie.report.table import main_score
+from coterie.report.table import compared_score
 from coterie.report.theme import inks
 from coterie.runs.read import Run
 
@@ -18,11 +18,13 @@ def draw_sweep(runs: Sequence[Run], key: str, folder: Path, kind: str) -> Path:
     if len({x for x, _ in points}) < 2:
         raise BadInput(f"--sweep {key}: it is {points[0][0]:g} in every run; give runs that differ in it")
     methods = inks(dict.fromkeys(method for _, run in points for method in run.methods))
-    score, title = main_score(points[0][1].methods)
+    score, title = compared_score(points[0][1].methods)
 
     def draw(axes: Any) -> None:
         for method, ink in methods.items():
-            found = [(x, run.methods[method]) for x, run in points if score in run.methods.get(method, {})]
+            found = [
+                (x, run.methods[method]) for x, run in points if run.methods.get(method, {}).get(score) is not None
+            ]
             axes.errorbar(
                 [x for x, _ in found],
                 [each[score] for _, each in found],

@@ -16,14 +16,14 @@ MARK = "*"  # so that the best shows without colour
 ABOVE, BELOW = "↑", "↓"
 
 ACCURACY = {
+    "val_picked": "val-picked",
+    "last": "last",
     "bmta": "BMTA",
     "published": "paper",
     "difference": "ours - paper",
     "bmta_cloud": "cloud BMTA",
     "published_cloud": "paper cloud",
     "best_round": "best round",
-    "last": "last",
-    "val_picked": "val-picked",
     "weighted": "weighted",
     "bottom_decile": "bottom decile",
     "published_decile": "paper decile",
@@ -32,11 +32,11 @@ ACCURACY = {
     "within_group_least": "least",
 }
 ERROR = {  # of regression, whose error is rmse or loss
+    "val_picked_{}": "val-picked",
+    "last_{}": "last {}",
     "best_{}": "best {}",
     "best_{}_cloud": "cloud best",
     "best_round": "best round",
-    "last_{}": "last {}",
-    "val_picked_{}": "val-picked",
     "weighted_{}": "weighted",
     "bottom_decile_{}": "bottom decile",
     "unseen_{}": "unseen",
@@ -45,7 +45,8 @@ COSTS = {"bytes_up": "MB up", "bytes_down": "MB down", "train_seconds": "seconds
 UNSCORED = {"best_round", "published", "difference", "published_cloud", "published_decile", *COSTS}
 WHERE_KNOWN = {
     "published", "difference", "published_cloud", "published_decile", "bmta_cloud", "unseen", "within_group",
-    "within_group_least", *(key for error in ERRORS for key in (f"best_{error}_cloud", f"unseen_{error}")),
+    "within_group_least", "val_picked",
+    *(key.format(error) for error in ERRORS for key in ("best_{}_cloud", "unseen_{}", "val_picked_{}")),
 }  # fmt: skip
 SPARE = ("weighted", "best round", "seconds", "MB down", "MB up")  # left out of a narrow terminal, in this order
 
@@ -64,15 +65,24 @@ def error_of(summary: Mapping[str, Mapping[str, Any]]) -> str | None:
 
 
 def main_score(summary: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
-    """The key of the score that methods are compared by, and what it is called."""
+    """The key of the score that methods are compared by, and what it is called: that of the picked round."""
     error = error_of(summary)
-    return ("bmta", "BMTA, %") if error is None else (f"best_{error}", f"best test {error}")
+    end, what = ("", "test accuracy, %") if error is None else (f"_{error}", f"test {error}")
+    if _known(f"val_picked{end}", summary):
+        return f"val_picked{end}", f"val-picked {what}"
+    return f"last{end}", f"last {what}"
 
 
 def compared_score(summary: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
     """The key of the score that published figures are of, and what it is called; the main one where there are none."""
-    other = _compared(summary)
-    return main_score(summary) if other is None else (other, f"{ACCURACY[other]}, %")
+    if not _known("published", summary):
+        return main_score(summary)
+    other = _compared(summary) or "bmta"
+    return other, f"{ACCURACY[other]}, %"
+
+
+def _known(key: str, summary: Mapping[str, Mapping[str, Any]]) -> bool:
+    return any(scores.get(key) is not None for scores in summary.values())
 
 
 def _compared(summary: Mapping[str, Mapping[str, Any]]) -> str | None:
@@ -89,9 +99,7 @@ def summary_cells(summary: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], 
     error = error_of(summary)
     scored = ACCURACY if error is None else {key.format(error): text.format(error) for key, text in ERROR.items()}
     columns = {
-        key: heading
-        for key, heading in {**scored, **COSTS}.items()
-        if key not in WHERE_KNOWN or any(key in scores for scores in summary.values())
+        key: heading for key, heading in {**scored, **COSTS}.items() if key not in WHERE_KNOWN or _known(key, summary)
     }
     rows: dict[str, list[Cell]] = {method: [] for method in summary}
     for key in columns:
@@ -132,8 +140,7 @@ def summary_table(
         padding=0,
         pad_edge=False,
         show_edge=False,
-        caption=f"{MARK} best of its column. {headings[0]} picks its round on test data, val-picked on validation."
-        f"{ours}{sure}{more}",
+        caption=f"{MARK} best of its column. {_rounds(summary)}{ours}{sure}{more}",
         caption_justify="left",
     )
     table.add_column("method", overflow="fold", vertical="bottom", min_width=names)
@@ -145,6 +152,15 @@ def summary_table(
             Text(method), *(Text(c.text + MARK, "bold green") if c.best else Text(c.text + " ") for c in shown)
         )
     return table
+
+
+def _rounds(summary: Mapping[str, Mapping[str, Any]]) -> str:
+    """Which rounds the scores are of."""
+    error = error_of(summary)
+    best = f"{'BMTA' if error is None else f'best {error}'} picks its round on test data, as papers do."
+    if main_score(summary)[0].startswith("last"):
+        return f"last: without validation data the last round is judged and its models are saved. {best}"
+    return f"val-picked: the round that validation data pick, whose models are saved. {best}"
 
 
 def differences_table(differences: Sequence[Difference]) -> Table:

@@ -234,8 +234,9 @@ def _fill(outcome: Outcome, about: Mapping[str, Any], picked: Tensor | None) -> 
 
 def _one_for_all(t: Tensor) -> bool:
     """Whether all silos' rows are the same, bit for bit, as those of a global model are."""
-    first = t[:1].contiguous().view(torch.uint8)
-    return all(torch.equal(row.contiguous().view(torch.uint8), first) for row in t.split(1)[1:])
+    rows = (row.contiguous().view(torch.uint8) for row in t)
+    first = next(rows)
+    return all(torch.equal(row, first) for row in rows)
 
 
 def _read_models(path: Path) -> Predictor:

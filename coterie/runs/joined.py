@@ -45,6 +45,6 @@ def joined(runs: Sequence[Run]) -> Run:
         methods=scores,
         results=pd.concat([run.results for run in runs], ignore_index=True),
         traces={name: run.traces[name] for name in names for run in runs if name in run.traces},
-        significance=compare({name: each["per_silo"] for name, each in scores.items()}),
+        significance=compare({name: each["per_silo_picked"] for name, each in scores.items()}),
         verdict=None,
     )

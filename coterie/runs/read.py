@@ -106,7 +106,9 @@ def _scores(scores: Mapping[str, Any]) -> dict[str, Any]:
     for key in NEVER_NULL:
         if key in restored and restored[key] is None:
             restored[key] = math.inf
-    restored["per_silo"] = {str(k): math.inf if v is None else float(v) for k, v in scores["per_silo"].items()}
+    for key in ("per_silo", "per_silo_picked"):
+        told = scores.get(key, scores["per_silo"])  # a run from before they were told apart has the best round's alone
+        restored[key] = {str(k): math.inf if v is None else float(v) for k, v in told.items()}
     return restored
 
 

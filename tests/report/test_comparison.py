@@ -14,9 +14,14 @@ from coterie.runs.read import Run
 NONE = pd.DataFrame()
 
 
-def run(scores, toml="", key="bmta"):
+def run(scores, toml="", key="val_picked"):
+    best = {"val_picked_loss": {"best_loss": 0.0}}.get(key, {})
     methods = {
-        method: {key: sum(values) / len(values), "per_silo": {f"s{i}": float(v) for i, v in enumerate(values)}}
+        method: {
+            key: sum(values) / len(values),
+            **best,
+            "per_silo_picked": {f"s{i}": float(v) for i, v in enumerate(values)},
+        }
         for method, values in scores.items()
     }
     return Run("study", methods, NONE, about={"toml": toml})
@@ -42,14 +47,16 @@ def test_what_is_significant_is_marked():
     text = printed({"a": run({"amp": low}), "b": run({"amp": high})})
     assert "+1.05*" in text and "0.002" in text
     text = printed({"a": run({"amp": low}), "b": run({"avg": high})})
-    assert "*" not in text.split("BMTA")[0]
+    assert "*" not in text.split("Val-picked")[0]
 
 
 def test_less_loss_is_better():
-    text = printed({"a": run({"amp": [2.0, 2.0]}, key="best_loss"), "b": run({"amp": [1.0, 1.5]}, key="best_loss")})
-    assert "-0.75" in text and "Best test loss" in text
+    text = printed(
+        {name: run({"amp": losses}, key="val_picked_loss") for name, losses in (("a", [2, 2]), ("b", [1, 1.5]))}
+    )
+    assert "-0.75" in text and "Val-picked test loss" in text
     with pytest.raises(BadInput, match="like with like"):
-        comparison({"a": run({"amp": [2.0]}, key="best_loss"), "b": run({"amp": [50]})})
+        comparison({"a": run({"amp": [2.0]}, key="val_picked_loss"), "b": run({"amp": [50]})})
 
 
 def test_the_settings_that_differ_are_listed():
@@ -76,10 +83,10 @@ def test_the_command(run_folder, capsys):
 def test_a_significant_change_is_green_where_it_is_for_the_better():
     low, high = [v / 10 for v in range(10)], [v / 10 + 1 + v / 100 for v in range(10)]
     for key, first, second, colour in (
-        ("bmta", low, high, 32),
-        ("bmta", high, low, 31),
-        ("best_loss", low, high, 31),
-        ("best_loss", high, low, 32),
+        ("val_picked", low, high, 32),
+        ("val_picked", high, low, 31),
+        ("val_picked_loss", low, high, 31),
+        ("val_picked_loss", high, low, 32),
     ):
         out = io.StringIO()
         runs = {"a": run({"amp": first}, key=key), "b": run({"amp": second}, key=key)}

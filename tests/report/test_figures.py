@@ -56,7 +56,7 @@ def test_a_round_that_diverged_is_a_gap():
 
 
 def test_the_distribution_has_one_point_per_silo():
-    (box,) = silo_distribution({"amp": {"per_silo": {"a": 50.0, "b": 60.0}}}, inks(["amp"])).data
+    (box,) = silo_distribution({"amp": {"per_silo_picked": {"a": 50.0, "b": 60.0}}}, inks(["amp"])).data
     assert list(box.x) == [50.0, 60.0]
     assert list(box.text) == ["a", "b"]
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from coterie.report.table import summary_cells, summary_table
+from coterie.report.table import compared_score, main_score, summary_cells, summary_table
 
 SCORES = {
     "bmta": 90.0, "best_round": 12, "last": 88.0, "val_picked": None, "weighted": 89.0, "bottom_decile": 70.0,
@@ -20,10 +20,26 @@ def printed(summary, **console):
 
 
 def test_best_of_each_score_is_marked_without_colour():
-    text = printed({"separate": {**SCORES, "bmta": 85.0, "last": 91.5}, "fedamp": {**SCORES, "bmta_std": 0.5}})
+    known = {**SCORES, "val_picked": 89.5}
+    text = printed({"separate": {**known, "bmta": 85.0, "last": 91.5}, "fedamp": {**known, "val_picked_std": 0.5}})
     separate, fedamp = (next(line for line in text.splitlines() if line.startswith(m)) for m in ("separate", "fedamp"))
-    assert separate.split() == ["separate", "85.00", "12", "91.50*", "-", "89.00*", "70.00*", "2.5", "12,345", "3.2"]
-    assert fedamp.split() == ["fedamp", "90.00±0.50*", "12", "88.00", "-", "89.00*", "70.00*", "2.5", "12,345", "3.2"]
+    costs = ["2.5", "12,345", "3.2"]
+    assert separate.split() == ["separate", "89.50*", "91.50*", "85.00", "12", "89.00*", "70.00*", *costs]
+    assert fedamp.split() == ["fedamp", "89.50±0.50*", "88.00", "90.00*", "12", "89.00*", "70.00*", *costs]
+
+
+def test_what_is_judged_comes_first_and_the_rest_says_what_it_is():
+    known = {**SCORES, "val_picked": 89.0}
+    assert summary_cells({"a": known, "b": SCORES})[0][:3] == ["val-picked", "last", "BMTA"]
+    told = " ".join(printed({"a": known}).split())
+    assert "val-picked: the round that validation data pick, whose models are saved." in told
+    assert "BMTA picks its round on test data, as papers do." in told
+    assert summary_cells({"a": SCORES})[0][:2] == ["last", "BMTA"]  # without validation data
+    assert "last: without validation data the last round is judged" in " ".join(printed({"a": SCORES}).split())
+    assert main_score({"a": known}) == ("val_picked", "val-picked test accuracy, %")
+    assert main_score({"a": SCORES}) == ("last", "last test accuracy, %")
+    assert compared_score({"a": {**known, "published": 91.0}}) == ("bmta", "BMTA, %")
+    assert compared_score({"a": known}) == main_score({"a": known})
 
 
 def test_best_is_bold_green_where_there_is_colour():
@@ -43,11 +59,11 @@ def test_cloud_column_only_where_a_method_has_one():
 def test_a_full_table_fits_100_columns():
     wide = dict.fromkeys(("bmta", "bmta_cloud", "last", "val_picked", "weighted", "bottom_decile"), 99.99)
     costs = {"bytes_up": 99_999e6, "bytes_down": 99_999e6, "train_seconds": 99_999.0, "best_round": 199.67}
-    full = {**SCORES, **wide, **costs, "bmta_std": 10.0}
+    full = {**SCORES, **wide, **costs, "val_picked_std": 10.0}
     text = printed({"heurfedamp": full, "fedamp": full})
     assert "…" not in text
     row = next(line for line in text.splitlines() if line.startswith("heurfedamp"))
-    assert row.split()[1:] == ["99.99±10.00*", "99.99*", "200", *["99.99*"] * 4, *["99,999"] * 3]
+    assert row.split()[1:] == ["99.99±10.00*", *["99.99*"] * 3, "200", *["99.99*"] * 2, *["99,999"] * 3]
 
 
 def test_small_costs_do_not_vanish():
@@ -59,9 +75,15 @@ def test_small_costs_do_not_vanish():
 @pytest.mark.parametrize("error", ["loss", "rmse"])
 def test_regression_marks_the_lowest_error(error):
     low = {"best_round": 3, f"last_{error}": 0.5, f"weighted_{error}": 1.0, f"bottom_decile_{error}": 2.0}
-    headings, rows = summary_cells({"a": {**low, f"best_{error}": 0.125}, "b": {**low, f"best_{error}": 0.25}})
-    assert headings[0] == f"best {error}"
-    assert (rows["a"][0].text, rows["a"][0].best, rows["b"][0].best) == ("0.125", True, False)
+    headings, rows = summary_cells(
+        {
+            "a": {**low, f"best_{error}": 0.125, f"val_picked_{error}": 0.25},
+            "b": {**low, f"best_{error}": 0.25, f"val_picked_{error}": 0.5},
+        }
+    )
+    assert headings[:3] == ["val-picked", f"last {error}", f"best {error}"]
+    for column, text in ((0, "0.25"), (2, "0.125")):
+        assert (rows["a"][column].text, rows["a"][column].best, rows["b"][column].best) == (text, True, False)
 
 
 def test_a_method_name_is_not_read_as_markup():
@@ -76,7 +98,7 @@ def test_unseen_column_only_where_silos_arrived_late():
 
 
 def test_a_narrow_terminal_has_fewer_columns_and_says_so():
-    full = {**SCORES, "bmta_cloud": 99.99, "unseen": 99.99, "bmta_std": 10.0, "val_picked": 99.99}
+    full = {**SCORES, "bmta_cloud": 99.99, "unseen": 99.99, "val_picked_std": 10.0, "val_picked": 90.0}
     for width in (120, 80, 70):
         out = io.StringIO()
         Console(file=out, width=width).print(summary_table({"fedavg-local": full, "fedamp": full}, width))
@@ -96,7 +118,7 @@ def test_a_narrow_terminal_has_fewer_columns_and_says_so():
 def test_what_is_significantly_above_the_reference_is_marked():
     pairs = [{"method": "separate", "other": "fedamp", "mean_difference": -5.0, "p_holm": 0.01}]
     out = io.StringIO()
-    low = {**SCORES, "bmta": 85.0}
-    Console(file=out, width=100).print(summary_table({"separate": low, "fedamp": SCORES}, 100, pairs, "separate"))
+    low, high = {**SCORES, "val_picked": 85.0}, {**SCORES, "val_picked": 90.0}
+    Console(file=out, width=100).print(summary_table({"separate": low, "fedamp": high}, 100, pairs, "separate"))
     assert "90.00↑*" in out.getvalue() and "85.00 " in out.getvalue()
     assert "↑↓ significantly better or worse than separate" in " ".join(out.getvalue().split())
