@@ -27,8 +27,8 @@ def scores(run: Run) -> str:
     )
     best = f"Best {error}" if error else "BMTA, the best over rounds of the mean test accuracy over silos,"
     text = (
-        f"{judged}; the saved models are of that round. {best} picks its round on test data, as papers do; weighted "
-        "(by test size) and bottom decile (over silos) are at that best round. Round 0, before training, does not count."
+        f"{judged}; the saved models are of that round. {best} picks its round on test data, as papers do. Weighted "
+        "(by test size) and bottom decile (over silos) are at that round. Round 0, before training, does not count."
     )
     if any("published" in each for each in run.methods.values()):
         text += " Diamonds and the column paper are what the paper reports."
