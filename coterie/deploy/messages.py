@@ -57,7 +57,7 @@ class Measured(Up):
 class Done(Up):
     """Nothing but the word that it was done, and of a model that was kept which it is."""
 
-    round: Tensor | None = rows("the round whose model is kept", seen_by="server", whole="count", default=None)
+    round: Tensor | None = rows("the round whose model is kept", seen_by="server", below="count", default=None)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from coterie import toml
 from coterie.errors import BadInput
-from coterie.measure.metrics import ERRORS
 from coterie.measure.significance import SURE, holm, signed_rank
 from coterie.report.table import error_of, is_error, main_score
 from coterie.runs.read import Run

@@ -260,7 +260,7 @@ def test_the_models_are_those_of_the_round_that_validation_data_pick() -> None:
         assert outcome.picked is not None and outcome.picked.round < 4 and outcome.models is not None
         short = make_engine(linear, silos, make(name, {}), rounds=outcome.picked.round, lr=0.3)
         server = run(short).server
-        last = Cohort(torch.arange(5), outcome.picked.round - 1, short.roster)
+        last = Cohort(torch.arange(5), outcome.picked.round - 1, short.roster, short.model)
         expected = short.personal(last, short.method.send(server, last))
         for field_name, tensor in expected.tensors().items():
             assert torch.equal(outcome.models.tensors()[field_name], tensor), (name, field_name)
