@@ -21,7 +21,7 @@ from coterie.options import check, parse, resolved
 from coterie.result import Comparison, Result
 from coterie.run import experiment
 from coterie.run.progress import shown
-from coterie.study.own import OWN
+from coterie.study.own import OWN, RATES
 from coterie.study.study import Machine, Study
 
 
@@ -128,8 +128,8 @@ class Federation:
         chosen = _labelled(list(OWN["methods"]) if methods is None else methods)
         common = parse(Training, resolved(self._study.training) | training | {"rounds": rounds}, "training")
         # A method whose gradients are of another size has a learning rate of its own, unless one was given.
-        own = {label: OWN["methods"].get(label, {}).get("train") for label in chosen if "lr" not in training}
-        own = {label: table for label, table in own.items() if table}
+        known = {} if "lr" in training else RATES
+        own = {label: {"lr": known[name]} for label, each in chosen.items() if (name := name_of(each)) in known}
         study = replace(self._study, methods=chosen, training=common, own=own)
         folder = TemporaryDirectory(prefix="coterie-")
         try:

@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 import coterie as co
 from coterie.methods import METHODS
+from coterie.methods.wrappers.finetune import FineTuning, WithFineTuning
 from coterie.result import Result
 
 DROP = ["patient", "cost"]
@@ -193,6 +194,18 @@ def test_two_of_one_method_and_labels_of_ones_own(federation):
     assert made.methods == ["fedavg", "fedavg-2"]
     made = federation.compare({"mine": co.FedAvg()}, rounds=1, quiet=True)
     assert list(made.table().index) == ["mine"]
+
+
+def test_a_learning_rate_goes_by_the_method_whatever_its_label(federation):
+    mine = {"mine": co.FedEM(), "tuned": WithFineTuning(co.APPLE(), FineTuning()), "plain": co.FedAvg()}
+    assert rates(federation.compare(mine, rounds=1, quiet=True)) == {"mine": 0.15, "tuned": 0.25, "plain": 0.05}
+    twice = federation.compare([co.APPLE(), co.APPLE()], rounds=1, quiet=True)
+    assert rates(twice) == {"apple": 0.25, "apple-2": 0.25}
+    assert rates(federation.compare(mine, rounds=1, quiet=True, lr=0.1)) == dict.fromkeys(mine, 0.1)
+
+
+def rates(comparison):
+    return {label: comparison.finished.study.training_of(label).lr for label in comparison.methods}
 
 
 def test_every_method_is_exported_and_the_import_is_light():

@@ -82,7 +82,7 @@ def run(
     from coterie.run.tracking import check_trackers, tracked
     from coterie.runs.folder import default_folder, stopped
     from coterie.study import study as studies
-    from coterie.study.own import on_folder
+    from coterie.study.own import on_folder, with_rates
 
     trackers = _split(track) or []
     check_trackers(trackers)
@@ -134,6 +134,8 @@ def run(
         if model is not None:  # before what --set says of it
             named = {**named, "model": {"name": model}}
         table = studies.override(named, assignments or [])
+        if silos is not None and study is None and isinstance(table["methods"], dict):
+            table = with_rates(table)
         given: dict[str, Any] = {"rounds": rounds, "unseen": unseen}
         table = _into(table, "train", given)
         table = _into(table, "engine", {"device": device, "rows": _rows(rows)})

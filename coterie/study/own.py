@@ -18,17 +18,24 @@ OWN: dict[str, Any] = {
         "whole_batches": True,
     },
     "methods": {
-        "separate": {},
-        "fedavg": {},
-        "fedavg-ft": {},
-        "ditto": {},
-        "fedamp": {},
-        "heurfedamp": {},
-        # The gradient of a core model carries its weight in the mixture; a component sees a part of each sample.
-        "apple": {"train": {"lr": 0.25}},
-        "fedem": {"train": {"lr": 0.15}},
+        name: {} for name in ("separate", "fedavg", "fedavg-ft", "ditto", "fedamp", "heurfedamp", "apple", "fedem")
     },
 }
+# The gradient of a core model carries its weight in the mixture; a component sees a part of each sample.
+RATES = {"apple": 0.25, "fedem": 0.15}  # by the method's registered name, whatever its label
+
+
+def with_rates(study: Mapping[str, Any]) -> dict[str, Any]:
+    """A study whose methods have the learning rates that suit them, where their tables do not say others."""
+    methods = {label: _with_rate(label, table) for label, table in study["methods"].items()}
+    return {**study, "methods": methods}
+
+
+def _with_rate(label: str, table: Any) -> Any:
+    rate = RATES.get(str(table.get("method", label))) if isinstance(table, Mapping) else None
+    if rate is None or not isinstance(table.get("train", {}), Mapping):
+        return table
+    return {**table, "train": {"lr": rate, **table.get("train", {})}}
 
 
 def on_folder(study: Mapping[str, Any] | None, folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:

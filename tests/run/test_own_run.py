@@ -64,6 +64,16 @@ def test_regression_reports_errors_in_the_labels_unit(capfd):
     assert summary("a")["methods"]["separate"]["last_rmse"] == pytest.approx(mean["rmse"].mean())
 
 
+def test_a_learning_rate_goes_by_the_method_whatever_its_label():
+    words = ["run", "--silos", "hospitals", "--label", "outcome", "--drop", "patient,cost", "--rounds", 1, "--quiet"]
+    words += ["--set", "methods.mine.method=fedem", "--set", "methods.fedem.train.local_epochs=1"]
+    words += ["--set", "methods.slow.method=apple", "--set", "methods.slow.train.lr=0.01"]
+    assert call(*words, "--methods", "mine,fedem,slow,fedavg", "--out", "a") == 0
+    told = {label: table.get("train") for label, table in study("a")["methods"].items()}
+    rate = {"lr": 0.15}
+    assert told == {"mine": rate, "fedem": {"local_epochs": 1} | rate, "slow": {"lr": 0.01}, "fedavg": None}
+
+
 def test_a_model_of_ones_own_is_named_on_the_command_line(tmp_path, capfd):
     (tmp_path / "mynet_by_path.py").write_text(
         "from torch import nn\n"
