@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pandas import DataFrame
 from rich.console import Console
 
-from coterie.data.own.gather import Holding, from_dataset, from_frame, gather
+from coterie.data.own.gather import Holding, check_drop, from_dataset, from_frame, gather
 from coterie.data.own.ready import Own
 from coterie.engine.method import Method
 from coterie.engine.training import Training
@@ -54,7 +54,9 @@ def silos(
     table |= {"test_share": test_share, "validation": validation}
     if isinstance(source, Mapping):
         options = parse(Own, table, "silos")
-        return Silos([_holding(name, held, options) for name, held in source.items()], options, "silos")
+        holdings = [_holding(name, held, options) for name, held in source.items()]
+        check_drop(holdings, options.drop)
+        return Silos(holdings, options, "silos")
     folder = Path(source).expanduser()
     options = parse(Own, table | {"path": str(source)}, "silos")
     return Silos(gather(folder, label, options.drop), options, folder.resolve().name)

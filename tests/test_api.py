@@ -169,6 +169,8 @@ def test_mistakes_are_told_before_any_training(federation, comparison):
         co.Federation(silos(), model=lambda: nn.Linear(5, 3))
     with pytest.raises(co.BadInput, match="has no column 'nope'"):
         silos(label="nope")
+    with pytest.raises(co.BadInput, match="--drop pateint: no table has such a column; did you mean 'patient'"):
+        silos(drop=["pateint"])
     with pytest.raises(co.BadInput, match="tau: 3 is out of range"):
         federation.train(co.FedAMP(tau=3))
     with pytest.raises(co.BadInput, match="unknown key 'lrr'; did you mean 'lr'"):

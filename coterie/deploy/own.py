@@ -8,7 +8,7 @@ import numpy as np
 
 from coterie.data.arrays import class_labels, model_inputs
 from coterie.data.npz import read_npz
-from coterie.data.own.gather import read_silo
+from coterie.data.own.gather import check_drop, read_silo
 from coterie.data.own.label import Task
 from coterie.data.own.ready import Own, Split, by_itself, encoded, split
 from coterie.data.own.schema import Schema
@@ -48,6 +48,7 @@ class Raw:
     def __init__(self, name: str, source: Source) -> None:
         self.source, self.where = source, f"silo '{name}'"
         holding = read_silo(source.path, source.label, source.drop)
+        check_drop([holding], source.drop)  # each silo gives its own list, so it knows its own columns
         self.split: Split = split(replace(holding, name=name), Own(task=source.task), 0)
 
     def statistics(self) -> Statistics:

@@ -1,6 +1,7 @@
 """Silos that hold tables: what they tell of them, and that all encode alike, as in a simulation."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from coterie.data.own.ready import Own, ready
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.own import Source
 from coterie.deploy.policy import FILE, policy_text
-from coterie.deploy.silo import SiloSide
+from coterie.deploy.silo import SiloSide, declared
 from coterie.errors import BadInput
 from coterie.models import build
 from coterie.personal.file import load_model
@@ -93,6 +94,12 @@ def test_silos_whose_tables_differ_are_told_apart_by_name(tmp_path: Path) -> Non
     pd.read_csv(path).drop(columns="age").to_csv(path, index=False)
     with pytest.raises(BadInput, match="'age' of east: missing"):
         federated(tmp_path / "run", Loop(sides), TABLE).run("")
+
+
+def test_a_silo_refuses_to_drop_what_its_own_table_lacks(tmp_path: Path) -> None:
+    side = settled(tmp_path)["east"]
+    with pytest.raises(BadInput, match="--drop di: no table has such a column"):
+        declared("east", replace(side.source, drop=("di",)))
 
 
 def test_tables_and_arrays_do_not_go_together(tmp_path: Path) -> None:

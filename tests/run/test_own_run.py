@@ -113,6 +113,7 @@ def test_silos_that_differ_are_told_in_a_table_above_one_line(tmp_path, capfd):
         (["--silos", "hospitals"], "say which column to predict with --label COLUMN"),
         (["--silos", "nowhere", "--label", "y"], "nowhere: no such folder"),
         (["--silos", "hospitals", "--label", "nope"], "has no column 'nope' to predict"),
+        (["--silos", "hospitals", "--label", "outcome", "--drop", "pateint"], "did you mean 'patient'?"),
         (["--silos", "hospitals", "--label", "outcome", "--task", "guess"], "[data] task: unknown value 'guess'"),
         (["--silos", "hospitals", "--label", "outcome", "--model", "mlq"], "unknown model 'mlq'; did you mean 'mlp'?"),
         (["--silos", "hospitals", "--label", "outcome", "--set", "data.split=iid"], "own comes silo by silo"),

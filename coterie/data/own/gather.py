@@ -16,7 +16,7 @@ from coterie.data.npz import read_npz
 from coterie.data.own.columns import without
 from coterie.data.own.tables import read_table
 from coterie.data.silo import Array, Indices
-from coterie.errors import BadInput
+from coterie.errors import BadInput, nearest
 
 TABLES = (".csv", ".parquet")
 SPLITS = ("train", "validation", "test")
@@ -30,6 +30,7 @@ class Holding:
     x: DataFrame | Array  # (n, ...)
     y: Series  # (n,)
     parts: Sequence[Indices] | None = None  # training, validation and test, where the silo came split
+    columns: tuple[str, ...] = ()  # of its table, also those that are left out
 
 
 def gather(path: Path, label: str, drop: tuple[str, ...] = ()) -> list[Holding]:
@@ -44,7 +45,16 @@ def gather(path: Path, label: str, drop: tuple[str, ...] = ()) -> list[Holding]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise BadInput(f"{path}: two silos are called '{twice}'; rename a file")
+    check_drop(holdings, drop)
     return holdings
+
+
+def check_drop(holdings: Sequence[Holding], drop: Sequence[str]) -> None:
+    """Refuse to leave out a column that no silo has: a misspelt one would stay in unnoticed."""
+    known = {name for holding in holdings for name in holding.columns}
+    for name in drop:
+        if name not in known:
+            raise BadInput(f"--drop {name}: no table has such a column; {nearest(name, known)}")
 
 
 def read_silo(entry: Path, label: str, drop: tuple[str, ...] = ()) -> Holding:
@@ -81,7 +91,8 @@ def from_frame(name: str, frame: DataFrame, label: str, drop: tuple[str, ...], w
     if label in drop:
         raise BadInput(f"--drop {label}: is the label; drop another column")
     frame = frame.reset_index(drop=True)
-    return Holding(name, without(frame, (label, *drop)), frame[label])
+    columns = tuple(str(column) for column in frame.columns if column != label)
+    return Holding(name, without(frame, (label, *drop)), frame[label], columns=columns)
 
 
 def from_arrays(name: str, arrays: Mapping[str, Array], where: Path) -> Holding:

@@ -214,6 +214,23 @@ def test_nothing_to_learn_is_refused():
         made(drop=("outcome",))
 
 
+def test_a_dropped_column_that_no_silo_has_is_refused(tmp_path):
+    folder = hospitals(tmp_path / "h")
+    with pytest.raises(BadInput, match="--drop pateint: no table has such a column; did you mean 'patient'"):
+        gather(folder, "outcome", ("pateint", "cost"))
+    hospital(1).drop(columns="patient").to_csv(folder / "north.csv", index=False)
+    assert len(gather(folder, "outcome", DROP)) == 5  # one that some silos have
+    np.savez(tmp_path / "a.npz", x=np.zeros((20, 2), np.float32), y=np.arange(20) % 2)
+    with pytest.raises(BadInput, match="--drop id: no table has such a column; known: none"):
+        gather(only(tmp_path / "a.npz"), "", ("id",))
+
+
+def only(file):
+    folder = file.parent / "only"
+    folder.mkdir()
+    return file.rename(folder / file.name).parent
+
+
 def test_arrays_pairs_and_datasets_are_silos_too(tmp_path):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(30, 4)).astype(np.float32), np.arange(30) % 3
