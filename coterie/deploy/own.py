@@ -6,18 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.data.arrays import class_labels, model_inputs
+from coterie.data.arrays import class_labels
 from coterie.data.npz import read_npz
-from coterie.data.own.gather import check_drop, read_silo
-from coterie.data.own.label import Task
-from coterie.data.own.ready import Own, Split, by_itself, encoded, split
+from coterie.data.own.gather import check_drop, read_arrays, read_silo
+from coterie.data.own.label import Label, Task
+from coterie.data.own.ready import Own, Split, by_itself, drawn, encoded, split
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import Statistics, declare
-from coterie.data.silo import Array, Part, Silo, check_silos
+from coterie.data.silo import Part, Silo, check_silos
 from coterie.errors import BadInput
-from coterie.keys import generator
-
-SHARES = (0.6, 0.2)  # of samples that come without a split: training, validation; the rest is the test
 
 
 @dataclass(frozen=True)
@@ -70,33 +67,15 @@ class Raw:
 
 
 def own_silo(name: str, path: Path) -> tuple[Silo, int]:
-    """The silo that an archive holds, and its number of classes as far as it can tell (0: targets are numbers).
-
-    The archive has x_train, y_train, x_test, y_test and maybe x_validation, y_validation; or x and y, which are split
-    by the silo's name, always alike.
-    """
-    arrays = {key: array for key, array in read_npz(path).items() if array.ndim}
-    if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
-        named = [(arrays.get(f"x_{s}"), arrays.get(f"y_{s}")) for s in ("train", "validation", "test")]
-        empty = arrays["x_train"][:0], arrays["y_train"][:0]
-        raw = [empty if x is None or y is None else (x, y) for x, y in named]
-    elif {"x", "y"} <= arrays.keys():
-        x, y = arrays["x"], arrays["y"]
-        if len(x) != len(y):
-            raise BadInput(f"{path}: x {x.shape} and y {y.shape} do not go together; give one label per input")
-        order = generator(0, "silo split", name).permutation(len(y))
-        ends = [int(len(y) * SHARES[0]), int(len(y) * sum(SHARES))]
-        raw = [(x[part], y[part]) for part in np.split(order, ends)]
-    else:
-        found = ", ".join(sorted(arrays))
-        raise BadInput(f"{path}: found arrays {found}; name them x_train, y_train, x_test, y_test, or x and y")
-    parts = [_part(x, y, path) for x, y in raw]
-    labels = parts[0].y
-    classes = 0 if labels.dtype.kind == "f" else 1 + max(int(p.y.max()) for p in parts if len(p))
-    if len({(part.x.shape[1:], part.y.shape[1:], part.y.dtype.kind) for part in parts}) > 1:
-        found = ", ".join(f"x {part.x.shape} and y {part.y.shape} of {part.y.dtype}" for part in parts)
-        raise BadInput(f"{path}: training, validation and test samples are not alike ({found}); give them one shape")
-    silo = Silo(name, *parts)
+    """The silo that an archive holds, and its number of classes as far as it can tell (0: targets are numbers)."""
+    x, raw, parts = read_arrays(read_npz(path), path)
+    y = raw.astype(np.float32) if raw.dtype.kind == "f" else class_labels(raw, None, str(path))
+    if parts is None:
+        values = raw.astype(np.float64) if raw.ndim == 1 else np.arange(len(raw)) + 0.5  # of sequences: no classes
+        share = drawn(name, Label("number", values), Own(), 0)
+        parts = (share.train, share.validation, share.test)
+    classes = 0 if y.dtype.kind == "f" else 1 + int(y.max())
+    silo = Silo(name, *(Part(x[rows], y[rows]) for rows in parts))
     check_silos([silo], classes)
     return silo, classes
 
@@ -107,10 +86,3 @@ def save_silo(silo: Silo, path: Path) -> None:
     arrays = {f"{axis}_{split}": getattr(part, axis) for split, part in parts.items() for axis in ("x", "y")}
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **arrays)
-
-
-def _part(x: Array, y: Array, path: Path) -> Part:
-    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    if y.dtype.kind == "f":
-        return Part(model_inputs(x, path), y.astype(np.float32))
-    return Part(model_inputs(x, path), class_labels(y, None, str(path)) if len(y) else y.astype(np.int64))

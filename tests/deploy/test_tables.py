@@ -11,10 +11,10 @@ from loop import NAMES, Loop
 from safetensors import safe_open
 from test_drive import by_silo, federated
 
-from coterie.data.own.gather import from_frame
+from coterie.data.own.gather import from_frame, gather
 from coterie.data.own.ready import Own, ready
 from coterie.deploy.ledger import Ledger
-from coterie.deploy.own import Source
+from coterie.deploy.own import Source, own_silo
 from coterie.deploy.policy import FILE, policy_text
 from coterie.deploy.silo import SiloSide, declared
 from coterie.errors import BadInput
@@ -110,6 +110,28 @@ def test_tables_and_arrays_do_not_go_together(tmp_path: Path) -> None:
     sides["east"] = SiloSide("east", east.folder, Source(tmp_path / "data.npz"), "cpu")
     with pytest.raises(BadInput, match="one holds arrays, the other a table or pictures"):
         federated(tmp_path / "run", Loop(sides), TABLE).run("")
+
+
+@pytest.mark.parametrize(
+    "y", [np.arange(50) % 3, np.arange(50) / 7, np.arange(50) % 2 == 0], ids=["int", "float", "bool"]
+)
+def test_an_archive_is_split_at_a_silo_as_in_a_simulation(y: np.ndarray, tmp_path: Path) -> None:
+    x = np.arange(100, dtype=np.float32).reshape(50, 2)
+    np.savez(tmp_path / "north.npz", x=x, y=y)
+    simulated = ready(gather(tmp_path, ""), Own(), 0).silos[0]
+    deployed, _ = own_silo("north", tmp_path / "north.npz")
+    for each in ("train", "validation", "test"):
+        assert np.array_equal(getattr(simulated, each).x, getattr(deployed, each).x)
+    assert [len(deployed.train), len(deployed.validation), len(deployed.test)] == [32, 8, 10]
+    assert np.array_equal(deployed.test.y, y[deployed.test.x[:, 0].astype(int) // 2].astype(deployed.test.y.dtype))
+
+
+def test_labels_of_several_numbers_are_split_too(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((50, 4), np.int64), y=np.zeros((50, 4), np.int64))
+    silo, _ = own_silo("a", tmp_path / "a.npz")
+    assert [len(silo.train), len(silo.validation), len(silo.test)] == [32, 8, 10] and silo.test.y.shape == (10, 4)
+    with pytest.raises(BadInput, match="one label for each sample"):
+        gather(tmp_path, "")
 
 
 def test_a_silos_own_model_predicts_for_raw_rows(tmp_path: Path) -> None:

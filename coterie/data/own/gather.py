@@ -96,22 +96,32 @@ def from_frame(name: str, frame: DataFrame, label: str, drop: tuple[str, ...], w
 
 
 def from_arrays(name: str, arrays: Mapping[str, Array], where: Path) -> Holding:
-    """A silo that is arrays: x and y, or x_train … y_test with x_validation and y_validation where it has them."""
+    """A silo that is arrays."""
+    x, y, parts = read_arrays(arrays, where)
+    return Holding(name, x, _column(y, str(where)), parts)
+
+
+def read_arrays(arrays: Mapping[str, Array], where: Path) -> tuple[Array, Array, Sequence[Indices] | None]:
+    """Inputs, labels and, where they come split, which of them are for what.
+
+    The arrays are x and y; or x_train, y_train, x_test, y_test and maybe x_validation, y_validation.
+    """
+    arrays = {key: array for key, array in arrays.items() if array.ndim}
     if {"x", "y"} <= arrays.keys():
-        x, y = arrays["x"], _labels(arrays["y"])
-        return Holding(name, _inputs(x, y, where), Series(y))
+        y = _labels(arrays["y"])
+        return _inputs(arrays["x"], y, where), y, None
     if not {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
         found = ", ".join(sorted(arrays))
         raise BadInput(f"{where}: found arrays {found}; name them x and y, or x_train, y_train, x_test and y_test")
     pairs = [(arrays[f"x_{s}"], _labels(arrays[f"y_{s}"])) for s in SPLITS if f"x_{s}" in arrays and f"y_{s}" in arrays]
     if len(pairs) == 2:
         pairs.insert(1, (pairs[0][0][:0], pairs[0][1][:0]))
-    parts = [_inputs(x, y, where) for x, y in pairs]
-    if len({part.shape[1:] for part in parts}) > 1 or len({part.dtype for part in parts}) > 1:
-        raise BadInput(f"{where}: its parts have samples of different shapes or types; give them one")
-    ends = np.cumsum([len(part) for part in parts])[:-1]
-    split = np.split(np.arange(sum(map(len, parts))), ends)
-    return Holding(name, np.concatenate(parts), Series(np.concatenate([y for _, y in pairs])), split)
+    parts = [(_inputs(x, y, where), y) for x, y in pairs]
+    if len({(x.shape[1:], x.dtype, y.shape[1:], y.dtype.kind) for x, y in parts}) > 1:
+        raise BadInput(f"{where}: its parts have samples or labels of different shapes or types; give them one")
+    ends = np.cumsum([len(y) for _, y in parts])[:-1]
+    split = np.split(np.arange(sum(len(y) for _, y in parts)), ends)
+    return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]), split
 
 
 def from_dataset(name: str, dataset: Any) -> Holding:
@@ -132,12 +142,18 @@ def from_dataset(name: str, dataset: Any) -> Holding:
             "or a torch.utils.data.Dataset with a length"
         )
     labels = _labels(y)
-    return Holding(name, _inputs(x, labels, Path(f"silo '{name}'")), Series(labels))
+    return Holding(name, _inputs(x, labels, Path(f"silo '{name}'")), _column(labels, f"silo '{name}'"))
+
+
+def _column(y: Array, where: str) -> Series:
+    if y.ndim != 1:
+        raise BadInput(f"{where}: labels are {y.shape}; give one label for each sample")
+    return Series(y)
 
 
 def _inputs(x: Array, y: Array, where: Path) -> Array:
-    if x.ndim == 0 or len(x) != len(y):
-        raise BadInput(f"{where}: inputs {x.shape} for {len(y)} labels; give one label per input")
+    if not x.ndim or not y.ndim or len(x) != len(y):
+        raise BadInput(f"{where}: inputs {x.shape} for {len(y) if y.ndim else 0} labels; give one label per input")
     return model_inputs(x, where)
 
 

@@ -15,7 +15,7 @@ from coterie.data.own.gather import Holding, gather
 from coterie.data.own.label import Label, read_label
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import Statistics, declare
-from coterie.data.silo import Array, Federated, Indices, Part, Silo
+from coterie.data.silo import Array, Federated, Indices, Part, Share, Silo
 from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.options import option
@@ -78,7 +78,7 @@ def ready(holdings: Sequence[Holding], options: Own, seed: int) -> Federated:
 
 
 def split(holding: Holding, options: Own, seed: int) -> Split:
-    """A silo's rows for training, validation and test, drawn by the seed and its name, each with its classes."""
+    """A silo's rows for training, validation and test: as it came split, or drawn."""
     where = f"silo '{holding.name}'"
     label, there = read_label(holding.y, f"{where} label")
     unlabelled = int((~there).sum())
@@ -88,22 +88,27 @@ def split(holding: Holding, options: Own, seed: int) -> Split:
         places = np.cumsum(there) - 1
         parts = None if holding.parts is None else [places[p[there[p]]] for p in holding.parts]
         holding = replace(holding, x=x, y=holding.y.iloc[rows].reset_index(drop=True), parts=parts)
-    if len(label.values) < FEWEST:
-        raise BadInput(
-            f"{where}: has {len(label.values)} rows with a label; {FEWEST} or more are needed to train, validate and "
-            "test; add rows or leave the silo out"
-        )
     if holding.parts is not None:
         train, validation, test = holding.parts
         return Split(holding, label, train, validation, test, unlabelled)
-    strata = np.zeros(len(label.values)) if label.levels(options.task) is None else label.names().astype(str)
-    rng = generator(seed, "own split", holding.name)
-    share = held_out([np.arange(len(strata))], strata, f"of {where}", options, rng).shares[0]
-    if len(share.test) == 0:
-        raise BadInput(
-            f"{where}: test_share = {options.test_share} of {len(strata)} rows leaves none to test; raise it"
-        )
+    share = drawn(holding.name, label, options, seed)
     return Split(holding, label, share.train, share.validation, share.test, unlabelled)
+
+
+def drawn(name: str, label: Label, options: Own, seed: int) -> Share:
+    """Which of a silo's rows are for what, drawn by the seed and its name, each with its classes."""
+    where, count = f"silo '{name}'", len(label.values)
+    if count < FEWEST:
+        raise BadInput(
+            f"{where}: has {count} rows with a label; {FEWEST} or more are needed to train, validate and "
+            "test; add rows or leave the silo out"
+        )
+    strata = np.zeros(count) if label.levels(options.task) is None else label.names().astype(str)
+    rng = generator(seed, "own split", name)
+    share = held_out([np.arange(count)], strata, f"of {where}", options, rng).shares[0]
+    if len(share.test) == 0:
+        raise BadInput(f"{where}: test_share = {options.test_share} of {count} rows leaves none to test; raise it")
+    return share
 
 
 def by_itself(schema: Schema, own: Split) -> Schema:
