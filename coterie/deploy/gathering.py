@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.data.own.agree import agree
+from coterie.data.own.agree import agree, far_values, unsound
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import words_of
 from coterie.deploy.home import write_whole
@@ -100,11 +100,15 @@ class Gathering:
         """Have silos describe their tables or pictures, and agree on one schema."""
         self.tell(state="agreeing on columns")
         said, why = descriptions(self.transport, self.folder.name, sorted(found), self.patience.reply)
+        while wrong := unsound(said, "label", {name: found[name].sizes[0] for name in said}):
+            for each in wrong:
+                said.pop(each.silo, None)
+                why[each.silo] = Failure(f"what it declares is refused: {each.column!r}: {each.what}")
         if not said:
             name, failure = next(iter(why.items()))
             raise BadInput(f"no silo describes its data; {name}: {failure.reason}")
         schema, differences = agree(said, "label", "auto")
-        told = [asdict(difference) for difference in differences]
+        told = [asdict(difference) for difference in differences + far_values(said, "label")]
         write_whole(self.folder / "differences.json", json.dumps(told, indent=1, ensure_ascii=False).encode())
         write_whole(self.folder / SCHEMA, json.dumps(schema.as_table(), indent=1, ensure_ascii=False).encode())
         return {name: _as_agreed(found[name], schema) for name in said}, why

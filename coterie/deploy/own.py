@@ -10,9 +10,9 @@ from coterie.data.arrays import class_labels
 from coterie.data.npz import read_npz
 from coterie.data.own.gather import check_drop, read_arrays, read_silo
 from coterie.data.own.label import Label, Task
-from coterie.data.own.ready import Own, Split, by_itself, drawn, encoded, split
+from coterie.data.own.ready import Own, Split, drawn, encoded, far_values, fitted, split
 from coterie.data.own.schema import Schema
-from coterie.data.own.statistics import Statistics, declare
+from coterie.data.own.statistics import Statistics, declare, words_of
 from coterie.data.silo import Part, Silo, check_silos
 from coterie.errors import BadInput
 
@@ -54,13 +54,19 @@ class Raw:
         shared = not self.source.standardize
         return declare(own.holding.x, own.label, own.train, self.source.task, shared, self.where)
 
+    def remarks(self) -> list[str]:
+        """What of it is taken otherwise than it stands there; for its owner alone, because it quotes values."""
+        own, numbers = self.split, words_of(self.statistics()).numbers
+        quantity = own.label.levels(self.source.task) is None
+        return [f"column {e.column!r}: {e.what}" for e in far_values(own, numbers, quantity, self.source.label)]
+
     def encoded(self, agreed: Schema) -> tuple[Silo, Schema]:
         """The silo as a model takes it, and by which schema."""
         if agreed.classes:
             new = sorted(set(self.split.label.names()) - set(agreed.classes))
             if new:
                 raise BadInput(f"{self.where}: class {new[0]!r} is not among those that the silos declared")
-        schema = by_itself(agreed, self.split) if self.source.standardize else agreed
+        schema = fitted(agreed, self.split, self.source.standardize)
         silo = encoded(self.split, schema)
         check_silos([silo], len(schema.classes))
         return silo, schema

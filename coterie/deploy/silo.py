@@ -78,7 +78,10 @@ class SiloSide:
         source = replace(self.source, standardize=not read_policy(self.folder).statistics)
         if request.job is None:
             if request.kind == "describe":
-                return Raw(self.name, source).statistics(), Statistics
+                raw = Raw(self.name, source)
+                for remark in raw.remarks():
+                    self.note(remark)
+                return raw.statistics(), Statistics
             return declared(self.name, source), Declared
         job = request.job
         silo, schema = self._data(job, source)

@@ -1,22 +1,30 @@
 """Silos that hold tables: what they tell of them, and that all encode alike, as in a simulation."""
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from loop import NAMES, Loop
 from safetensors import safe_open
 from test_drive import by_silo, federated
 
+from coterie.codec import decode, encode
 from coterie.data.own.gather import from_frame, gather
 from coterie.data.own.ready import Own, ready
+from coterie.data.own.statistics import Statistics
+from coterie.deploy.home import EVENTS
 from coterie.deploy.ledger import Ledger
-from coterie.deploy.own import Source, own_silo
+from coterie.deploy.messages import Answer, Declared, Measured, Request
+from coterie.deploy.own import Raw, Source, own_silo
 from coterie.deploy.policy import FILE, policy_text
 from coterie.deploy.silo import SiloSide, declared
+from coterie.engine.exchange import Failure
 from coterie.errors import BadInput
 from coterie.models import build
 from coterie.personal.file import load_model
@@ -94,6 +102,61 @@ def test_silos_whose_tables_differ_are_told_apart_by_name(tmp_path: Path) -> Non
     pd.read_csv(path).drop(columns="age").to_csv(path, index=False)
     with pytest.raises(BadInput, match="'age' of east: missing"):
         federated(tmp_path / "run", Loop(sides), TABLE).run("")
+
+
+def test_a_wild_value_is_told_to_its_owner_and_only_counted_elsewhere(tmp_path: Path) -> None:
+    sides = settled(tmp_path)
+    path = sides["east"].source.path
+    frame = pd.read_csv(path)
+    frame.loc[Raw("east", sides["east"].source).split.train[3], "age"] = 987654321.5
+    frame.to_csv(path, index=False)
+    federated(tmp_path / "run", Loop(sides), TABLE).run("")
+    told = json.loads((tmp_path / "run" / "differences.json").read_text())
+    assert ("age", "east", "far from the others, so taken as nearer: 1") in [
+        (each["column"], each["silo"], each["what"]) for each in told
+    ]
+    assert "9.87654e+08 in row" in (sides["east"].folder / EVENTS).read_text()
+    left = "".join(file.read_text() for file in (tmp_path / "run").rglob("*.json"))
+    assert "9.876" not in left and "98765" not in left
+
+
+class Liar(Loop):
+    """A silo that declares other statistics than its rows have."""
+
+    def __init__(self, sides: dict[str, SiloSide], kind: str, lie: Callable[[Any], Any]) -> None:
+        super().__init__(sides)
+        self.kind, self.lie = kind, lie
+
+    def exchange(self, requests: Mapping[str, Request], timeout: float) -> dict[str, Answer | Failure]:
+        found = super().exchange(requests, timeout)
+        for name, each in requests.items():
+            answer = found[name]
+            if name == "east" and each.kind == self.kind and isinstance(answer, Answer):
+                record = {"describe": Statistics, "declare": Declared, "measure": Measured}[self.kind]
+                told = decode(record, answer.body, rows=1)
+                found[name] = replace(answer, body=encode(self.lie(told)))
+        return found
+
+
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        (lambda told: told.replace(scatter=told.scatter + 1e30), "'age': mean 60"),
+        (lambda told: told.replace(count=told.count * 0 + 1e9), "'age': its count of 1e+09"),
+        (lambda told: told.replace(mean=told.mean * torch.nan), "'age': its count of"),
+        (lambda told: told.replace(count=told.count[:, :0], mean=told.mean[:, :0], scatter=told.scatter[:, :0]), ""),
+        (lambda told: told.replace(**{k: torch.ones(1, 3) for k in ("count", "mean", "scatter")}), "3 statistics of 1"),
+    ],
+    ids=["scatter", "count", "nan", "none", "shape"],
+)
+def test_statistics_that_no_rows_can_have_leave_their_silo_out(
+    lie: Callable[[Any], Any], said: str, tmp_path: Path
+) -> None:
+    federated(tmp_path / "run", Liar(settled(tmp_path), "describe", lie), TABLE).run("")
+    members = json.loads((tmp_path / "run" / "members.json").read_text())
+    absent = json.loads((tmp_path / "run" / "progress.json").read_text())["absent"]
+    assert set(members) == ({"north", "south"} if said else {*NAMES})
+    assert said in absent.get("east", "") if said else not absent
 
 
 def test_a_silo_refuses_to_drop_what_its_own_table_lacks(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+import torch
 
 from coterie.data.own.label import Task, ordered
 from coterie.data.own.schema import Column, Schema
@@ -14,6 +15,8 @@ from coterie.errors import BadInput
 
 T = TypeVar("T", bound=Hashable)
 SHOWN = 4  # levels that are named
+FAR = 1e6  # deviations from the others, beyond which numbers are not of one kind
+Moments = np.ndarray  # (3,) count, mean and sum of squares around it
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class SchemaDiffers(BadInput):
 def agree(declared: Mapping[str, Statistics], label: str, task: Task) -> tuple[Schema, list[Difference]]:
     """The schema that all silos encode by, made of nothing but their statistics."""
     words = {silo: words_of(statistics) for silo, statistics in declared.items()}
-    differences = _shapes(words) + _kinds(words) + _labels(words, label)
+    differences = _shapes(words) + _kinds(words) + _labels(words, label) + unsound(declared, label)
     if any(difference.stops for difference in differences):
         raise SchemaDiffers(differences)
     classes, more = _classes(words, label, task)
@@ -52,6 +55,45 @@ def agree(declared: Mapping[str, Statistics], label: str, task: Task) -> tuple[S
     if not classes and unit == 0:
         raise BadInput(f"label {label!r}: every silo has the same number, so there is nothing to learn; check it")
     return Schema(label, classes, centre, unit, columns, shape), differences + more + rest
+
+
+def unsound(declared: Mapping[str, Statistics], label: str, rows: Mapping[str, int] | None = None) -> list[Difference]:
+    """Statistics that no rows can have, or that lie absurdly far from the others'; `rows`: what each trains on."""
+    found, columns = list[Difference](), dict[str, dict[str, Moments]]()
+    for silo, statistics in declared.items():
+        names = words_of(statistics).numbers
+        three = torch.cat([statistics.count, statistics.mean, statistics.scatter]).numpy()  # (3, columns)
+        if three.shape[1] not in (0, len(names)):
+            found.append(Difference("columns", silo, f"{three.shape[1]} statistics of {len(names)} columns", True))
+            continue
+        named = [*zip(names, three.T, strict=False), (label or "label", statistics.target[0].numpy())]
+        most = np.inf if rows is None else rows[silo]
+        for name, each in named:
+            if not np.isfinite(each).all() or not 0 <= each[0] <= most or each[2] < 0:
+                what = f"its count of {each[0]:g}, mean of {each[1]:g} and squares of {each[2]:g} are of no rows it has"
+                found.append(Difference(name, silo, what, True))
+            elif each[0]:
+                columns.setdefault(name, {})[silo] = each
+    for name, parts in columns.items():
+        centre, scale = _pooled(list(parts.values()))
+        for silo, (count, mean, scatter) in parts.items():
+            spread = np.sqrt(scatter / count)
+            if scale and max(abs(mean - centre), spread) > FAR * scale:
+                what = (
+                    f"mean {mean:.4g} and deviation {spread:.4g}, elsewhere {centre:.4g} and {scale:.4g}: another unit?"
+                )
+                found.append(Difference(name, silo, what, True))
+    return found
+
+
+def far_values(declared: Mapping[str, Statistics], label: str) -> list[Difference]:
+    """In which columns silos pulled in values, and how many: which ones stays with them."""
+    found = list[Difference]()
+    for silo, statistics in declared.items():
+        words = words_of(statistics)
+        counts = {**(words.far or {}), **({label: words.far_labels} if words.far_labels else {})}
+        found += [Difference(name, silo, f"far from the others, so taken as nearer: {n}") for name, n in counts.items()]
+    return found
 
 
 def _shapes(words: Mapping[str, Words]) -> list[Difference]:
@@ -156,16 +198,17 @@ def _column(
     return (Column(name, "category", levels=tuple(levels)), found) if telling else (None, [])
 
 
-def _pooled(parts: Sequence[np.ndarray]) -> tuple[float, float]:
-    """The mean and the standard deviation of all, from each one's count, mean and sum of squares."""
-    count = sum(part[0] for part in parts)
-    if count == 0:
+def _pooled(parts: Sequence[Moments]) -> tuple[float, float]:
+    """A centre and a scale for all: those of the middle silo, which no single one moves far, whatever it declares."""
+    there = np.array([part for part in parts if part[0] > 0]).reshape(-1, 3)
+    if not len(there):
         return 0.0, 0.0
-    mean = sum(part[0] * part[1] for part in parts) / count
-    scatter = sum(part[2] + part[0] * (part[1] - mean) ** 2 for part in parts)
-    scale = float(np.sqrt(scatter / count))
+    count, mean, scatter = there.T  # (silos,) each
+    centre = float(np.median(mean))
+    scales = np.sqrt(scatter / count + (mean - centre) ** 2)
     # What is left of a constant by rounding is no spread.
-    return float(mean), scale if scale > 1e-9 * max(1.0, abs(mean)) else 0.0
+    spread = scales[scales > 1e-9 * max(1.0, abs(centre))]
+    return centre, float(np.median(spread)) if len(spread) else 0.0
 
 
 def _kinds_of(words: Words) -> dict[str, str]:

@@ -74,6 +74,16 @@ def as_text(column: Series, where: str) -> Series:
     return made.where(made.notna(), None)
 
 
+def parsed(frame: DataFrame, where: str) -> DataFrame:
+    """A table whose columns of numbers are float64, whatever they were written as."""
+    made = {}
+    for name in frame.columns:
+        at = f"{where} column {name!r}"
+        number = kind_of(frame[name], at) == "number"
+        made[name] = Series(as_number(frame[name], at), frame.index) if number else frame[name]
+    return DataFrame(made, frame.index)
+
+
 def number_name(value: float) -> str:
     """A number as the name of a class: 1.0 and 1 are one."""
     return str(int(value)) if float(value).is_integer() else repr(float(value))

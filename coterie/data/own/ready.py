@@ -10,7 +10,8 @@ from pandas import DataFrame
 
 from coterie.data.allot import HeldOut, held_out
 from coterie.data.own.agree import Difference, agree
-from coterie.data.own.columns import as_number
+from coterie.data.own.columns import as_number, parsed
+from coterie.data.own.fences import beyond, fence, nearer, within
 from coterie.data.own.gather import Holding, gather
 from coterie.data.own.label import Label, read_label
 from coterie.data.own.schema import Schema
@@ -21,6 +22,7 @@ from coterie.keys import generator
 from coterie.options import option
 
 FEWEST = 10  # rows of a silo, so that it can train, validate and test
+SHOWN = 3  # far values that are named
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Split:
     train: Indices
     validation: Indices
     test: Indices
+    rows: Indices  # where its rows are in what the silo holds
     unlabelled: int
 
 
@@ -69,7 +72,9 @@ def ready(holdings: Sequence[Holding], options: Own, seed: int) -> Federated:
         for s in splits
         if s.unlabelled
     ]
-    schemas = {s.holding.name: schema if shared else by_itself(schema, s) for s in splits}
+    numbers = [column.name for column in schema.columns if column.kind == "number"]
+    differences += [each for s in splits for each in far_values(s, numbers, not schema.classes, options.label)]
+    schemas = {s.holding.name: fitted(schema, s, not shared) for s in splits}
     silos = [encoded(s, schemas[s.holding.name]) for s in splits]
     return Federated(
         silos, len(schema.classes), "own", _note(declared, schema), [0] * len(silos), [False] * len(silos), schemas,
@@ -81,18 +86,21 @@ def split(holding: Holding, options: Own, seed: int) -> Split:
     """A silo's rows for training, validation and test: as it came split, or drawn."""
     where = f"silo '{holding.name}'"
     label, there = read_label(holding.y, f"{where} label")
-    unlabelled = int((~there).sum())
+    if isinstance(holding.x, DataFrame):
+        holding = replace(holding, x=parsed(holding.x, where))
+    rows = np.flatnonzero(there)
+    unlabelled = len(there) - len(rows)
     if unlabelled:
-        rows = np.flatnonzero(there)
         x = holding.x.iloc[rows].reset_index(drop=True) if isinstance(holding.x, DataFrame) else holding.x[rows]
         places = np.cumsum(there) - 1
         parts = None if holding.parts is None else [places[p[there[p]]] for p in holding.parts]
         holding = replace(holding, x=x, y=holding.y.iloc[rows].reset_index(drop=True), parts=parts)
     if holding.parts is not None:
         train, validation, test = holding.parts
-        return Split(holding, label, train, validation, test, unlabelled)
-    share = drawn(holding.name, label, options, seed)
-    return Split(holding, label, share.train, share.validation, share.test, unlabelled)
+    else:
+        share = drawn(holding.name, label, options, seed)
+        train, validation, test = share.train, share.validation, share.test
+    return Split(holding, label, train, validation, test, rows, unlabelled)
 
 
 def drawn(name: str, label: Label, options: Own, seed: int) -> Share:
@@ -111,36 +119,62 @@ def drawn(name: str, label: Label, options: Own, seed: int) -> Share:
     return share
 
 
-def by_itself(schema: Schema, own: Split) -> Schema:
-    """The schema with this silo's own means and deviations, which stay with it."""
-    frame, made = own.holding.x, []
+def fitted(schema: Schema, own: Split, by_itself: bool) -> Schema:
+    """The schema with this silo's fences and, where it standardises by itself, with its own means and deviations."""
+    made = []
     for column in schema.columns:
-        if column.kind == "number" and isinstance(frame, DataFrame):
-            values = as_number(frame[column.name].iloc[own.train], column.name)
-            there = values[~np.isnan(values)]
-            if len(there):
+        if column.kind == "number":
+            values = _numbers(own, column.name)[own.train]
+            column = replace(column, fence=fence(values))
+            there = within(values, column.fence)[~np.isnan(values)]
+            if by_itself and len(there):
                 column = replace(column, mean=float(there.mean()), scale=float(there.std()) or 1.0)
         made.append(column)
     return replace(schema, columns=tuple(made))
+
+
+def far_values(own: Split, numbers: Sequence[str], quantity: bool, label: str) -> list[Difference]:
+    """Values that lie so far from the silo's others that they are pulled in, by column."""
+    columns = {name: _numbers(own, name) for name in numbers} | (
+        {label or "label": own.label.values} if quantity else {}
+    )
+    found = []
+    for name, values in columns.items():
+        bounds = fence(values[own.train])
+        far = np.flatnonzero(beyond(values, bounds))
+        if len(far):
+            named = ", ".join(f"{values[i]:g} in row {own.rows[i] + 1}" for i in far[:SHOWN])
+            more = f" and {len(far) - SHOWN} more" if len(far) > SHOWN else ""
+            low, high = nearer(bounds)
+            what = f"far from the others, so taken as {low:.4g} or {high:.4g}: {named}{more}"
+            found.append(Difference(name, own.holding.name, what))
+    return found
+
+
+def _numbers(own: Split, name: str) -> Array:
+    """(n,) a column of numbers; NaN where one is missing."""
+    assert isinstance(own.holding.x, DataFrame)  # arrays have no columns
+    return as_number(own.holding.x[name], name)
 
 
 def encoded(own: Split, schema: Schema) -> Silo:
     """A silo as a model takes it."""
     name = own.holding.name
     x = schema.encode(own.holding.x, f"silo '{name}'") if isinstance(own.holding.x, DataFrame) else own.holding.x
-    y = _targets(own.label, schema)
+    y = _targets(own, schema)
     parts = [Part(x[rows], y[rows]) for rows in (own.train, own.validation, own.test)]
     return Silo(name, *parts)
 
 
-def _targets(label: Label, schema: Schema) -> Array:
+def _targets(own: Split, schema: Schema) -> Array:
     if not schema.classes:
-        return ((label.values - schema.centre) / schema.unit).astype(np.float32)
+        values = within(own.label.values, fence(own.label.values[own.train]))
+        return ((values - schema.centre) / schema.unit).astype(np.float32)
     place = {name: i for i, name in enumerate(schema.classes)}
-    return np.array([place[name] for name in label.names()], np.int64)
+    return np.array([place[name] for name in own.label.names()], np.int64)
 
 
 def _note(declared: dict[str, Statistics], schema: Schema) -> str:
     size = max(statistics.nbytes() for statistics in declared.values())
-    what = f"{len(schema.classes)} classes" if schema.classes else f"regression (standard deviation {schema.unit:.4g})"
+    what = f"{len(schema.classes)} classes" if schema.classes else f"regression (deviation {schema.unit:.4g})"
     return f"{what}; to encode alike, each silo declared at most {size:,} bytes of statistics of its columns"

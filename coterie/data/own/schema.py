@@ -9,6 +9,7 @@ import numpy as np
 from pandas import DataFrame, Series
 
 from coterie.data.own.columns import as_number, as_text
+from coterie.data.own.fences import Fence, within
 from coterie.data.silo import Array
 from coterie.errors import BadInput
 from coterie.options import option, parse
@@ -26,13 +27,14 @@ class Column:
     scale: float = option(1.0, "standard deviation", above=0)
     indicator: bool = False  # of numbers: whether a second input says that the value is missing
     levels: tuple[str, ...] = ()
+    fence: Fence = ()  # of numbers: beyond it this silo's are pulled in
 
     def encode(self, values: Series, where: str) -> Array:
         """(n, inputs); a level that no silo declared is all zeros, a missing number is the mean."""
         if self.kind == "category":
             text = as_text(values, where).to_numpy(dtype=object)
             return np.stack([text == level for level in self.levels], axis=1).astype(np.float32)
-        raw = as_number(values, where)
+        raw = within(as_number(values, where), self.fence)
         with np.errstate(over="ignore"):  # of a row to predict, far beyond any trained on: as far as an input goes
             made = np.clip((raw - self.mean) / self.scale, -FAR, FAR)
         made = np.nan_to_num(made, nan=0.0).astype(np.float32)
@@ -46,12 +48,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """Of one silo; silos differ only in `mean` and `scale`, and only where each standardises by itself."""
+    """Of one silo; silos differ in their fences and, where each standardises by itself, in `mean` and `scale`."""
 
     label: str = ""
     classes: tuple[str, ...] = ()  # empty: the label is a number
     centre: float = 0.0  # of a label that is a number
-    unit: float = option(1.0, "its standard deviation", above=0)
+    unit: float = option(1.0, "its deviation, as that of the middle silo", above=0)
     columns: tuple[Column, ...] = ()  # empty: samples are arrays and taken as they are
     shape: tuple[int, ...] = ()  # of a sample
 
@@ -73,6 +75,8 @@ class Schema:
         schema = parse(cls, table, where)
         for column in schema.columns:
             parse(Column, dataclasses.asdict(column), f"{where} column {column.name!r}")
+            if len(column.fence) not in (0, 2) or [*column.fence] != sorted(column.fence):
+                raise BadInput(f"{where} column {column.name!r}: {column.fence} are no two bounds; it is damaged")
         if schema.columns and schema.shape != (sum(column.width for column in schema.columns),):
             raise BadInput(f"{where}: its columns do not make samples of shape {schema.shape}; it is damaged")
         return schema

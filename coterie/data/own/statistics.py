@@ -1,7 +1,7 @@
 """What a silo declares of its columns before training, so that all encode alike: an `Up`, as everything that leaves."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
@@ -9,6 +9,7 @@ from pandas import DataFrame, Series
 from torch import Tensor
 
 from coterie.data.own.columns import as_number, as_text, kind_of, numbers_in
+from coterie.data.own.fences import beyond, fence, within
 from coterie.data.own.label import Label, Task
 from coterie.data.silo import Array, Indices
 from coterie.errors import BadInput
@@ -27,7 +28,8 @@ class Statistics(Up):
     scatter: Tensor = rows("of each: the sum of squares around that mean", "columns", seen_by="server")
     target: Tensor = rows("count, mean and sum of squares of a label that is a number", "3", seen_by="server")
     words: Tensor = rows(
-        "names of the columns, levels of each category, classes of the label, which columns lack values, as JSON",
+        "names of the columns, levels of each category, classes of the label, which columns lack values and in which "
+        "how many lay far from the others, as JSON",
         "bytes",
         seen_by="server",
         below="byte",
@@ -45,6 +47,8 @@ class Words:
     empty: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()  # columns in which some value is missing
     shape: tuple[int, ...] = ()  # of a sample that is an array
+    far: dict[str, int] | None = None  # by column of numbers: how many values were pulled in, where any were
+    far_labels: int = 0
 
 
 def declare(x: DataFrame | Array, label: Label, train: Indices, task: Task, shared: bool, where: str) -> Statistics:
@@ -53,10 +57,18 @@ def declare(x: DataFrame | Array, label: Label, train: Indices, task: Task, shar
         words, values = _described(x, x.iloc[train], label, task, where)
     else:
         words, values = Words(label.kind, label.levels(task), shape=x.shape[1:]), []
-    moments = [_moments(column) for column in values] if shared else []
+    fences = [fence(column) for column in values]
+    far = [int(beyond(column, bounds).sum()) for column, bounds in zip(values, fences, strict=True)]
+    moments = [_moments(within(*each)) for each in zip(values, fences, strict=True)] if shared else []
     three = torch.tensor(np.array(moments, np.float64).reshape(-1, 3).T)
     quantity = label.kind == "number" and task != "classification"
-    target = _moments(label.values[train]) if quantity else (0.0, 0.0, 0.0)
+    labels = label.values[train] if quantity else np.zeros(0)
+    target = _moments(within(labels, fence(labels)))
+    words = replace(
+        words,
+        far={name: count for name, count in zip(words.numbers, far, strict=True) if count},
+        far_labels=int(beyond(labels, fence(labels)).sum()),
+    )
     text = json.dumps(asdict(words), ensure_ascii=False).encode()
     return Statistics(
         count=three[:1],

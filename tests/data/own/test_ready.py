@@ -1,7 +1,6 @@
 """Own silos from a folder to what a model takes."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from own_silos import CLASSES, NAMES, hospital, hospitals
 
@@ -58,12 +57,18 @@ def test_rows_keep_their_meaning():
     assert [CLASSES[y] for y in silo.train.y] == raw.y.iloc[parts.train].tolist()
 
 
-def test_statistics_are_those_of_all_training_rows_together():
-    data = made()
-    raw = silos()
-    training = pd.concat(s.x.iloc[split(s, Own(label="outcome"), 0).train] for s in raw)
-    age = data.schemas["north"].columns[0]
-    assert (age.mean, age.scale) == (pytest.approx(training["age"].mean()), pytest.approx(training["age"].std(ddof=0)))
+def test_the_middle_silo_gives_centre_and_scale():
+    ages = [s.x["age"].iloc[split(s, Own(label="outcome"), 0).train] for s in silos()]
+    centre = np.median([each.mean() for each in ages])
+    scale = np.median([np.sqrt(((each - centre) ** 2).mean()) for each in ages])
+    age = made().schemas["north"].columns[0]
+    assert (age.mean, age.scale) == (pytest.approx(centre), pytest.approx(scale))
+
+
+def test_a_column_that_is_constant_in_most_silos_has_the_scale_of_the_others():
+    data = made(lambda name, f: f.assign(site=np.arange(len(f)) % 5 if name == "north" else 2))
+    site = next(c for c in data.schemas["north"].columns if c.name == "site")
+    assert site.mean == 2 and site.scale == pytest.approx(np.sqrt(2), rel=0.1)
 
 
 def test_splits_are_keyed_by_seed_and_name_and_keep_the_classes():
@@ -118,7 +123,7 @@ def test_regression_targets_are_standardised_and_the_schema_knows_their_unit():
     parts = split(raw, Own(label="cost"), 0)
     assert silo.test.y * schema.unit + schema.centre == pytest.approx(raw.y.iloc[parts.test].to_numpy(), rel=1e-4)
     everyone = np.concatenate([s.train.y for s in data.silos])
-    assert (everyone.mean(), everyone.std()) == (pytest.approx(0, abs=1e-4), pytest.approx(1, abs=1e-4))
+    assert (everyone.mean(), everyone.std()) == (pytest.approx(0, abs=0.2), pytest.approx(1, abs=0.1))
 
 
 @pytest.mark.parametrize(
@@ -302,6 +307,9 @@ def test_two_files_of_one_name_are_refused(tmp_path):
 def test_a_schema_goes_through_plain_values():
     schema = made().schemas["north"]
     assert Schema.read(schema.as_table(), "x") == schema
-    for key, value in (("unit", 0), ("shape", [3]), ("columns", [{"name": "a", "scale": -1}]), ("more", 1)):
+    assert all(len(column.fence) == 2 for column in schema.columns if column.kind == "number")
+    wrong = [[{"name": "a", "scale": -1}], [{"name": "a", "fence": [1.0]}], [{"name": "a", "fence": [2.0, 1.0]}]]
+    columns = [("columns", each) for each in wrong]
+    for key, value in (("unit", 0), ("shape", [3]), *columns, ("more", 1)):
         with pytest.raises(BadInput):
             Schema.read(schema.as_table() | {key: value}, "x")

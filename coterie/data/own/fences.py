@@ -1,0 +1,54 @@
+"""How far a silo's number may lie from its others: one beyond is pulled in, so that no slip of a key ruins them all."""
+
+import math
+
+import numpy as np
+
+from coterie.data.silo import Array
+
+FEWEST = 10  # values that tell what is usual
+TAIL = 0.05  # of the values on either side that have no say in it
+REACH = 5.0  # widths of the rest from the median, beyond which a value is no such value
+
+Fence = tuple[float, ...]  # what no value may lie below and above; or nothing: all are taken as they are
+
+
+def fence(values: Array) -> Fence:
+    """The fence of a column, from the values of its training rows (n,)."""
+    there = np.sort(values[~np.isnan(values)])
+    if len(there) < FEWEST:
+        return ()
+    centre = float(np.median(there))
+    low, high = _bulk(there)
+    if low == high:  # mostly one value, as of zeros and a few counts: the others say how far they go
+        others = there[there != centre]
+        if len(others) < FEWEST:
+            return ()
+        low, high = _bulk(others)
+        low, high = min(low, centre), max(high, centre)
+    return centre - REACH * (high - low), centre + REACH * (high - low)
+
+
+def within(values: Array, bounds: Fence) -> Array:
+    """The values (n,), those beyond the fence taken as one width from the median.
+
+    At the fence one would still rule a batch, and by fedavg the other silos: their rmse rose by up to a quarter.
+    """
+    return np.where(beyond(values, bounds), np.clip(values, *nearer(bounds)), values) if bounds else values
+
+
+def nearer(bounds: Fence) -> Fence:
+    """What values beyond a fence are taken as, below and above."""
+    centre, width = (bounds[0] + bounds[1]) / 2, (bounds[1] - bounds[0]) / 2 / REACH
+    return centre - width, centre + width
+
+
+def beyond(values: Array, bounds: Fence) -> Array:
+    """Which of the values (n,) lie beyond the fence."""
+    return (values < bounds[0]) | (values > bounds[1]) if bounds else np.zeros(len(values), bool)
+
+
+def _bulk(values: Array) -> tuple[float, float]:
+    """The 5% and the 95% quantile of sorted values; an extreme one never counts, however few there are."""
+    out = max(1, math.ceil(TAIL * (len(values) - 1)))
+    return float(values[out]), float(values[-1 - out])
