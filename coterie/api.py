@@ -11,6 +11,7 @@ from rich.console import Console
 
 from coterie.data.own.gather import Holding, check_drop, from_dataset, from_frame, gather
 from coterie.data.own.ready import Own
+from coterie.data.silo import HoldsData, named
 from coterie.engine.method import Method
 from coterie.engine.training import Training
 from coterie.errors import BadInput, Stopped
@@ -25,8 +26,8 @@ from coterie.study.own import OWN, RATES
 from coterie.study.study import Machine, Study
 
 
-@dataclass(frozen=True)
-class Silos:
+@dataclass(frozen=True, repr=False)
+class Silos(HoldsData):
     """What every silo holds, and how it is to be read."""
 
     holdings: Sequence[Holding]
@@ -37,6 +38,9 @@ class Silos:
     def names(self) -> list[str]:
         """The silos."""
         return [holding.name for holding in self.holdings]
+
+    def about(self) -> str:
+        return named(self.names) + (f"; label {self.options.label!r}" if self.options.label else "")
 
 
 def silos(
@@ -68,7 +72,7 @@ def method_table() -> DataFrame:
     return DataFrame(rows, columns=["method", "class", "summary", "paper"]).set_index("method")
 
 
-class Federation:
+class Federation(HoldsData):
     """Silos and the model that each of them wants: train a method on it, or compare several."""
 
     def __init__(
@@ -101,6 +105,9 @@ class Federation:
         )
         # Whatever cannot work is found here, before any training.
         self._assembly = experiment.prepare(self._study, self._study.seeds[0])[1]
+
+    def about(self) -> str:
+        return f"{self._assembly.about()}; model {self._assembly.table['name']}"
 
     @property
     def differences(self) -> DataFrame:
@@ -139,6 +146,7 @@ class Federation:
                 finished = experiment.run_into(study, Path(folder.name) / "run", "", watch)
         except Stopped:  # which speaks of a folder to go on in; this one is gone
             raise KeyboardInterrupt from None
+        finished = replace(finished, study=replace(finished.study, holdings=None))  # no result holds the silos' rows
         return Comparison(finished, folder, self._study.code)
 
 

@@ -8,6 +8,17 @@ from collections.abc import Iterable
 class BadInput(Exception):
     """A mistake in what the user gave; the command line prints it as one line and exits with code 2."""
 
+    @property
+    def public(self) -> str:
+        """What of it others may hear."""
+        return str(self)
+
+
+class BadData(BadInput):
+    """A mistake in a silo's own data: what it says may quote a row, so it is for the silo's owner alone."""
+
+    public = "its data cannot be used; the silo's own log says why"
+
 
 class Stopped(Exception):
     """Work that a person or the system stopped; says how to go on, and the command exits with code 130."""

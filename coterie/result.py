@@ -1,7 +1,7 @@
 """What training gives: scores as pandas, each silo's model, the report, and the folder that `coterie run` writes."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame
 
+from coterie.data.silo import HoldsData
 from coterie.errors import BadInput, nearest
 from coterie.measure.verdict_words import compact
 from coterie.personal.file import load_model, silo_of
@@ -21,8 +22,8 @@ from coterie.runs.folder import claim, leaving
 FOLDED = ("per_silo", "per_silo_picked", "per_silo_cloud", "per_silo_unseen", "per_seed")  # tables of their own
 
 
-@dataclass(frozen=True)
-class Runs:
+@dataclass(frozen=True, repr=False)
+class Runs(HoldsData):
     """Methods that were trained on the same silos, be it one."""
 
     finished: Finished
@@ -33,6 +34,11 @@ class Runs:
     def methods(self) -> list[str]:
         """The methods by their labels."""
         return list(self.finished.study.methods)
+
+    @property
+    def silos(self) -> list[str]:
+        """The silos that were trained."""
+        return list(dict.fromkeys(self.results["silo"]))
 
     @property
     def results(self) -> DataFrame:
@@ -81,6 +87,9 @@ class Runs:
 class Comparison(Runs):
     """Several methods trained on the same silos; by a method's name its result."""
 
+    def about(self) -> str:
+        return f"{_many(self.methods, 'method')} on {_many(self.silos, 'silo')}: {', '.join(self.methods)}"
+
     def table(self) -> DataFrame:
         """Methods by scores, first that of the picked round: accuracies in percent, errors in the label's own unit."""
         rows = {name: {k: v for k, v in s.items() if k not in FOLDED} for name, s in self.summary.items()}
@@ -115,6 +124,10 @@ class Result(Runs):
         """The method's label."""
         return self.methods[0]
 
+    def about(self) -> str:
+        rounds = range(self.finished.study.training.rounds)
+        return f"{self.method} on {_many(self.silos, 'silo')}, {_many(rounds, 'round')}"
+
     def table(self) -> DataFrame:
         """Silos by measures, on test data at the round that validation data pick, the mean over seeds."""
         test = self.results[self.results["split"] == "test"]
@@ -142,3 +155,7 @@ class Result(Runs):
         weights = np.asarray(trace["collaboration"][-1 if round is None else rounds.index(round)])
         names = trace["silos"].tolist()
         return DataFrame(weights, index=names, columns=names)
+
+
+def _many(what: Sized, word: str) -> str:
+    return f"{len(what)} {word}{'s' * (len(what) != 1)}"

@@ -90,7 +90,12 @@ class Record:
     """A bundle of tensors; subclasses list their fields and are frozen dataclasses without saying so."""
 
     def __init_subclass__(cls) -> None:
-        dataclass(frozen=True, kw_only=True, eq=False)(cls)
+        dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
+
+    def __repr__(self) -> str:
+        """By the shapes of its tensors: what they hold may be private."""
+        shapes = (f"{name} {tuple(tensor.shape)}" for name, tensor in self.tensors().items())
+        return f"{type(self).__name__}({', '.join(shapes)})"
 
     def __fields(self) -> Iterator[tuple[str, Any, str]]:
         """Name, value and kind of each; the kind of an inner record is none."""

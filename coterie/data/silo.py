@@ -18,8 +18,22 @@ Indices = NDArray[np.int64]
 LONGEST_NAME = 200  # letters that say whose a sample is
 
 
-@dataclass(frozen=True)
-class Part:
+class HoldsData:
+    """What holds rows of data: shown in a few words without them, and never pickled."""
+
+    def about(self) -> str:
+        """What it is, in a few words."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.about()})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise BadInput(f"a {type(self).__name__} holds data and is not pickled; keep a result with result.save(folder)")
+
+
+@dataclass(frozen=True, repr=False)
+class Part(HoldsData):
     """One split of one silo."""
 
     x: Array  # (n, ...) float32, or int64 for tokens
@@ -28,9 +42,12 @@ class Part:
     def __len__(self) -> int:
         return len(self.y)
 
+    def about(self) -> str:
+        return f"{len(self)} samples of shape {self.x.shape[1:]}"
 
-@dataclass(frozen=True)
-class Silo:
+
+@dataclass(frozen=True, repr=False)
+class Silo(HoldsData):
     """One organisation and its data."""
 
     name: str
@@ -39,9 +56,13 @@ class Silo:
     test: Part
     group: int = field(default=0, kw_only=True)  # the silos of one group were dealt alike
 
+    def about(self) -> str:
+        train, validation, test = len(self.train), len(self.validation), len(self.test)
+        return f"{self.name}: {train} to train, {validation} to validate, {test} to test"
 
-@dataclass(frozen=True)
-class Federated:
+
+@dataclass(frozen=True, repr=False)
+class Federated(HoldsData):
     """A federation's data, ready to train on."""
 
     silos: list[Silo]
@@ -53,9 +74,12 @@ class Federated:
     schemas: "Mapping[str, Schema]" = field(default_factory=dict)  # of own data: how each silo's rows were encoded
     differences: "Sequence[Difference]" = ()  # of own data: how the silos' tables differ
 
+    def about(self) -> str:
+        return f"{self.name}: {named([silo.name for silo in self.silos])}"
 
-@dataclass(frozen=True)
-class Pool:
+
+@dataclass(frozen=True, repr=False)
+class Pool(HoldsData):
     """A data set before it is split among silos, its own train and test samples together."""
 
     name: str
@@ -68,6 +92,9 @@ class Pool:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def about(self) -> str:
+        return f"{self.name}: {len(self)} samples of shape {self.x.shape[1:]}"
 
     def take(self, indices: Indices) -> "Pool":
         """The pool of these samples only."""
@@ -83,6 +110,12 @@ class Share:
     validation: Indices
     test: Indices
     group: int = 0
+
+
+def named(silos: Sequence[str], most: int = 4) -> str:
+    """How many silos, and the names of the first."""
+    more = ", …" if len(silos) > most else ""
+    return f"{len(silos)} silo{'s' * (len(silos) != 1)}: {', '.join(silos[:most])}{more}"
 
 
 def deal(pool: Pool, shares: Sequence[Share]) -> list[Silo]:

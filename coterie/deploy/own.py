@@ -1,6 +1,8 @@
 """A silo's own data: a NumPy archive as it is; a table or pictures as all silos agree on."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from coterie.data.own.ready import Own, Split, drawn, encoded, far_values, fitte
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import Statistics, declare, words_of
 from coterie.data.silo import Part, Silo, check_silos
-from coterie.errors import BadInput
+from coterie.errors import BadData, BadInput
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,26 @@ def read_source(text: str) -> tuple[Source, str]:
     return Source(Path(table["path"]), table["label"], tuple(table["drop"]), table["task"]), table["device"]
 
 
+@contextmanager
+def for_the_owner() -> Iterator[None]:
+    """What is wrong with a silo's data may quote them: others hear only that something is."""
+    try:
+        yield
+    except BadInput as error:
+        raise BadData(str(error)) from None
+
+
 class Raw:
     """A silo's table or pictures, split by its name, always alike."""
 
+    @for_the_owner()
     def __init__(self, name: str, source: Source) -> None:
         self.source, self.where = source, f"silo '{name}'"
         holding = read_silo(source.path, source.label, source.drop)
         check_drop([holding], source.drop)  # each silo gives its own list, so it knows its own columns
         self.split: Split = split(replace(holding, name=name), Own(task=source.task), 0)
 
+    @for_the_owner()
     def statistics(self) -> Statistics:
         """What of it all silos must know to encode alike."""
         own = self.split
@@ -60,6 +73,7 @@ class Raw:
         quantity = own.label.levels(self.source.task) is None
         return [f"column {e.column!r}: {e.what}" for e in far_values(own, numbers, quantity, self.source.label)]
 
+    @for_the_owner()
     def encoded(self, agreed: Schema) -> tuple[Silo, Schema]:
         """The silo as a model takes it, and by which schema."""
         if agreed.classes:
@@ -72,6 +86,7 @@ class Raw:
         return silo, schema
 
 
+@for_the_owner()
 def own_silo(name: str, path: Path) -> tuple[Silo, int]:
     """The silo that an archive holds, and its number of classes as far as it can tell (0: targets are numbers)."""
     x, raw, parts = read_arrays(read_npz(path), path)

@@ -56,7 +56,7 @@ class SiloSide:
                 vault.answer(request.kind, request.digest(), body)
             except (Refused, BadInput) as error:
                 self.note(f"refused {request.kind} of run {request.run}, round {request.round + 1}: {error}")
-                return Answer(refusal=str(error))
+                return Answer(refusal=error.public if isinstance(error, BadInput) else str(error))
             self.note(f"answered {request.kind} of run {request.run}, round {request.round + 1}: {len(body)} bytes")
             return Answer(body, to=request.digest())
 

@@ -42,7 +42,7 @@ class Deployed(nn.Module):
         return (mixed.flatten(1) if mixed.ndim > 1 else mixed.unsqueeze(1)) * self.unit + self.centre
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PersonalModel:
     """The model of one silo."""
 
@@ -50,6 +50,11 @@ class PersonalModel:
     module: Deployed
     schema: Schema
     about: Mapping[str, Any] = field(default_factory=dict)  # method, study, round, seed, …
+
+    def __repr__(self) -> str:
+        inputs = " × ".join(map(str, self.schema.shape))
+        what = f"{self.module.classes} classes" if self.module.classes else "numbers"
+        return f"PersonalModel({self.silo}: {self.about.get('method', 'a model')}, {inputs} inputs, {what})"
 
     def predict(self, data: "DataFrame | Array | Tensor") -> DataFrame:
         """A prediction for each row of a table or sample of an array, and of classes their probabilities."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coterie.data.silo import Federated, Silo, check_silos
+from coterie.data.silo import Federated, HoldsData, Silo, check_silos, named
 from coterie.engine.method import Method
 from coterie.engine.ranks import simulator
 from coterie.engine.rounds import Keeper, Outcome, Progress, run_rounds
@@ -34,7 +34,7 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-class Assembly:
+class Assembly(HoldsData):
     """Silos held in this process, and the model they train."""
 
     def __init__(
@@ -82,6 +82,9 @@ class Assembly:
         if not self.members:
             raise BadInput(f"[train] unseen = {training.unseen:g} leaves no silo to train; lower it")
         self.store = Store(self.members, self.model.device)
+
+    def about(self) -> str:
+        return named([silo.name for silo in self.silos])
 
     def engine(self, method: Method, training: Training | None = None, models: bool = True) -> Simulator:
         """The members as rows, before the first round; `models`: whether those of the picked round are kept."""

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from coterie.data.own.agree import Difference
-from coterie.data.silo import Silo
+from coterie.data.silo import HoldsData, Silo
 from coterie.engine.rounds import Outcome
 from coterie.measure.blocks import block_scores
 from coterie.measure.judgement import judgement
@@ -31,8 +31,8 @@ from coterie.version import VERSION
 PREDICTED = ["method", "seed", "round", "silo", "sample", "value"]
 
 
-@dataclass(frozen=True)
-class Finished:
+@dataclass(frozen=True, repr=False)
+class Finished(HoldsData):
     """A study that has run."""
 
     study: Study  # with everything written back
@@ -42,6 +42,9 @@ class Finished:
     labels: pd.DataFrame
     predictions: pd.DataFrame  # every test sample at the picked round: right or wrong, or how far off
     differences: Sequence[Difference] = ()  # between the tables of own silos
+
+    def about(self) -> str:
+        return f"{self.study.name}: {', '.join(self.study.methods)}"
 
 
 def summarized(

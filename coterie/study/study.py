@@ -69,7 +69,7 @@ class Study:
     published_cloud: dict[str, float] = field(default_factory=dict)  # and of the model the server keeps
     compared: str = COMPARED[0]  # the score of ours that `published` is set beside
     # What no file can hold: silos given in Python, and a model given there or named on the command line.
-    holdings: Sequence[Holding] | None = None
+    holdings: Sequence[Holding] | None = field(default=None, repr=False)
     code: Any = None
 
     def training_of(self, label: str) -> Training:

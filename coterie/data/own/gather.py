@@ -15,15 +15,15 @@ from coterie.data.images import SUFFIXES, read_pictures
 from coterie.data.npz import read_npz
 from coterie.data.own.columns import without
 from coterie.data.own.tables import read_table
-from coterie.data.silo import Array, Indices
+from coterie.data.silo import Array, HoldsData, Indices
 from coterie.errors import BadInput, nearest
 
 TABLES = (".csv", ".parquet")
 SPLITS = ("train", "validation", "test")
 
 
-@dataclass(frozen=True)
-class Holding:
+@dataclass(frozen=True, repr=False)
+class Holding(HoldsData):
     """One silo's samples and labels as they are, before anything is agreed on."""
 
     name: str
@@ -31,6 +31,9 @@ class Holding:
     y: Series  # (n,)
     parts: Sequence[Indices] | None = None  # training, validation and test, where the silo came split
     columns: tuple[str, ...] = ()  # of its table, also those that are left out
+
+    def about(self) -> str:
+        return f"{self.name}: {len(self.y)} rows"
 
 
 def gather(path: Path, label: str, drop: tuple[str, ...] = ()) -> list[Holding]:

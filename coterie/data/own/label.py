@@ -7,7 +7,7 @@ import numpy as np
 from pandas import Series
 
 from coterie.data.own.columns import as_number, as_text, kind_of, number_name
-from coterie.data.silo import Array
+from coterie.data.silo import Array, HoldsData
 from coterie.errors import BadInput
 
 CLASSES = 20  # more different whole numbers than this are a quantity
@@ -16,12 +16,15 @@ LARGEST = 1000  # classes that are named
 Task = Literal["auto", "classification", "regression"]
 
 
-@dataclass(frozen=True)
-class Label:
+@dataclass(frozen=True, repr=False)
+class Label(HoldsData):
     """The labels of a silo's rows, none missing."""
 
     kind: Literal["number", "category"]
     values: Array  # (n,) float64, or text
+
+    def about(self) -> str:
+        return f"{len(self.values)} of kind {self.kind}"
 
     def names(self) -> Array:
         """(n,) as names of classes; 1 and 1.0 are one."""

@@ -16,7 +16,7 @@ from coterie.data.own.gather import Holding, gather
 from coterie.data.own.label import Label, read_label
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import Statistics, declare
-from coterie.data.silo import Array, Federated, Indices, Part, Share, Silo
+from coterie.data.silo import Array, Federated, HoldsData, Indices, Part, Share, Silo
 from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.options import option
@@ -38,8 +38,8 @@ class Own(HeldOut):
     )
 
 
-@dataclass(frozen=True)
-class Split:
+@dataclass(frozen=True, repr=False)
+class Split(HoldsData):
     """A holding less its rows without a label, and which rows are for what."""
 
     holding: Holding
@@ -49,6 +49,9 @@ class Split:
     test: Indices
     rows: Indices  # where its rows are in what the silo holds
     unlabelled: int
+
+    def about(self) -> str:
+        return self.holding.about()
 
 
 def load(options: Own, seed: int) -> Federated:

@@ -26,7 +26,7 @@ class Column:
     mean: float = 0.0
     scale: float = option(1.0, "standard deviation", above=0)
     indicator: bool = False  # of numbers: whether a second input says that the value is missing
-    levels: tuple[str, ...] = ()
+    levels: tuple[str, ...] = dataclasses.field(default=(), repr=False)  # texts of rows
     fence: Fence = ()  # of numbers: beyond it this silo's are pulled in
 
     def encode(self, values: Series, where: str) -> Array:

@@ -23,7 +23,7 @@ def handle(message: Message, context: Context) -> Message:
         return reply(message, side.answer(request_of(message)))
     except BadInput as error:
         side.note(f"refused: {error}")
-        return reply(message, Answer(refusal=str(error)))
+        return reply(message, Answer(refusal=error.public))
     except Exception as error:
         # What went wrong may quote the data: the coordinator hears that something did, the silo's log says what.
         side.note(f"failed: {type(error).__name__}: {error}")
