@@ -103,6 +103,9 @@ def run(
     rounds: Annotated[int | None, typer.Option(help="rounds of the federation")] = None,
     gather: Annotated[float, typer.Option(help="seconds to wait for all silos before the first round")] = 120.0,
     reply: Annotated[float, typer.Option(help="seconds to wait for a silo's answer")] = 600.0,
+    largest_silo: Annotated[
+        int | None, typer.Option(help="samples that a silo may declare; none: 1000 times the median of the others")
+    ] = None,
     resume: Annotated[str | None, typer.Option(help="the name of a run that was stopped")] = None,
 ) -> None:
     """Run a study on a federation whose coordinator is running on this machine.
@@ -128,7 +131,8 @@ def run(
             table = studies.override(table, [f"train.rounds={rounds}"])
         chosen = None if methods is None else [name.strip() for name in methods.split(",")]
         command = shlex.join(["coterie", *sys.argv[1:]])
-        patience = parse(Patience, {"gather": gather, "reply": reply}, "federation run")
+        limits = {"gather": gather, "reply": reply, "largest_silo": largest_silo}
+        patience = parse(Patience, limits, "federation run")
         where = ask_run(folder, table, chosen, patience, command)
     console = Console()
     console.print(f"Run [bold]{escape(where.name)}[/]", highlight=False)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from coterie.data.own.agree import agree, far_values, unsound
@@ -17,17 +18,21 @@ from coterie.engine.exchange import Failure
 from coterie.errors import BadInput
 from coterie.options import option
 
+MANY = 1000  # times as many samples as the other silos, which is not believed unless the coordinator says so
 MEMBERS, GUESTS, SCHEMA = "members.json", "guests.json", "schema.json"
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long the coordinator waits, in seconds."""
+    """What the coordinator puts up with: how long it waits, in seconds, and how large a silo may say it is."""
 
     gather: float = option(120.0, "for all silos, before the first round", low=0)
     reply: float = option(600.0, "for one answer", above=0)
     silence: float = option(600.0, "for any silo at all, before a round goes on without", low=0)
     pause: float = option(3.0, "between two tries", low=0)
+    largest_silo: int | None = option(
+        None, f"samples that a silo may declare; none: {MANY} times as many as the median of the others", low=1
+    )
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class Gathering:
                 break
             self.tell(state="waiting for silos", silos={name: why[name].reason for name in waiting})
             time.sleep(self.patience.pause)
+        why |= self._too_large(found)
+        found = {name: each for name, each in found.items() if name not in why}
         if not found:
             told = "; ".join(f"{name}: {failure.reason}" for name, failure in why.items())
             raise BadInput(f"no silo takes part ({told or 'none is registered'})")
@@ -75,6 +82,8 @@ class Gathering:
         if not late:
             return {}
         found, _ = declarations(self.transport, self.folder.name, late, self.patience.reply)
+        large = self._too_large(members | found)
+        found = {name: each for name, each in found.items() if name not in large}
         first, schema = next(iter(members.values())), self.schema()
         if schema is not None:
             said, _ = descriptions(self.transport, self.folder.name, list(found), self.patience.reply)
@@ -95,6 +104,19 @@ class Gathering:
         """How all silos encode their tables or pictures; None where they hold arrays."""
         path = self.folder / SCHEMA
         return Schema.read(json.loads(path.read_text("utf-8")), str(path)) if path.exists() else None
+
+    def _too_large(self, found: dict[str, Declaration]) -> dict[str, Failure]:
+        """Silos whose declared size, the weight of their models in averages, is not to be believed."""
+        sizes = {name: sum(each.sizes) for name, each in found.items()}
+        largest, refused = self.patience.largest_silo, dict[str, Failure]()
+        for name, size in sizes.items():
+            others = [n for other, n in sizes.items() if other != name]
+            if largest is not None and size > largest:
+                refused[name] = Failure(f"it declares {size} samples, more than --largest-silo {largest}")
+            elif largest is None and others and size > MANY * median(others):
+                much = f"it declares {size} samples, over {MANY} times as many as the others' median"
+                refused[name] = Failure(f"{much}; let it in with --largest-silo {size}")
+        return refused
 
     def _described(self, found: dict[str, Declaration]) -> tuple[dict[str, Declaration], dict[str, Failure]]:
         """Have silos describe their tables or pictures, and agree on one schema."""

@@ -1,5 +1,6 @@
 """The server's side: an engine whose silos are elsewhere, behind a transport."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -20,6 +21,10 @@ from coterie.wire import Up, stack
 
 U = TypeVar("U", bound=Up)
 MOST_TURNS = 100  # of a silo that arrives after training
+MOST_SAMPLES = 10**8  # of a split
+ROUNDING = 1e-6  # of a measure
+POSSIBLE = {"accuracy": (0.0, 1.0), "loss": (0.0, math.inf), "rmse": (0.0, math.inf), "mae": (0.0, math.inf)}
+POSSIBLE["r2"] = (-math.inf, 1.0)
 
 
 @dataclass(frozen=True)
@@ -141,7 +146,10 @@ class Remote:
         axes = self.axes | {"splits": len(blank.splits)}
         for name, blob in blobs.items():
             try:
-                found[name] = decode(kind, blob, self.model.dtype, rows=1, **axes)
+                told = decode(kind, blob, self.model.dtype, rows=1, **axes)
+                if isinstance(told, Measured):
+                    _check_measures(told)
+                found[name] = told
             except BadInput as error:
                 failures[name] = Rejected(str(error))
         for name, why in alike(found, axes, self.model).items():
@@ -230,9 +238,20 @@ def descriptions(
 def _declaration(up: Declared) -> Declaration:
     train, validation, test = up.sizes[0].tolist()
     shape, classes, outputs = tuple(up.sample[0].tolist()), int(up.classes[0]), int(up.outputs[0])
-    if min(train, outputs if shape else 1) < 1 or min(validation, test, classes, outputs, *shape, 0) < 0:
-        raise BadInput(f"it declares {train} training samples of shape {shape}, {classes} classes, {outputs} outputs")
+    if train < 1 or min(validation, test) < 0 or max(train, validation, test) > MOST_SAMPLES:
+        raise BadInput(f"it declares {train}, {validation} and {test} samples to train, validate and test on")
+    if (shape and outputs < 1) or min(classes, outputs, *shape, 0) < 0:
+        raise BadInput(f"it declares samples of shape {shape}, {classes} classes, {outputs} outputs")
     return Declaration((train, validation, test), shape, classes, outputs)
+
+
+def _check_measures(told: Measured) -> None:
+    """Refuse what no model can be worth; NaN says that there were no samples."""
+    for name, values in told.tensors().items():
+        low, high = POSSIBLE.get(name.removesuffix("_cloud"), (-math.inf, math.inf))
+        for value in values.flatten().tolist():
+            if value < low - ROUNDING or value > high + ROUNDING:
+                raise BadInput(f"its {name} of {value:g} cannot be")
 
 
 def _measures(cohort: Cohort, splits: tuple[str, ...], found: Mapping[str, Measured]) -> Measures:

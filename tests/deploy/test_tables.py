@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from loop import NAMES, Loop
+from loop import NAMES, Loop, job, settle
 from safetensors import safe_open
 from test_drive import by_silo, federated
 
@@ -23,8 +23,10 @@ from coterie.deploy.ledger import Ledger
 from coterie.deploy.messages import Answer, Declared, Measured, Request
 from coterie.deploy.own import Raw, Source, own_silo
 from coterie.deploy.policy import FILE, policy_text
+from coterie.deploy.remote import Remote
 from coterie.deploy.silo import SiloSide, declared
 from coterie.engine.exchange import Failure
+from coterie.engine.method import Cohort
 from coterie.errors import BadInput
 from coterie.models import build
 from coterie.personal.file import load_model
@@ -157,6 +159,59 @@ def test_statistics_that_no_rows_can_have_leave_their_silo_out(
     absent = json.loads((tmp_path / "run" / "progress.json").read_text())["absent"]
     assert set(members) == ({"north", "south"} if said else {*NAMES})
     assert said in absent.get("east", "") if said else not absent
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ([10**9, 6, 8], "it declares 1000000000, 6 and 8 samples"),
+        ([-1, 6, 8], "it declares -1, 6 and 8 samples"),
+        ([26, -6, 8], "it declares 26, -6 and 8 samples"),
+        ([0, 6, 8], "it declares 0, 6 and 8 samples"),
+        ([60_000, 6, 8], "it declares 60014 samples, over 1000 times as many as the others' median"),
+        ([30_000, 6, 8], ""),
+    ],
+    ids=str,
+)
+def test_a_size_that_no_silo_has_leaves_it_out_by_name(sizes: list[int], said: str, tmp_path: Path) -> None:
+    liar = Liar(settled(tmp_path), "declare", lambda told: told.replace(sizes=torch.tensor([sizes])))
+    found, absent = gathered(tmp_path, liar)
+    assert set(found) == ({"north", "south"} if said else {*NAMES})
+    assert said in absent.get("east", "") if said else not absent
+
+
+def test_the_coordinator_may_say_how_large_a_silo_is_at_most(tmp_path: Path) -> None:
+    liar = Liar(settled(tmp_path), "declare", lambda told: told.replace(sizes=torch.tensor([[60_000, 6, 8]])))
+    assert "east" in gathered(tmp_path, liar, largest_silo=100_000)[0]
+    (tmp_path / "again").mkdir()
+    found, absent = gathered(tmp_path / "again", liar, largest_silo=50_000)
+    assert "east" not in found and "more than --largest-silo 50000" in absent["east"]
+    (tmp_path / "last").mkdir()
+    with pytest.raises(BadInput, match=r"no silo takes part .*north: it declares 40 samples"):
+        gathered(tmp_path / "last", liar, largest_silo=1)
+
+
+def gathered(folder: Path, loop: Loop, **limits: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """Those who take part, and why others do not."""
+    run = federated(folder / "run", loop, TABLE)
+    run.patience = replace(run.patience, **limits)
+    found = run.gathering.members()
+    return found, json.loads((folder / "run" / "progress.json").read_text())["absent"]
+
+
+@pytest.mark.parametrize(
+    ("measure", "value"), [("accuracy", 7.5), ("accuracy", -0.1), ("loss", -1.0), ("r2", 1.5), ("rmse", -1.0)]
+)
+def test_a_measure_that_cannot_be_is_left_out_by_name(measure: str, value: float, tmp_path: Path) -> None:
+    lie = {measure: torch.full((1, 2), value, dtype=torch.float64)}
+    sides = settle(tmp_path)
+    work = job("fedavg")
+    method, model, roster = work.built()
+    engine = Remote("run", work, method, model, Liar(sides, "measure", lambda told: told.replace(**lie)))
+    everyone = Cohort(torch.arange(3), 0, roster)
+    found = engine.measure(everyone, method.send(method.open(roster, model), everyone), ("validation", "test"))
+    assert np.isnan(found.values["test", "loss"]).tolist() == [name == "east" for name in roster.names]
+    assert engine.last["east"] == f"its {measure} of {value:g} cannot be" and not engine.last["north"]
 
 
 def test_a_silo_refuses_to_drop_what_its_own_table_lacks(tmp_path: Path) -> None:
