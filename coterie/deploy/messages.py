@@ -87,11 +87,15 @@ class Job:
         """How silos train."""
         return parse(Training, self.train, "[train]")
 
+    def made(self) -> Method:
+        """The method that runs, whatever its label."""
+        return make(self.method, self.options)
+
     def built(self, device: torch.device | str = "cpu") -> tuple[Method, Model, Roster]:
         """The method, the model and the roster, the same at every party."""
         factory, _ = build(self.model, tuple(self.shape), self.outputs)
         model = Model(factory, self.classes, device, unit=self.schema.get("unit", 1.0))
-        method = make(self.method, self.options)
+        method = self.made()
         if self.training.buffers == "local":
             method = local_buffers(method, model)
         return method, model, self.roster(model.device)

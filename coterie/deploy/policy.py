@@ -1,12 +1,14 @@
 """What a silo allows: `silo.toml`, written by its owner, read before anything is computed or leaves."""
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
 from coterie.deploy.messages import Request
+from coterie.engine.method import Method
 from coterie.errors import BadInput
-from coterie.methods import METHODS
+from coterie.methods import METHODS, innermost, name_of
 from coterie.options import option, parse
 from coterie.wire import Up
 
@@ -34,20 +36,32 @@ class Policy:
             return
         if request.job is None:
             raise Refused("a request without a job")
-        if request.job.method not in self.methods:
-            raise Refused(f"method '{request.job.method}' is not among those allowed: {', '.join(self.methods)}")
+        self._judge_method(request.job.made(), request.kind == "train")
         if max(request.job.training.rounds, request.round + 1) > self.rounds:
             raise Refused(f"a run of {request.job.training.rounds} rounds; allowed: {self.rounds}")
         smallest = self.smallest_cohort
         if request.kind == "train" and request.cohort < smallest:
             raise Refused(f"a cohort of {request.cohort}; at least {smallest} silos must be asked")
 
+    def _judge_method(self, method: Method, trains: bool) -> None:
+        """What runs is the method inside the wrappers; what leaves is the upload of all of them."""
+        name, leaving = name_of(method), [f.name for f in fields(method.up) if f.default is MISSING]
+        if name not in self.methods:
+            raise Refused(f"method '{name}' is not among those allowed: {', '.join(self.methods)}")
+        if leaving and not fields(innermost(method).up):
+            raise Refused(f"field '{leaving[0]}' would leave, and of method '{name}' nothing may")
+        if trains:
+            self._judge_fields(leaving)
+
+    def _judge_fields(self, names: Iterable[str]) -> None:
+        outside = [name for name in names if self.fields and name not in self.fields]
+        if outside:
+            raise Refused(f"field '{outside[0]}' may not leave; allowed: {', '.join(self.fields)}")
+
     def judge_upload(self, up: Up) -> None:
         """Refuse an upload before it is encoded."""
         named = up.tensors()
-        outside = [name for name in named if self.fields and name not in self.fields]
-        if outside:
-            raise Refused(f"field '{outside[0]}' may not leave; allowed: {', '.join(self.fields)}")
+        self._judge_fields(named)
         size = sum(t.nbytes for t in named.values())
         if size > self.largest_upload:
             raise Refused(f"an upload of {size} bytes; allowed: {self.largest_upload}")

@@ -88,12 +88,15 @@ def make(label: str, table: Mapping[str, Any]) -> Method:
     return method
 
 
+def innermost(method: Method) -> Method:
+    """The method inside all wrappers of a study's table."""
+    wrapped = any(isinstance(method, wrap) for _, wrap in WRAPPERS.values())
+    return innermost(method.method) if wrapped else method  # type: ignore[attr-defined]
+
+
 def name_of(method: Method) -> str:
     """A method's registered name, that of the method inside a wrapper, or where the code of an unregistered one is."""
-    for _, wrap in WRAPPERS.values():
-        if isinstance(method, wrap):
-            return name_of(method.method)
-    kind = type(method)
+    kind = type(innermost(method))
     return next((name for name, known in METHODS.items() if known is kind), f"{kind.__module__}:{kind.__qualname__}")
 
 

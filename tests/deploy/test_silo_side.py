@@ -65,6 +65,39 @@ def test_a_request_outside_the_policy_is_refused_with_its_reason_and_no_bytes_le
     assert reason in (side.folder / "events.log").read_text()
 
 
+@pytest.mark.parametrize(
+    ("allowed", "method", "label", "options", "reason"),
+    [
+        ('methods = ["separate"]', "fedavg", "separate", {"method": "fedavg"}, "method 'fedavg' is not among"),
+        (
+            'methods = ["separate"]',
+            "fedavg",
+            "separate",
+            {"method": "fedavg", "finetune": {}},
+            "method 'fedavg' is not",
+        ),
+        ('methods = ["separate"]', "separate", "separate", {"compress": {"bits": 8}}, "field 'codes' would leave"),
+        ('fields = ["w"]', "fedavg", "fedavg", {"compress": {"bits": 8}}, "field 'codes' may not leave; allowed: w"),
+    ],
+)
+def test_the_policy_judges_what_runs_and_what_leaves_before_anything_is_computed(
+    allowed: str, method: str, label: str, options: dict[str, object], reason: str, tmp_path: Path
+) -> None:
+    side = with_policy(tmp_path, allowed)
+    asked = question(method)
+    assert asked.job is not None
+    answer = side.answer(replace(asked, job=replace(asked.job, method=label, options=options)))
+    assert reason in answer.refusal and answer.body == b""
+    assert not (side.folder / "state").exists()
+
+
+def test_a_label_of_the_coordinators_own_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    side = with_policy(tmp_path, 'methods = ["fedavg"]')
+    asked = question()
+    assert asked.job is not None
+    assert side.answer(replace(asked, job=replace(asked.job, method="ours", options={"method": "fedavg"}))).body
+
+
 def test_another_version_of_coterie_is_named_even_where_it_asks_in_other_words() -> None:
     asked = json.loads(question().head()) | {"version": "0.0.9", "kind": "teach", "novelty": 1}
     with pytest.raises(
