@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from coterie.engine.method import Method
@@ -32,6 +33,12 @@ def changes(up: Any, down: Any, base: Bases) -> dict[str, Tensor]:
         name: getattr(up, name).clone() if sent is None else getattr(up, name) - getattr(down, sent)
         for name, sent in base.items()
     }
+
+
+def lengths(change: Tensor) -> Tensor:
+    """The lengths of vectors along the last axis; in float64, since the squares of float32's numbers overflow there."""
+    found: Tensor = torch.linalg.vector_norm(change, dim=-1, dtype=torch.float64)
+    return found
 
 
 def with_changes(changed: Mapping[str, Tensor], down: Any, base: Bases) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from coterie.engine.method import Method, Model, Roster, Task
 from coterie.engine.wrapper import Wrapper
-from coterie.methods.wrappers.changes import REFUSAL, bases, changes, with_changes
+from coterie.methods.wrappers.changes import REFUSAL, bases, changes, lengths, with_changes
 from coterie.options import option
 
 
@@ -39,8 +39,8 @@ class WithClipping(Wrapper):
         for change in changed.values():
             # Buffers are statistics, not steps: they neither count towards the length nor are scaled.
             trained = task.model.layout.trained
-            length = change[..., :trained].norm(dim=-1, keepdim=True)
-            change[..., :trained] *= (self.options.norm / length.clamp_min(1e-12)).clamp_max(1)
+            scale = (self.options.norm / lengths(change[..., :trained]).clamp_min(1e-12)).clamp_max(1)
+            change[..., :trained] *= scale[..., None]  # what is not finite stays so, and the judge rejects it
         return up.replace(**with_changes(changed, down, base)), kept
 
     def refusal(self, roster: Roster, model: Model) -> str | None:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from coterie.engine.method import Method, Model, Roster, Task
 from coterie.engine.wrapper import Wrapper
-from coterie.methods.wrappers.changes import REFUSAL, bases, changes, with_changes
+from coterie.methods.wrappers.changes import REFUSAL, bases, changes, lengths, with_changes
 from coterie.options import option
 
 
@@ -61,17 +61,17 @@ class WithPrivacy(Wrapper):
 
     def _noised(self, task: Task, down: Any, up: Any) -> Any:
         o, base = self.options, bases(self.method) or {}
-        changed = changes(up, down, base)
-        length = torch.stack([t.flatten(1).norm(dim=1) for t in changed.values()]).norm(dim=0)  # (k,), of all fields
-        inside = length <= o.clip
-        if not o.noise and bool(inside.all()):
+        if not o.noise and math.isinf(o.clip):
             return up
-        scale = torch.where(inside, 1.0, o.clip / length)
-        whole = {name: t * scale.reshape(-1, *[1] * (t.ndim - 1)) for name, t in changed.items()}
+        # A number that is none would pass clip and noise as it is, and tell of the data: it counts as no change.
+        changed = {name: t.nan_to_num(0.0, 0.0, 0.0) for name, t in changes(up, down, base).items()}
+        length = lengths(torch.stack([lengths(t.flatten(1)) for t in changed.values()], 1))  # (k,), of all fields
+        scale = torch.where(length <= o.clip, 1.0, o.clip / length)
+        whole = {name: (t * scale.reshape(-1, *[1] * (t.ndim - 1))).to(t.dtype) for name, t in changed.items()}
         if o.noise:
             size = sum(t[0].numel() for t in whole.values())
             keys = [_key(task, row, [t[row] for t in whole.values()]) for row in range(task.k)]
-            noise = torch.from_numpy(np.stack([gaussian(key, size) for key in keys])).to(length)
+            noise = torch.from_numpy(np.stack([gaussian(key, size) for key in keys])).to(next(iter(whole.values())))
             parts = noise.split([t[0].numel() for t in whole.values()], 1)  # type: ignore[no-untyped-call]
             for (name, t), part in zip(whole.items(), parts, strict=True):
                 whole[name] = t + o.noise * o.clip * part.reshape(t.shape)

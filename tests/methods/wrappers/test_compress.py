@@ -1,5 +1,6 @@
 """Compression: fewer bytes leave, what is left out leaves later, and the server reads what was sent."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -56,6 +57,19 @@ def test_the_largest_numbers_leave_and_the_rest_waits_for_the_next_round() -> No
 def test_everything_leaves_uncut_with_top_k_one() -> None:
     whole, plain = (Ground(make("scaffold", options)) for options in ({"compress": {"top_k": 1.0}}, {}))
     assert torch.allclose(trained(whole, whole.engine())[1], trained(plain, plain.engine())[1], atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{"bits": 8}, {"top_k": 0.2}])
+@pytest.mark.parametrize("entry", [3e38, math.inf, math.nan])
+def test_a_change_that_is_no_number_does_not_leave_as_one(entry: float, options: dict[str, float]) -> None:
+    """The judge rejects what is not finite, and the silo goes back to where it was."""
+    method = make("fedavg", {"compress": options})
+    model = Ground(method).engine().model
+    trained_to = torch.zeros(1, model.width)
+    trained_to[0, 1] = entry
+    packed, _ = method._packed(model, method.method.up(w=trained_to), method.down(w=torch.zeros(model.width)), None)
+    finite = all(bool(t.isfinite().all()) for t in packed.tensors().values())
+    assert finite == math.isfinite(entry)
 
 
 @pytest.mark.parametrize("columns", [5, BLOCK, BLOCK + 1])

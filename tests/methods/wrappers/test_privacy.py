@@ -99,6 +99,40 @@ def test_a_silos_noise_goes_by_its_secret_and_by_what_it_hides() -> None:
     assert torch.allclose(noise(""), noise("", shift=0.5), atol=1e-6)  # a simulation's goes by the seed alone
 
 
+HUGE = 3e38  # as good as the largest number of float32: the squares of such have no sum there
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ([math.nan] * 4, [0.0] * 4),
+        ([math.inf, -math.inf, math.nan, 0.0], [0.0] * 4),
+        ([math.nan, 0.3, math.inf, -0.4], [0.0, 0.3, 0.0, -0.4]),
+        ([HUGE, -HUGE, 0.0, HUGE], [3**-0.5, -(3**-0.5), 0.0, 3**-0.5]),
+        ([HUGE, math.nan, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]),
+    ],
+)
+@pytest.mark.parametrize("noise", [0.0, 2.0])
+def test_whatever_training_made_of_a_model_a_clipped_change_leaves_and_its_noise(
+    change: list[float], expected: list[float], noise: float
+) -> None:
+    left, exact = (leaving(each, noise) for each in (change, expected))
+    assert left.isfinite().all()
+    assert (left.norm() > 1.5) == bool(noise)
+    torch.testing.assert_close(left, exact, atol=1e-6, rtol=0)
+
+
+def test_a_change_of_nothing_but_nan_leaves_as_no_change_to_the_last_bit() -> None:
+    assert torch.equal(leaving([math.nan] * 4, 2.0, "mine"), leaving([0.0] * 4, 2.0, "mine"))
+
+
+def leaving(change: list[float], noise: float, secret: str = "") -> torch.Tensor:
+    """What leaves a silo that was sent zeros and has changed them so."""
+    method = make("fedavg", {"privacy": {"clip": 1.0, "noise": noise}})
+    task = replace(Ground(method).engine().task(torch.tensor([0]), 0), secret=secret)
+    return method._noised(task, method.down(w=torch.zeros(4)), method.up(w=torch.tensor([change]))).w
+
+
 @pytest.mark.parametrize(("noise", "uploads"), [(1.1, 30), (4.0, 30), (8.0, 200), (2.0, 1)])
 def test_epsilon_is_dp_accountings(noise: float, uploads: int) -> None:
     """So many uploads with noise z C and sensitivity 2 C are one with noise z / (2 √uploads)."""

@@ -1,5 +1,6 @@
 """Wrappers: fine-tuning and clipping around any method they fit."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from coterie.engine.method import Method
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.methods import make, written
+from coterie.methods.fedavg import FedAvg
 
 WRAPPED = {
     "clipped-fedavg": ("fedavg", {"clip_update": {"norm": 0.3}}),
@@ -50,6 +52,23 @@ def test_what_leaves_is_no_longer_than_the_clip_and_points_the_same_way() -> Non
     lengths = (change**2).sum(1) ** 0.5
     assert (lengths > 0.05).all()
     close(clipped, change * (0.05 / lengths)[:, None])
+
+
+@pytest.mark.parametrize("entry", [3e38, math.inf, math.nan])
+def test_a_change_too_long_for_its_own_squares_is_clipped_and_one_that_is_no_number_stays_none(
+    entry: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The judge rejects what is not finite: as zeros it would count."""
+    method = make("fedavg", {"clip_update": {"norm": 2.0}})
+    task = Ground(method).engine().task(torch.tensor([0]), 0)
+    sent, trained_to = torch.zeros(task.model.width), torch.zeros(1, task.model.width)
+    trained_to[0, :2] = entry
+    monkeypatch.setattr(FedAvg, "end", lambda *given: (method.up(w=trained_to), None))
+    left = method.end(task, None, method.down(w=sent), None)[0].w
+    if math.isfinite(entry):
+        torch.testing.assert_close(left.norm(), torch.tensor(2.0))
+    else:
+        assert not left.isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["mocha", "apple", "fedfomo", "separate", "dfedavg"])
