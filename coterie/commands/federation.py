@@ -145,8 +145,8 @@ def run(
         raise
     summary = json.loads((where / "summary.json").read_text("utf-8"))
     console.print(summary_table(summary["methods"], console.width))
-    for told in notes(summary["methods"]):
-        console.print(Text(told))
+    for line in notes(summary["methods"], summary.get("privacy")):
+        console.print(line, markup=False, highlight=False)
     console.print(f"Results in [bold]{escape(str(where))}[/]", highlight=False, soft_wrap=True)
 
 

@@ -4,9 +4,21 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def notes(summary: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A line for each method that has something to say."""
-    return [line for method, scores in summary.items() for line in _of(method, scores)]
+def notes(methods: Mapping[str, Mapping[str, Any]], privacy: Mapping[str, Any] | None = None) -> list[str]:
+    """A line for each method that has something to say, and one for the `privacy` of all of them."""
+    lines = [line for method, scores in methods.items() for line in _of(method, scores)]
+    return lines + ([f"the run: {_together(privacy)}"] if privacy and len(methods) > 1 else [])
+
+
+def _together(told: Mapping[str, Any]) -> str:
+    if told["unprotected"]:
+        names = ", ".join(told["unprotected"])
+        verb = "uploads" if len(told["unprotected"]) == 1 else "upload"
+        return f"no differential privacy in all (ε = ∞): what {names} {verb} is not noised"
+    return (
+        f"ε = {_number(told['epsilon'])} at δ = {told['delta']:g} for all data of a silo ({told['silo']}), "
+        "by its uploads of all methods and seeds"
+    )
 
 
 def _of(method: str, scores: Mapping[str, Any]) -> list[str]:
@@ -36,9 +48,13 @@ def _private(told: Mapping[str, Any]) -> str:
         return "changes are clipped but no noise is added, so there is no differential privacy"
     most = f"{told['uploads']} upload{'s' * (told['uploads'] > 1)}"
     return (
-        f"ε = {told['epsilon']:.4g} at δ = {told['delta']:g} for all data of a silo, by its {most} "
+        f"ε = {_number(told['epsilon'])} at δ = {told['delta']:g} for all data of a silo, by its {most} "
         f"(clip {told['clip']:g}, noise {told['noise']:g}); declared sizes and reported measures are not covered"
     )
+
+
+def _number(epsilon: float | None) -> str:
+    return "∞" if epsilon is None else f"{epsilon:.4g}"  # JSON has no infinity
 
 
 def _first(them: list[Mapping[str, Any]]) -> str:

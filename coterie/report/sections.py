@@ -35,7 +35,7 @@ def scores(run: Run) -> str:
     body = {name: "".join(cell(each.text, each.best) for each in cells) for name, cells in rows.items()}
     shown = table(["method", *headings], body, dots=_dots(run))
     unit = "" if error else "Accuracies in percent. "
-    beside = "".join(note(line) for line in notes(run.methods))
+    beside = "".join(note(line) for line in notes(run.methods, run.about.get("privacy")))
     drawn = plot(figures.bars(run.methods, inks(run.methods)))
     return section("Scores", note(f"{unit}{text}") + shown + beside + drawn)
 

@@ -16,7 +16,7 @@ def show_outcome(summary: Mapping[str, Any], console: Console) -> None:
     methods, verdict = summary["methods"], summary["verdict"]
     reference = verdict["alone"] or next(iter(methods))
     console.print(summary_table(methods, console.width, summary["significance"], reference))
-    for line in notes(methods):
+    for line in notes(methods, summary.get("privacy")):
         console.print(Text(line))
     console.print()
     for i, line in enumerate(compact(verdict)):

@@ -20,7 +20,7 @@ from coterie.measure.blocks import block_scores
 from coterie.measure.judgement import judgement
 from coterie.measure.metrics import summarize
 from coterie.methods.separate import Separate
-from coterie.methods.wrappers.spent import spent
+from coterie.methods.wrappers.spent import spent, spent_by_all
 from coterie.report.page import render
 from coterie.run.beside import set_beside
 from coterie.runs.folder import RESULTS
@@ -63,13 +63,16 @@ def summarized(
     for name, arrays in kept.items():
         if "collaboration" in arrays and "groups" in arrays:
             methods[name] |= block_scores(arrays["collaboration"][-1], arrays["groups"])
-    for name, method in study.methods.items():
-        methods[name] |= spent(method, members, study.training_of(name))
+    trainings = {name: study.training_of(name) for name in study.methods}
+    for name, told in spent(study.methods, trainings, members).items():
+        methods[name]["privacy"] = told
+    together = spent_by_all(study.methods, trainings, members)
     alone = next((label for label, method in study.methods.items() if isinstance(method, Separate)), None)
     return {
         "study": study.name,
         "device": device_name(device),
         "versions": versions(),
+        **({"privacy": together} if together else {}),
         **judgement(methods, results, predictions, kept, alone, sizes),
         "methods": methods,
     }

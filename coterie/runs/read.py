@@ -35,7 +35,7 @@ class Run:
     labels: DataFrame | None = None
     verdict: Mapping[str, Any] | None = None
     significance: DataFrame | None = None
-    about: Mapping[str, Any] = field(default_factory=dict)  # command, toml, device, versions
+    about: Mapping[str, Any] = field(default_factory=dict)  # command, toml, device, versions, privacy
     differences: Sequence[str] = ()  # between the tables of own silos, a line each
     finished: bool = True
 
@@ -69,7 +69,7 @@ def read_run(folder: Path) -> Run:
             labels,
             summary.get("verdict"),
             DataFrame(summary["significance"]) if summary.get("significance") else None,
-            {**{key: summary.get(key) for key in ("command", "device", "versions")}, "toml": toml},
+            {**{key: summary.get(key) for key in ("command", "device", "versions", "privacy")}, "toml": toml},
             [f"{each['column']}, {each['silo']}: {each['what']}" for each in own.get("differences", ())],
         )
     except OSError as error:

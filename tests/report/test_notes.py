@@ -27,3 +27,22 @@ def test_privacy_says_its_epsilon_and_what_it_does_not_cover() -> None:
     assert line.startswith("fedavg: ε = 12.35 at δ = 1e-05 for all data of a silo, by its 30 uploads")
     assert "measures are not covered" in line
     assert "no differential privacy" in notes({"fedavg": {"privacy": told | {"noise": 0.0, "epsilon": None}}})[0]
+
+
+def test_what_all_methods_of_a_run_spend_is_said_where_there_are_several() -> None:
+    told = {"epsilon": 12.3456, "delta": 1e-5, "clip": 0.5, "noise": 2.0, "uploads": 30}
+    methods = {"fedavg": {"privacy": told}, "fedamp": {"privacy": told}}
+    run = {"epsilon": 20.0, "delta": 1e-5, "silo": "north", "unprotected": []}
+    assert notes(methods, run)[-1] == (
+        "the run: ε = 20 at δ = 1e-05 for all data of a silo (north), by its uploads of all methods and seeds"
+    )
+    bare = run | {"epsilon": None, "unprotected": ["apple"]}
+    assert notes(methods | {"apple": {}}, bare)[-1] == (
+        "the run: no differential privacy in all (ε = ∞): what apple uploads is not noised"
+    )
+    assert len(notes({"fedavg": {"privacy": told}}, run)) == 1
+
+
+def test_an_epsilon_beyond_all_bounds_is_said_to_be_so() -> None:
+    told = {"epsilon": None, "delta": 1e-5, "clip": 0.5, "noise": 1e-9, "uploads": 30}  # None: as JSON has infinity
+    assert "ε = ∞ at" in notes({"fedavg": {"privacy": told}})[0]

@@ -275,3 +275,15 @@ def test_without_validation_data_the_predictions_are_of_the_last_round():
     finished = ran("train.measure=['test']")
     assert set(finished.predictions["round"]) == {2}
     assert finished.summary["verdict"]["chosen"] is None
+
+
+def test_a_run_says_everywhere_what_all_its_methods_spent_of_privacy(tmp_path, capsys):
+    words = ["--methods", "fedamp,fedavg", "--seeds", "0,1", "--set", "methods.fedavg.privacy.noise=8"]
+    assert call("run", small(tmp_path), "--out", tmp_path / "out", *words) == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    told = summary["methods"]["fedavg"]["privacy"]
+    assert told["uploads"] == 2 * tomllib.loads(SMALL)["train"]["rounds"]
+    assert summary["privacy"] == {"epsilon": None, "delta": 1e-5, "silo": None, "unprotected": ["fedamp"]}
+    words = "no differential privacy in all (ε = ∞): what fedamp uploads is not noised"
+    assert words in " ".join(capsys.readouterr().out.split())
+    assert words in (tmp_path / "out" / "report.html").read_text()

@@ -1,12 +1,14 @@
-"""What a run spent of its silos' privacy: the ε of its rounds, by Google's dp-accounting.
+"""What a run spent of its silos' privacy: the ε of all that left them, by Google's dp-accounting.
 
 The silos that took part in a round are known, and every upload is seen on its own. So nothing is won by sampling: the ε
-of a silo is that of its own uploads, and a run's is that of the silo which was asked most often.
+of a silo is that of its own uploads, over all rounds, seeds and methods, for they are all of the same data; and a run's
+is that of its worst silo.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -15,42 +17,75 @@ from coterie.engine.method import Method, Roster
 from coterie.engine.rounds import drawn
 from coterie.engine.training import Training
 from coterie.engine.wrapper import Wrapper
-from coterie.methods.wrappers.privacy import WithPrivacy
+from coterie.methods.wrappers.privacy import Privacy, WithPrivacy
+
+Members = Mapping[int, Sequence[str]]  # by seed
 
 
-def spent(method: Method, members: Mapping[int, Sequence[str]], training: Training) -> dict[str, Any]:
-    """What a summary says of a method's privacy, of its worst seed; nothing of a method without. `members` by seed."""
+def spent(methods: Mapping[str, Method], trainings: Mapping[str, Training], members: Members) -> dict[str, Any]:
+    """What a summary says of the privacy of each method that has some: of the silo that it asked most often."""
+    told = dict[str, Any]()
+    for name, method in methods.items():
+        if (o := privacy_of(method)) is not None:
+            uploads = max(asked(trainings[name], members).values())
+            about = {"clip": o.clip, "noise": o.noise, "delta": o.delta, "uploads": uploads}
+            told[name] = {"epsilon": epsilon({o.noise: uploads}, o.delta), **about}
+    return told
+
+
+def spent_by_all(methods: Mapping[str, Method], trainings: Mapping[str, Training], members: Members) -> dict[str, Any]:
+    """What a summary says of all methods together, for the strictest of their δ; nothing where none has privacy."""
+    chosen = {name: privacy_of(method) for name, method in methods.items() if fields(method.up)}
+    private = {name: o for name, o in chosen.items() if o is not None}
+    if not private:
+        return {}
+    delta = min(o.delta for o in private.values())
+    bare = [name for name, o in chosen.items() if o is None or not o.noise]
+    if bare:
+        return {"epsilon": math.inf, "delta": delta, "silo": None, "unprotected": bare}
+    by_silo: dict[str, Counter[float]] = {}  # of each, how many uploads have which noise
+    for name, o in private.items():
+        for silo, times in asked(trainings[name], members).items():
+            by_silo.setdefault(silo, Counter())[o.noise] += times
+    # Gaussian mechanisms compose to one whose 1/σ² is the sum of theirs.
+    worst = max(by_silo, key=lambda silo: sum(times / noise**2 for noise, times in by_silo[silo].items()))
+    return {"epsilon": epsilon(by_silo[worst], delta), "delta": delta, "silo": worst, "unprotected": []}
+
+
+def privacy_of(method: Method) -> Privacy | None:
+    """A method's privacy, under whatever else wraps it."""
     while isinstance(method, Wrapper) and not isinstance(method, WithPrivacy):
         method = method.base
-    if not isinstance(method, WithPrivacy):
-        return {}
-    o, uploads = method.options, max(most_asked(names, seed, training) for seed, names in members.items())
-    about = {"clip": o.clip, "noise": o.noise, "delta": o.delta, "uploads": uploads}
-    return {"privacy": {"epsilon": epsilon(o.noise, uploads, o.delta), **about}}
+    return method.options if isinstance(method, WithPrivacy) else None
 
 
-def most_asked(names: Sequence[str], seed: int, training: Training) -> int:
-    """In how many rounds the silo was asked that was asked most often; a lost reply has left its silo all the same."""
-    if training.participation == 1:
-        return training.rounds
-    everyone = torch.arange(len(names))
-    roster, times = Roster(tuple(names), everyone, everyone, seed), Counter[int]()
-    for round in range(training.rounds):
-        times.update(drawn(roster, everyone, "cohort", round, training.participation, at_least=1).tolist())
-    return max(times.values())
+def asked(training: Training, members: Members) -> Counter[str]:
+    """How often each silo was asked, over all seeds; a lost reply has left its silo all the same."""
+    times = Counter[str]()
+    for seed, names in members.items():
+        everyone = torch.arange(len(names))
+        roster = Roster(tuple(names), everyone, everyone, seed)
+        if training.participation == 1:
+            times.update(dict.fromkeys(names, training.rounds))
+            continue
+        for round in range(training.rounds):
+            cohort = drawn(roster, everyone, "cohort", round, training.participation, at_least=1)
+            times.update(names[place] for place in cohort.tolist())
+    return times
 
 
-def epsilon(noise: float, uploads: int, delta: float) -> float:
-    """ε of so many uploads for replacing all data of a silo by any other.
+def epsilon(uploads: Mapping[float, int], delta: float) -> float:
+    """ε of so many uploads of each noise for replacing all data of a silo by any other.
 
     That turns a change of length C around at most, so it moves an upload by 2 C: the noise is z/2 times that.
     """
-    if noise == 0:
+    if 0 in uploads:
         return math.inf
     from dp_accounting import GaussianDpEvent
     from dp_accounting.pld import PLDAccountant
 
     # Said as a ratio of noise to sensitivity, since dp-accounting's accountants differ in whether replacing doubles it.
     accountant = PLDAccountant()
-    accountant.compose(GaussianDpEvent(noise / 2), uploads)
+    for noise, times in uploads.items():
+        accountant.compose(GaussianDpEvent(noise / 2), times)
     return float(accountant.get_epsilon(delta))

@@ -1,22 +1,26 @@
 """Differential privacy: what leaves is clipped and noised, the noise is the silo's own, and ε is dp-accounting's."""
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from oracle import Oracle, close
+from scipy.optimize import brentq
+from scipy.stats import norm
 
 from coterie.conformance import CHECKS, Ground, ground_of, rounds, trained
+from coterie.engine.method import Roster
 from coterie.engine.rounds import drawn
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.methods import METHODS, make
 from coterie.methods.wrappers.changes import bases, changes
 from coterie.methods.wrappers.privacy import gaussian
-from coterie.methods.wrappers.spent import epsilon, most_asked, spent
+from coterie.methods.wrappers.spent import epsilon, spent, spent_by_all
 
 COVERED = {
     "fedavg", "fedprox", "fedavg-local", "fedavg-ft", "fedprox-ft", "scaffold", "apfl", "ditto", "perfedavg", "pfedme",
@@ -133,33 +137,87 @@ def leaving(change: list[float], noise: float, secret: str = "") -> torch.Tensor
     return method._noised(task, method.down(w=torch.zeros(4)), method.up(w=torch.tensor([change]))).w
 
 
-@pytest.mark.parametrize(("noise", "uploads"), [(1.1, 30), (4.0, 30), (8.0, 200), (2.0, 1)])
-def test_epsilon_is_dp_accountings(noise: float, uploads: int) -> None:
-    """So many uploads with noise z C and sensitivity 2 C are one with noise z / (2 √uploads)."""
-    import dp_accounting
+def analytic(uploads: dict[float, int], delta: float) -> float:
+    """ε by Balle & Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018, Theorem 8.
 
-    exact = dp_accounting.get_epsilon_gaussian(noise / (2 * math.sqrt(uploads)), 1e-5)
-    assert epsilon(noise, uploads, 1e-5) == pytest.approx(exact, rel=1e-4)
-    rdp = dp_accounting.rdp.RdpAccountant()
-    rdp.compose(dp_accounting.GaussianDpEvent(noise / 2), uploads)
-    assert exact < rdp.get_epsilon(1e-5) < 1.2 * exact  # a looser account of the same
+    Gaussian mechanisms with ratios σ_i of noise to sensitivity are together one with 1/σ² = Σ 1/σ_i²; replacing all
+    data of a silo moves a change by 2 C, so σ_i = z_i / 2.
+    """
+    sigma = sum(count / (z / 2) ** 2 for z, count in uploads.items()) ** -0.5
+
+    def excess(epsilon: float) -> float:
+        half, shift = 1 / (2 * sigma), epsilon * sigma
+        return norm.cdf(half - shift) - math.exp(epsilon) * norm.cdf(-half - shift) - delta
+
+    return float(brentq(excess, 0, 500))
+
+
+@pytest.mark.parametrize("uploads", [{1.1: 30}, {4.0: 30}, {8.0: 200}, {2.0: 1}, {8.0: 60, 4.0: 30, 1.5: 1}])
+@pytest.mark.parametrize("delta", [1e-5, 1e-7])
+def test_epsilon_composes_all_uploads_whatever_their_noise(uploads: dict[float, int], delta: float) -> None:
+    assert epsilon(uploads, delta) == pytest.approx(analytic(uploads, delta), rel=1e-3)
 
 
 def test_no_noise_is_no_privacy() -> None:
-    assert epsilon(0.0, 1, 1e-5) == math.inf
+    assert epsilon({0.0: 1, 8.0: 1}, 1e-5) == math.inf
 
 
-def test_a_run_spends_what_the_silo_spends_that_is_asked_most_often() -> None:
-    training = Training(rounds=6, participation=0.5)
-    engine = Ground(make("fedavg", {}), training=training).engine()
-    names, asked = engine.roster.names, np.zeros(4, int)
-    for r in range(6):
-        asked[drawn(engine.roster, torch.arange(4), "cohort", r, 0.5, at_least=1)] += 1
-    assert most_asked(names, engine.seed, training) == asked.max() > 3
-    wrapped = make("fedavg", {"privacy": {"noise": 2.0}, "compress": {"bits": 8}, "robust": {}})
-    told = spent(wrapped, {engine.seed: names}, training)["privacy"]
-    assert told["uploads"] == asked.max() and told["epsilon"] == epsilon(2.0, int(asked.max()), 1e-5)
-    assert spent(make("fedavg", {}), {1: names}, training) == {}
+def half_asked(seeds: Iterable[int], rounds: int) -> Counter[str]:
+    """How often each of four silos is asked, by the rounds' own draw."""
+    times = Counter[str]()
+    for seed in seeds:
+        roster = Roster(SILOS, torch.arange(4), torch.arange(4), seed)
+        for r in range(rounds):
+            times.update(SILOS[i] for i in drawn(roster, torch.arange(4), "cohort", r, 0.5, at_least=1).tolist())
+    return times
+
+
+SILOS = ("a", "b", "c", "d")
+
+
+def test_the_uploads_of_a_method_add_up_over_its_seeds() -> None:
+    wrapped = make("fedavg", {"privacy": {"noise": 8.0}, "compress": {"bits": 8}, "robust": {}})
+    about = spent({"fedavg": wrapped}, {"fedavg": Training(rounds=30)}, dict.fromkeys((0, 1, 2), SILOS))
+    assert about["fedavg"]["uploads"] == 90
+    assert about["fedavg"]["epsilon"] == pytest.approx(analytic({8.0: 90}, 1e-5), rel=1e-3)
+    assert about["fedavg"]["epsilon"] == pytest.approx(12.36, abs=0.01)  # of one seed alone it is 6.33
+
+
+def test_the_silo_that_is_asked_most_often_over_all_seeds_is_the_one_that_counts() -> None:
+    training, asked = Training(rounds=6, participation=0.5), half_asked((3, 4), 6)
+    told = spent({"fedavg": make("fedavg", {"privacy": {}})}, {"fedavg": training}, dict.fromkeys((3, 4), SILOS))
+    assert told["fedavg"]["uploads"] == max(asked.values())
+
+
+def test_a_run_spends_what_all_its_methods_spend_of_the_worst_silo() -> None:
+    """The silo that one method asks most often need not be the one that is worst off."""
+    methods = {
+        "fedavg": make("fedavg", {"privacy": {"noise": 3.0, "delta": 1e-6}}),
+        "fedamp": make("fedamp", {"privacy": {"noise": 5.0, "delta": 1e-5}}),
+        "separate": make("separate", {}),
+    }
+    trainings = {
+        "fedavg": Training(rounds=6, participation=0.5),
+        "fedamp": Training(rounds=10),
+        "separate": Training(rounds=50),
+    }
+    told = spent_by_all(methods, trainings, {3: SILOS})
+    silo, times = half_asked([3], 6).most_common(1)[0]
+    assert told["delta"] == 1e-6 and told["silo"] == silo and told["unprotected"] == []
+    assert told["epsilon"] == pytest.approx(analytic({3.0: times, 5.0: 10}, 1e-6), rel=1e-3)
+
+
+@pytest.mark.parametrize("other", [{}, {"privacy": {"noise": 0.0}}])
+def test_one_method_that_uploads_without_noise_leaves_the_run_without_privacy(other: dict[str, object]) -> None:
+    methods = {"fedavg": make("fedavg", {"privacy": {}}), "ours": make("fedamp", other)}
+    told = spent_by_all(methods, dict.fromkeys(methods, Training(rounds=2)), {0: SILOS})
+    assert told["epsilon"] == math.inf and told["unprotected"] == ["ours"]
+
+
+def test_a_run_without_privacy_says_nothing_of_it() -> None:
+    methods = {"fedavg": make("fedavg", {})}
+    trainings = {"fedavg": Training(rounds=2)}
+    assert spent(methods, trainings, {0: SILOS}) == {} == spent_by_all(methods, trainings, {0: SILOS})
 
 
 def test_noise_without_a_clip_is_refused() -> None:
