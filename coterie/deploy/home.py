@@ -52,6 +52,11 @@ def write_node(folder: Path, silo: str, number: int) -> None:
     write_whole(folder / NODES / silo, str(number).encode())
 
 
+def forget_node(folder: Path, silo: str) -> None:
+    """Note that a silo has no node, at the coordinator."""
+    (folder / NODES / silo).unlink(missing_ok=True)
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host is this machine alone."""
     try:

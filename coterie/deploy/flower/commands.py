@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from coterie.errors import BadInput
 CONNECTION = "coterie"  # the name of the coordinator's SuperLink in Flower's own configuration
 CANNOT_CONNECT = 305  # SuperNode: the SuperLink does not take it
 VERSION_DIFFERS = 606
+UNREGISTERED = "unregistered"
+DATABASE = "state/superlink.db"  # the SuperLink's, in the coordinator's folder
 STUB = "stub"
 STUB_FILES = {
     "pyproject.toml": """[build-system]
@@ -61,7 +65,7 @@ def superlink(folder: Path, host: str, port: int, ca: Path | None) -> list[str]:
         "flower-superlink",
         *("--host", host, "--port", str(port)),
         *(["--insecure"] if ca is None else tls),
-        *("--database", str(folder / "state" / "superlink.db")),
+        *("--database", str(folder / DATABASE)),
         *("--isolation", "process", "--disable-runtime-dependency-installation"),
     ]
 
@@ -111,6 +115,32 @@ def register(home: Path, key: Path) -> int | None:
     """Register a silo's public key; its node's number, or None where the SuperLink does not answer."""
     told = _told(home, ["supernode", "register", str(key), CONNECTION, "--format", "json"])
     return int(told["node-id"]) if told is not None and told.get("success") else None
+
+
+def unregister(home: Path, node: int) -> bool:
+    """Have the SuperLink refuse a node from now on; its key is never taken again. Whether it does."""
+    told = _told(home, ["supernode", "unregister", str(node), CONNECTION, "--format", "json"])
+    return bool(told and told.get("success"))
+
+
+def key_of(path: Path) -> bytes:
+    """A public key as the SuperLink keeps it, from a file in ssh's form."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+
+    return load_ssh_public_key(path.read_bytes()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def known_keys(database: Path) -> dict[bytes, tuple[int, str]] | None:
+    """By public key, the number and the state of every node that was ever registered; None while there is no telling.
+
+    Read from the database itself: Flower's command line does not say which key is whose.
+    """
+    try:
+        with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as opened:
+            rows = opened.execute("SELECT public_key, node_id, status FROM node").fetchall()
+    except sqlite3.Error:
+        return None
+    return {bytes(key): (number % 2**64, str(status)) for key, number, status in rows}  # SQLite's integers have a sign
 
 
 def start_run(home: Path, run: str) -> str:

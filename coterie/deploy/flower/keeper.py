@@ -18,11 +18,11 @@ from coterie.deploy.home import (
     SOURCE,
     free_port,
     is_loopback,
-    nodes,
     settings,
     write_node,
     write_whole,
 )
+from coterie.engine.flower.members import Members
 from coterie.errors import BadInput
 
 Say = Callable[[str], None]
@@ -39,7 +39,7 @@ def coordinator(folder: Path, say: Say) -> None:
     home, inner, ca = folder / "flower", own["inner"], _ca(folder, own)
     commands.write_home(home, LOOPBACK, inner, ca)
     env = commands.environment(home, **{COORDINATOR: str(folder)})
-    logs = folder / "logs"
+    logs, members = folder / "logs", Members(folder, home, say)
     programs = [Program("SuperLink", commands.superlink(folder, LOOPBACK, inner, ca), env, logs / "superlink.log")]
     programs += [Program("SuperExec", commands.superexec(LOOPBACK, inner, ca), env, logs / "superexec.log")]
     if own["proxy"]:
@@ -62,7 +62,8 @@ def coordinator(folder: Path, say: Say) -> None:
                         time.sleep(1)
                         program.start()
                         remember(folder, programs)
-                _register(folder, home, say)
+                if ca is not None:
+                    members.align()
                 time.sleep(1)
 
 
@@ -163,15 +164,3 @@ def _show(events: Path, seen: int, say: Say) -> int:
     for line in new.decode(errors="replace").splitlines():
         say(line)
     return seen + len(new)
-
-
-def _register(folder: Path, home: Path, say: Say) -> None:
-    """Register the public keys that are new in `members/`."""
-    known = nodes(folder)
-    for key in sorted((folder / "members").glob("*.pub")):
-        if key.stem in known:
-            continue
-        number = commands.register(home, key)
-        if number is not None:
-            write_node(folder, key.stem, number)
-            say(f"registered the key of {key.stem}")
