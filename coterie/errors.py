@@ -4,9 +4,21 @@ import difflib
 import sys
 from collections.abc import Iterable
 
+LONGEST = 2000  # characters of an error
+
+
+def plain(text: str, longest: int) -> str:
+    """One line that is safe on a terminal and in a log, whoever wrote it: no control characters, and no flood."""
+    words = " ".join(text[: 4 * longest].split())
+    line = "".join(letter if letter.isprintable() else "\ufffd" for letter in words[:longest])
+    return f"{line}{'…' * (len(words) > longest)}"
+
 
 class BadInput(Exception):
     """A mistake in what the user gave; the command line prints it as one line and exits with code 2."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(plain(message, LONGEST))  # what it quotes may be anybody's
 
     @property
     def public(self) -> str:

@@ -81,6 +81,7 @@ def renew(folder: Place) -> None:
 def share(folder: Place, study: Annotated[str, typer.Argument(metavar="STUDY", help="a study")]) -> None:
     """Give every silo a share of a study's data, to try a federation on one machine."""
     from coterie.data import catalog
+    from coterie.deploy.home import owner_only
     from coterie.deploy.own import save_silo
     from coterie.study import study as studies
 
@@ -90,7 +91,8 @@ def share(folder: Place, study: Annotated[str, typer.Argument(metavar="STUDY", h
     if not homes or len(homes) > len(dealt):
         raise BadInput(f"{folder}: {len(homes)} silos, and the study's data are for {len(dealt)}; take another study")
     for home, part in zip(homes, dealt, strict=False):
-        save_silo(part, home / "data.npz")
+        with owner_only():
+            save_silo(part, home / "data.npz")
         typer.echo(f"{home / 'data.npz'}: {len(part.train)} training samples")
 
 

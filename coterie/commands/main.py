@@ -18,7 +18,7 @@ from coterie.commands import methods as method_commands
 from coterie.commands import models as model_commands
 from coterie.commands import report as report_commands
 from coterie.commands.federation import add_to
-from coterie.errors import BadInput, Stopped
+from coterie.errors import LONGEST, BadInput, Stopped, plain
 from coterie.run import torchrun
 from coterie.run.stopping import STOPPED, promptly
 
@@ -29,7 +29,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 ALL = "all"  # every cell of a study, one after another
-LINE = 2000  # letters of an error
 Words = Annotated[list[str] | None, typer.Option("--set", help="key.path=value, e.g. train.lr=0.1; may be repeated")]
 
 
@@ -304,10 +303,7 @@ def _show_differences(differences: Sequence[Any]) -> None:
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:
-    words = " ".join(message.split())
-    # What is quoted may be anything: no terminal's commands among it, and no more than a screen.
-    line = "".join(letter if letter.isprintable() else "\ufffd" for letter in words[:LINE])
-    print(f"coterie: {line}{'…' * (len(words) > LINE)}", file=sys.stderr)  # noqa: T201
+    print(f"coterie: {plain(message, LONGEST)}", file=sys.stderr)  # noqa: T201
     if torchrun.follower() and code != STOPPED:
         torchrun.let_the_first_speak()
     sys.exit(code)

@@ -2,7 +2,10 @@
 
 import ipaddress
 import json
+import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,24 @@ NODES = "state/nodes"  # in the coordinator's folder: by silo, the number of its
 COORDINATOR = "COTERIE_COORDINATOR"  # the environment variable that names the coordinator's folder
 SILO = "COTERIE_SILO"  # and the one that names a silo's
 SOURCE = "state/source.json"  # in a silo's folder: where its data are, and on which device it trains
+
+
+@contextmanager
+def owner_only() -> Iterator[None]:
+    """What this process and those it starts write meanwhile, only their owner may read, whatever the umask was."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def close_folder(folder: Path) -> None:
+    """Take from all others whatever rights they had to a party's folder and what is in it."""
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink():
+            with suppress(FileNotFoundError):  # a program may just be ending
+                path.chmod(path.stat().st_mode & 0o700)
 
 
 def settings(folder: Path, **needed: type) -> dict[str, Any]:

@@ -18,13 +18,14 @@ from coterie.engine.method import Method, Roster
 from coterie.engine.rows import Model
 from coterie.engine.store import SPLITS
 from coterie.engine.training import Training
-from coterie.errors import BadInput
+from coterie.errors import BadInput, plain
 from coterie.methods import make
 from coterie.methods.wrappers.buffers import local_buffers
 from coterie.models import build
 from coterie.options import option, parse
 from coterie.wire import Up, rows
 
+LONGEST_REFUSAL, LONGEST_NAME = 500, 300  # characters
 Kind = Literal["declare", "describe", "train", "measure", "keep", "adapt"]
 
 
@@ -162,6 +163,9 @@ class Answer:
     refusal: str = ""
     to: str = ""  # the digest of the request: an answer to another one does not count
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "refusal", plain(self.refusal, LONGEST_REFUSAL))
+
 
 class Lost(Failure):
     """The silo is there, but its reply is not: worth asking again."""
@@ -184,6 +188,13 @@ def request(head: str, body: bytes) -> Request:
     if not isinstance(table, dict) or "body" in table:
         raise BadInput("a request arrived damaged: its head is not one")
     if table.get("version") != own.VERSION:  # first: another version may ask in other words
-        theirs = " ".join(str(table.get("version")).split())[:40]
+        theirs = str(table.get("version"))[:40]
         raise BadInput(f"the coordinator runs coterie {theirs}, this silo {own.VERSION}; install the same")
-    return replace(parse(Request, table, "a request"), body=body)
+    read = parse(Request, table, "a request")
+    names = {"run": read.run, "silo": read.silo}
+    if read.job is not None:
+        names |= {"method": read.job.method, "study": read.job.study} | {f"member '{n}'": n for n in read.job.names}
+    for what, name in names.items():
+        if not name.isprintable() or len(name) > LONGEST_NAME:
+            raise BadInput(f"a request {what}: may hold no control characters and {LONGEST_NAME} characters at most")
+    return replace(read, body=body)

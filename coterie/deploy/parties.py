@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.deploy.certificates import certify, make_authority, make_key
-from coterie.deploy.home import LOOPBACK, is_loopback, settings
+from coterie.deploy.home import LOOPBACK, is_loopback, owner_only, settings
 from coterie.deploy.nginx import configuration
 from coterie.deploy.policy import FILE as POLICY
 from coterie.deploy.policy import policy_text
@@ -43,6 +43,7 @@ in this folder takes part until Ctrl-C. It connects to {host}:{port} and needs n
 KEY = "- `key` is this silo's identity. It and `state/`, `models/` never leave this folder.\n"
 
 
+@owner_only()
 def new_federation(
     folder: Path, silos: list[str], host: str, port: int, proxy: bool | None, insecure: bool = False
 ) -> None:
@@ -79,6 +80,7 @@ def new_federation(
         add_silo(folder, name)
 
 
+@owner_only()
 def add_silo(folder: Path, name: str) -> None:
     """Make the folder of one more silo; a running coordinator registers its key within seconds."""
     check_name(name)
@@ -100,6 +102,7 @@ def add_silo(folder: Path, name: str) -> None:
     _write(silo / "README.md", SILO.format(name=name, host=its["host"], port=its["port"], security=security))
 
 
+@owner_only()
 def renew(folder: Path) -> None:
     """A new certificate for the coordinator, by the same CA: silos need nothing new."""
     its = _settings_of(folder)

@@ -16,9 +16,9 @@ from coterie.codec import decode, encode_up
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import Statistics
 from coterie.data.silo import Silo
-from coterie.deploy.home import EVENTS
+from coterie.deploy.home import EVENTS, owner_only
 from coterie.deploy.ledger import Ledger
-from coterie.deploy.messages import Answer, Declared, Done, Job, Measured, Request
+from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Declared, Done, Job, Measured, Request
 from coterie.deploy.own import Raw, Source, own_silo
 from coterie.deploy.policy import Refused, read_policy
 from coterie.deploy.vault import Vault
@@ -26,7 +26,7 @@ from coterie.engine.method import Method, Model, Roster
 from coterie.engine.solver import optimizer
 from coterie.engine.store import Store
 from coterie.engine.task import Task
-from coterie.errors import BadInput
+from coterie.errors import BadInput, plain
 from coterie.personal.export import save_models
 from coterie.run.assembly import pick_device
 from coterie.wire import Predictor, Up
@@ -38,6 +38,7 @@ class SiloSide:
     def __init__(self, name: str, folder: Path, source: Source, device: str = "auto") -> None:
         self.name, self.folder, self.source, self.device = name, folder, source, device
 
+    @owner_only()
     def answer(self, request: Request) -> Answer:
         """Answer a request once; a refusal says why, and no bytes leave."""
         with self._alone():
@@ -63,7 +64,7 @@ class SiloSide:
     def note(self, what: str) -> None:
         """Write a line for whoever looks after this silo."""
         with (self.folder / EVENTS).open("a", encoding="utf-8") as file:
-            file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {what}\n")
+            file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {plain(what, LONGEST_REFUSAL)}\n")
 
     def _judge(self, request: Request) -> None:
         if request.silo != self.name:

@@ -106,6 +106,26 @@ def test_another_version_of_coterie_is_named_even_where_it_asks_in_other_words()
         request(json.dumps(asked), b"")
 
 
+@pytest.mark.parametrize("where", ["run", "silo", "method", "study", "names"])
+def test_a_name_that_could_forge_a_line_of_a_log_is_refused(where: str, tmp_path: Path) -> None:
+    asked = json.loads(question().head())
+    bad = "x\n2026-01-01 00:00:00 answered train\x1b[2J"
+    if where in asked:
+        asked[where] = bad
+    else:
+        asked["job"][where] = [bad, "south", "east"] if where == "names" else bad
+    with pytest.raises(BadInput, match="may hold no control characters") as refused:
+        request(json.dumps(asked), b"")
+    assert str(refused.value).isprintable()
+
+
+def test_an_event_is_one_line_whatever_is_in_it(tmp_path: Path) -> None:
+    side = settle(tmp_path)["north"]
+    side.note("failed: x\n2026-01-01 00:00:00 answered train \x1b[2J" + "y" * 10_000)
+    (line,) = (side.folder / "events.log").read_text().splitlines()
+    assert line.isprintable() and len(line) < 600
+
+
 def test_what_the_policy_allows_leaves(tmp_path: Path) -> None:
     side = with_policy(tmp_path, 'methods = ["fedavg"]\nrounds = 3\nsmallest_cohort = 3\n')
     answer = side.answer(question())

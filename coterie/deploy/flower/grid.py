@@ -11,9 +11,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
 from coterie.data.npz import from_bytes
-from coterie.deploy.messages import Answer, Lost, Request, request
+from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Lost, Request, request
 from coterie.engine.exchange import Failure
-from coterie.errors import BadInput
+from coterie.errors import BadInput, plain
 
 POLL = 0.3  # seconds between two looks for replies
 LARGE = 1 << 20  # bytes above which the rows of a tensor travel apart: Flower sends equal ones once
@@ -90,13 +90,13 @@ def answer_of(message: Message) -> Answer | Failure:
         if error.code == GONE:
             return Failure("went away while it was asked")
         kind = Lost if error.code in ASK_AGAIN else Failure
-        return kind(f"its process failed (Flower's code {error.code}: {error.reason})")
+        return kind(plain(f"its process failed (Flower's code {error.code}: {error.reason})", LONGEST_REFUSAL))
     try:
         told = message.content["answer"]
         refusal = str(told["refusal"])
         return Answer(unpacked(message.content["body"]) if not refusal else b"", refusal, str(told["to"]))
     except (KeyError, ValueError, TypeError, BadInput) as error:
-        return Failure(f"its answer arrived damaged: {error}")
+        return Failure(plain(f"its answer arrived damaged: {error}", LONGEST_REFUSAL))
 
 
 def packed(body: bytes) -> ArrayRecord:

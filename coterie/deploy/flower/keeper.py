@@ -16,8 +16,10 @@ from coterie.deploy.home import (
     LOOPBACK,
     SILO,
     SOURCE,
+    close_folder,
     free_port,
     is_loopback,
+    owner_only,
     settings,
     write_node,
     write_whole,
@@ -32,6 +34,7 @@ FAILURES = 5  # starts in a row that end at once
 STILL_ONLINE_SECONDS = 180  # after an unclean end Flower takes the silo for connected for a while
 
 
+@owner_only()
 def coordinator(folder: Path, say: Say) -> None:
     """Run a federation's coordinator until it is stopped."""
     folder = folder.resolve()
@@ -48,6 +51,7 @@ def coordinator(folder: Path, say: Say) -> None:
         programs += [Program("nginx", words, env, logs / "nginx.log")]
     with only_one(folder / "state", "coordinator"):
         end_left_over(folder)
+        close_folder(folder)
         with running(programs):
             for program in programs:
                 program.start()
@@ -67,6 +71,7 @@ def coordinator(folder: Path, say: Say) -> None:
                 time.sleep(1)
 
 
+@owner_only()
 def silo(folder: Path, source: str, say: Say) -> None:
     """Run a silo until it is stopped; `source` says where its data are and on which device it trains, as JSON."""
     folder = folder.resolve()
@@ -78,6 +83,7 @@ def silo(folder: Path, source: str, say: Say) -> None:
     env["PATH"] = f"{guard}{os.pathsep}{env['PATH']}"
     with only_one(folder / "state", f"silo {own['name']}"):
         end_left_over(folder)
+        close_folder(folder)
         write_whole(folder / SOURCE, source.encode())
         say(f"silo {own['name']}: {samples} training samples; connecting to {address}")
         refused, failures = time.monotonic(), 0

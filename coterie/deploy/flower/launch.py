@@ -12,7 +12,7 @@ from coterie.deploy.drive import PROGRESS, study_of
 from coterie.deploy.flower import commands
 from coterie.deploy.flower.programs import is_kept
 from coterie.deploy.gathering import Patience
-from coterie.deploy.home import json_table, nodes, settings, write_whole
+from coterie.deploy.home import json_table, nodes, owner_only, settings, write_whole
 from coterie.errors import BadInput
 from coterie.options import resolved
 from coterie.personal.export import file_name
@@ -23,6 +23,7 @@ LOOK = 1.0  # seconds between two looks at a run's progress
 ASK = 10.0  # seconds without news, until Flower is asked whether the app still runs
 
 
+@owner_only()
 def ask_run(folder: Path, table: dict[str, Any], methods: list[str] | None, patience: Patience, command: str) -> Path:
     """A new run's folder, with what was asked."""
     study = study_of(table, methods)
@@ -45,6 +46,7 @@ def running_coordinator(folder: Path) -> Path:
     return coordinator
 
 
+@owner_only()
 def follow(run: Path, show: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Start or resume a run and watch it to its end; its last words."""
     home = run.parent.parent / "flower"

@@ -13,11 +13,12 @@ from flwr.serverapp import Grid, ServerApp
 from coterie.deploy.drive import PROGRESS, Federated, study_of
 from coterie.deploy.flower.grid import GridTransport
 from coterie.deploy.gathering import Patience
-from coterie.deploy.home import COORDINATOR, nodes, write_whole
+from coterie.deploy.home import COORDINATOR, nodes, owner_only, write_whole
 from coterie.errors import BadInput
 from coterie.options import parse
 
 
+@owner_only()
 def main(grid: Grid, context: Context) -> None:
     """Run the study, from its checkpoint if it has one."""
     coordinator = Path(os.environ[COORDINATOR])

@@ -36,7 +36,7 @@ class Grid:
     """Flower's grid, with silos that answer at once or not at all."""
 
     def __init__(self, online: dict[int, Answer | int | None]) -> None:
-        self.online, self.sent = online, dict[str, Message]()
+        self.online, self.sent, self.reason = online, dict[str, Message](), "why"
 
     def get_node_ids(self) -> list[int]:
         return list(self.online)
@@ -55,7 +55,7 @@ class Grid:
             if isinstance(told, Answer):
                 found.append(reply(self.sent[name], told))
             elif told is not None:
-                found.append(Message(Error(code=told, reason="why"), reply_to=self.sent[name]))
+                found.append(Message(Error(code=told, reason=self.reason), reply_to=self.sent[name]))
         return list(reversed(found))  # in no particular order
 
 
@@ -92,3 +92,23 @@ def test_an_answer_without_its_parts_is_a_failure() -> None:
     question = Message(content=RecordDict(), message_type="query", dst_node_id=1)
     question.metadata.__dict__["_message_id"] = "m"
     assert isinstance(answer_of(Message(content=RecordDict(), reply_to=question)), Failure)
+
+
+FORGED = "no\n2026-01-01 00:00:00 answered train\r\x1b[2J\x1b]0;title\x07 \u202egnp.exe\u2066 \x9b31m"
+
+
+@pytest.mark.parametrize("told", [Answer(refusal=FORGED), 8], ids=["refusal", "Flower's error"])
+def test_what_a_silo_says_reaches_no_terminal_with_commands_in_it(told: Answer | int) -> None:
+    grid = Grid({1: told})
+    grid.reason = FORGED
+    found = GridTransport(grid, lambda: {"a": 1}).exchange({"a": Request("declare", "a", "run", 0)}, timeout=0.5)["a"]
+    said = found.refusal if isinstance(found, Answer) else found.reason
+    assert "answered train" in said and said.isprintable()
+
+
+def test_a_refusal_of_five_megabytes_is_cut_at_the_door() -> None:
+    grid = Grid({1: Answer(BODY)})
+    GridTransport(grid, lambda: {"a": 1}).exchange({"a": Request("declare", "a", "run", 0)}, timeout=0.5)
+    message = reply(grid.sent["message-0"], Answer(BODY))
+    message.content["answer"]["refusal"] = "x" * 5_000_000  # as a rogue's own code would
+    assert answer_of(message) == Answer(refusal="x" * 500 + "…")
