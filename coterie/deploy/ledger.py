@@ -32,13 +32,17 @@ class Ledger:
     def __init__(self, folder: Path) -> None:
         self.path, self.head = folder / FILE, folder / HEAD
 
-    def record(self, request: Request, up: Up) -> None:
-        """Write down every field of an upload, once for each request that it answers."""
+    def record(self, request: Request, up: Up) -> bool:
+        """Write down every field of an upload, once for each request that it answers; whether half a line was cut."""
         self.path.touch()
-        with self.path.open("r+", encoding="utf-8", errors="replace") as file:
+        with self.path.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            entries = list(_entries(file.read(), self.path))
+            found = file.read()
+            whole = _whole(found)
+            entries = list(_entries(whole, self.path))
             self._check_end(entries)
+            file.truncate(len(whole))
+            file.seek(len(whole))
             about = {"run": request.run, "kind": request.kind, "round": request.round, "attempt": request.attempt}
             known = {(e["field"], e["sha256"]) for e in entries if all(e[key] == about[key] for key in about)}
             last = entries[-1]["hash"] if entries else START
@@ -59,17 +63,17 @@ class Ledger:
                     "before": last,
                 }
                 last = entry["hash"] = _hash(entry)
-                file.write(json.dumps(entry) + "\n")
+                file.write(json.dumps(entry).encode() + b"\n")
                 entries.append(entry)
             file.flush()
             os.fsync(file.fileno())
             # After the lines: whoever is killed in between has a line more than the head knows, never one less.
             write_whole(self.head, json.dumps({"entries": len(entries), "hash": last}).encode())
+            return len(whole) < len(found)
 
     def entries(self) -> list[dict[str, Any]]:
         """All entries, verified: a line that was changed, moved or removed breaks the chain and is named."""
-        text = self.path.read_bytes().decode(errors="replace") if self.path.exists() else ""
-        entries = list(_entries(text, self.path))
+        entries = list(_entries(_whole(self.path.read_bytes() if self.path.exists() else b""), self.path))
         last = START
         for number, entry in enumerate(entries, 1):
             body = {key: value for key, value in entry.items() if key != "hash"}
@@ -97,8 +101,13 @@ class Ledger:
             raise BadInput(f"{self.path} line {count}: not the line that {self.head.name} tells of; it was altered")
 
 
-def _entries(text: str, path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(text.splitlines(), 1):
+def _whole(content: bytes) -> bytes:
+    """Without half a line at the end, as a full disk leaves it: what it was to tell of never left."""
+    return content[: content.rfind(b"\n") + 1]
+
+
+def _entries(content: bytes, path: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(content.decode(errors="replace").splitlines(), 1):
         try:
             entry = json.loads(line)
             if {key: type(value) for key, value in entry.items()} != KINDS:

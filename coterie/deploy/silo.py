@@ -53,7 +53,8 @@ class SiloSide:
                     raise Refused(f"a {type(up).__name__} may not leave, only a {expected.__name__}")
                 read_policy(self.folder).judge_upload(up)
                 body = encode_up(up)
-                Ledger(self.folder).record(request, up)  # first: nothing leaves that is not written down
+                if Ledger(self.folder).record(request, up):  # first: nothing leaves that is not written down
+                    self.note("half a line was cut from the ledger's end: what it was to tell of never left")
                 vault.answer(request.kind, request.digest(), body)
             except (Refused, BadInput) as error:
                 self.note(f"refused {request.kind} of run {request.run}, round {request.round + 1}: {error}")

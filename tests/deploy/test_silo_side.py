@@ -212,6 +212,29 @@ def test_a_line_that_the_head_does_not_know_yet_is_no_harm(tmp_path: Path) -> No
     assert len(Ledger(side.folder).entries()) > json.loads(head)["entries"]
 
 
+def test_half_a_line_that_a_full_disk_left_is_cut_and_noted(tmp_path: Path) -> None:
+    side = settle(tmp_path)["north"]
+    side.answer(Request("declare", "north", "run", 0))
+    path, whole = side.folder / LEDGER, len(Ledger(side.folder).entries())
+    path.write_bytes(path.read_bytes() + b'{"time": "2026-01-01T00:00:00+00:00", "ru')
+    assert len(Ledger(side.folder).entries()) == whole
+    assert side.answer(question()).refusal == ""
+    assert len(Ledger(side.folder).entries()) == whole + 1
+    assert "half a line was cut from the ledger's end" in (side.folder / "events.log").read_text()
+
+
+def test_half_a_line_that_the_head_knows_is_an_altered_ledger(tmp_path: Path) -> None:
+    side = settle(tmp_path)["north"]
+    side.answer(Request("declare", "north", "run", 0))
+    path = side.folder / LEDGER
+    before = path.read_bytes()[:-30]
+    path.write_bytes(before)
+    with pytest.raises(BadInput, match="1 of its .* lines are cut from the end"):
+        Ledger(side.folder).entries()
+    assert "cut from the end" in side.answer(question()).refusal
+    assert path.read_bytes() == before  # what was altered stays as it is found
+
+
 def kept(value: float) -> Control:
     return Control(c=torch.full((1, 2), float(value)))
 
