@@ -54,4 +54,4 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def warn(message: str) -> None:
     """Tell a person on stderr, in one line, what went another way than planned; the work goes on."""
-    sys.stderr.write("coterie: " + " ".join(message.split()) + "\n")
+    sys.stderr.write(f"coterie: {plain(message, LONGEST)}\n")

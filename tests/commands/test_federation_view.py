@@ -2,6 +2,7 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
 from coterie.commands.federation_view import View, line
@@ -41,6 +42,14 @@ def test_on_a_terminal_every_silo_has_its_line() -> None:
     for words in (("east", "online", "replied"), ("south", "offline", "not connected"), ("west", "asked")):
         assert any(all(word in each for word in words) for each in lines), words
     assert any("ahead" in each and "another [version]" in each for each in lines)
+
+
+@pytest.mark.parametrize(("age", "silent"), [(10, False), (100, True)])
+def test_a_silo_that_is_silent_for_long_is_named(age: float, silent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.commands.federation_view.time.time", lambda: 1000.0 + age)
+    news = NEWS | {"time": 1000.0}
+    assert line(news).endswith(" · no answer yet from west") == silent
+    assert ("no answer yet" in shown(True, news)) == silent
 
 
 def test_elsewhere_a_change_is_told_once() -> None:

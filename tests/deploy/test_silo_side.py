@@ -229,7 +229,7 @@ def test_half_a_line_that_the_head_knows_is_an_altered_ledger(tmp_path: Path) ->
     path = side.folder / LEDGER
     before = path.read_bytes()[:-30]
     path.write_bytes(before)
-    with pytest.raises(BadInput, match="1 of its .* lines are cut from the end"):
+    with pytest.raises(BadInput, match=r"1 of its .* lines are cut from the end"):
         Ledger(side.folder).entries()
     assert "cut from the end" in side.answer(question()).refusal
     assert path.read_bytes() == before  # what was altered stays as it is found

@@ -17,6 +17,7 @@ CANNOT_CONNECT = 305  # SuperNode: the SuperLink does not take it
 VERSION_DIFFERS = 606
 UNREGISTERED = "unregistered"
 DATABASE = "state/superlink.db"  # the SuperLink's, in the coordinator's folder
+TRAINING = "flwr-clientapp"  # the name of the process that answers a message at a silo
 STUB = "stub"
 STUB_FILES = {
     "pyproject.toml": """[build-system]
@@ -174,6 +175,12 @@ def node_number(log: str) -> int | None:
     """The number of a SuperNode that was let in."""
     found = re.findall(r"SuperNode ID: (\d+)", log)
     return int(found[-1]) if found else None
+
+
+def holds_message(log: str, before: bool) -> bool:
+    """Whether a SuperNode has a message to answer after these lines of its log; `before`: whether it had one."""
+    found = re.findall(r"Received successfully|Sending: ", log)
+    return found[-1] == "Received successfully" if found else before
 
 
 def exit_code(log: str) -> int | None:

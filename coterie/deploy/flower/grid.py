@@ -59,6 +59,8 @@ class GridTransport:
                 self.tell(list(waiting.values()))
             if waiting:
                 time.sleep(POLL)
+        if waiting:
+            self.tell([])
         return found | {name: Lost(f"no answer within {timeout:g} s") for name in waiting.values()}
 
     def _message(self, request: Request, node: int, timeout: float) -> Message:

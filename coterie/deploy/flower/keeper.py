@@ -25,6 +25,7 @@ from coterie.deploy.home import (
     write_whole,
 )
 from coterie.engine.flower.members import Members
+from coterie.engine.flower.watchdog import Watchdog
 from coterie.errors import BadInput
 
 Say = Callable[[str], None]
@@ -97,11 +98,15 @@ def silo(folder: Path, source: str, say: Say) -> None:
             with running([program]):
                 program.start()
                 remember(folder, [program])
+                watchdog = Watchdog(program)
                 introduced = ca is not None  # a silo with a key is known by it
                 while program.ended() is None:
                     time.sleep(0.5)
                     seen = _show(events, seen, say)
                     introduced = introduced or _introduced(folder, own, program)
+                    if watchdog.wedged():
+                        say(f"{program.name} holds a message that no process works on: it is stopped")
+                        break
                     if time.monotonic() - began > CONNECTED_SECONDS:
                         refused = time.monotonic()
                         known.touch()

@@ -106,6 +106,16 @@ def remember(folder: Path, programs: list[Program]) -> None:
     write_whole(folder / "state" / "programs.json", json.dumps(pids).encode())
 
 
+def in_session(leader: int, name: str) -> bool:
+    """Whether a process of that name is alive in the session of another."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state != "Z" and (entry / "comm").read_text().strip() == name:
+                return True
+    return False
+
+
 @contextmanager
 def only_one(folder: Path, what: str) -> Iterator[IO[str]]:
     """Two keepers of one folder would end each other's programs."""

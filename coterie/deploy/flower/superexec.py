@@ -19,8 +19,7 @@ from flwr.supercore.tls import validate_and_resolve_root_certificates
 from flwr.supernode.runtime import run_clientapp
 
 from coterie.deploy.flower.client_app import app
-
-NAME = "flwr-clientapp"  # of the process, as in Flower
+from coterie.deploy.flower.commands import TRAINING
 
 
 class Forking(SubprocessExecutor):
@@ -39,8 +38,8 @@ def answer_one(spec: ExecutionSpec) -> NoReturn:
     """The forked process: Flower's own code around the silo's own app, whatever the run ships."""
     code = 1
     try:
-        Path("/proc/self/comm").write_text(NAME)
-        sys.argv[0] = NAME
+        Path("/proc/self/comm").write_text(TRAINING)
+        sys.argv[0] = TRAINING
         for each in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_DFL)
         exit_handler.registered_exit_handlers.clear()  # those of the SuperExec
