@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coterie.deploy.flower import commands
+from coterie.deploy.flower.members import Members
 from coterie.deploy.flower.programs import Program, await_port, end_left_over, only_one, remember, running
+from coterie.deploy.flower.watchdog import Watchdog
 from coterie.deploy.greeting import greet
 from coterie.deploy.home import (
     COORDINATOR,
@@ -24,8 +26,6 @@ from coterie.deploy.home import (
     write_node,
     write_whole,
 )
-from coterie.engine.flower.members import Members
-from coterie.engine.flower.watchdog import Watchdog
 from coterie.errors import BadInput
 
 Say = Callable[[str], None]

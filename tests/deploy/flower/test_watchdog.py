@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("flwr")
 from coterie.deploy.flower.programs import Program, in_session
+from coterie.deploy.flower.watchdog import IDLE_SECONDS, Watchdog
 from coterie.engine.flower import watchdog
-from coterie.engine.flower.watchdog import IDLE_SECONDS, Watchdog
 
 RECEIVED = "INFO :      Receiving: query message (ID: 235a)\nINFO :      Received successfully\n"
 SENT = "INFO :      Sending: query message (ID: 22cb)\nINFO :      Sent successfully\n"

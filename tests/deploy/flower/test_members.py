@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("flwr")
 from coterie.deploy import parties
 from coterie.deploy.flower import commands
+from coterie.deploy.flower.members import Members
 from coterie.deploy.home import nodes
-from coterie.engine.flower.members import Members
 
 
 class SuperLink:
