@@ -4,7 +4,6 @@ Nothing of the engine's mathematics is used here. What is taken from it is what 
 the order in which a silo's samples fall into mini-batches.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,15 +106,23 @@ class Oracle:
         silo: int,
         w: np.ndarray,
         round: int,
-        extra: Callable[[np.ndarray], np.ndarray] = lambda w: np.zeros_like(w),
+        strength: float = 0.0,
+        centre: np.ndarray | None = None,
         purpose: str = "train",
         epochs: int | None = None,
     ) -> np.ndarray:
-        """Plain SGD over the silo's batches on F_i's gradient plus `extra(w)`."""
+        """Plain SGD over the silo's batches; with a strength s, proximal SGD on F_i + s/2 ‖w − centre‖².
+
+        Its step is argmin_z ⟨g, z⟩ + ‖z − w‖²/2η + s/2 ‖z − c‖²: where g + (z − w)/η + s (z − c) is zero.
+        """
         x, y = self.data(silo)
         for b in self.batches(silo, round, purpose, epochs):
-            w = w - self.training.lr * (self.grad(w, x[b], y[b]) + extra(w))
+            w = self.proximal(w, self.grad(w, x[b], y[b]), self.training.lr, strength, w if centre is None else centre)
         return w
+
+    def proximal(self, w: np.ndarray, g: np.ndarray, lr: float, strength: float, centre: np.ndarray) -> np.ndarray:
+        """One such step."""
+        return (w / lr - g + strength * centre) / (1 / lr + strength)
 
     # The method under test.
 

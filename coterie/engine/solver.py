@@ -1,4 +1,10 @@
-"""Optimisers over rows: one flat update for all models, nothing but the rows' own arithmetic."""
+"""Optimisers over rows: one flat update for all models, nothing but the rows' own arithmetic.
+
+A pull, strength/2 ‖w − centre‖², is no part of the gradient that an optimiser sees. It takes its step on the loss alone
+and then the exact proximal step in its own metric: w ← (w' + a·strength·centre) / (1 + a·strength), where a is what the
+optimiser multiplies a lasting gradient with. To first order that is a step along the pull's gradient; unlike one it
+never passes the centre, whatever the strength and the learning rate.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,7 +35,7 @@ class Gradient:
         return replace(self, grads=self.grads * factor)
 
     def pulled(self, centre: Tensor, strength: Tensor) -> "Gradient":
-        """With the gradient of strength/2 ‖w − centre‖² added, when the step is taken: one pass over the rows less."""
+        """With a pull of strength/2 ‖w − centre‖², which the optimiser takes exactly after its step on the loss."""
         return replace(self, centre=centre, strength=strength)
 
 
@@ -77,11 +83,16 @@ def _less(w: Tensor, direction: Tensor, lr: Tensor | float) -> Tensor:
     return w - lr * direction if isinstance(lr, Tensor) else torch.add(w, direction, alpha=-lr)
 
 
-def _direction(w: Tensor, g: Tensor, strength: Tensor | None, centre: Tensor | None, weight_decay: float) -> Tensor:
-    """The gradient with the pull and the weight decay in it."""
-    if strength is not None and centre is not None:
-        g = torch.addcmul(g, strength[..., None], w - centre)
+def _direction(w: Tensor, g: Tensor, weight_decay: float) -> Tensor:
+    """The gradient with the weight decay in it."""
     return torch.add(g, w, alpha=weight_decay) if weight_decay else g
+
+
+def _drawn(new: Tensor, strength: Tensor | None, centre: Tensor | None, rate: Tensor | float) -> Tensor:
+    """(new + a·centre) / (1 + a) with a = rate·strength, as a share of the way: nothing overflows, and a = 0 is new."""
+    if strength is None or centre is None:
+        return new
+    return torch.lerp(new, centre, 1 / (1 + 1 / (rate * strength[..., None])))
 
 
 @cache
@@ -94,23 +105,25 @@ def _sgd(
     w: Tensor, g: Tensor, v: Tensor | None, strength: Tensor | None, centre: Tensor | None, lr: Tensor | float,
     momentum: float, weight_decay: float,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    g = _direction(w, g, strength, centre, weight_decay)
+    g = _direction(w, g, weight_decay)
     v = None if v is None else torch.add(g, v, alpha=momentum)
-    return _less(w, g if v is None else v, lr), v
+    # Momentum adds a lasting gradient up to 1/(1 − momentum) times itself; the pull must keep its weight beside it.
+    return _drawn(_less(w, g if v is None else v, lr), strength, centre, lr / (1 - momentum)), v
 
 
 def _adam(
     w: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, strength: Tensor | None, centre: Tensor | None,
     lr: Tensor | float, beta1: float, beta2: float, epsilon: float, weight_decay: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    g = _direction(w, g, strength, centre, weight_decay)
+    g = _direction(w, g, weight_decay)
     m = torch.lerp(m, g, 1 - beta1)
     v = torch.addcmul(beta2 * v, g, g, value=1 - beta2)
     t = t + 1
     by_row = (-1, *[1] * (w.ndim - 1))
     scale = (lr / (1 - beta1**t)).view(by_row)
     root = (1 - beta2**t).sqrt().view(by_row)
-    return torch.addcdiv(w, scale * m, v.sqrt() / root + epsilon, value=-1), m, v, t
+    size = v.sqrt() / root + epsilon
+    return _drawn(torch.addcdiv(w, scale * m, size, value=-1), strength, centre, lr / size), m, v, t
 
 
 @dataclass(frozen=True)

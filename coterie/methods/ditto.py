@@ -5,7 +5,8 @@ Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", 
 G is FedAvg's objective: the global model is the mean of the silos' weighted by their samples, and w_i is uploaded
 where the paper uploads w_i − w^t, which is the same. v_i trains on the very mini-batches of w_i, as in the published
 code; `personal_epochs` gives it the paper's own number of local iterations s. One λ for all silos: the paper's choice
-of each silo's λ on its validation data is left out.
+of each silo's λ on its validation data is left out. The pull is an exact proximal step, with SGD
+v_i ← (v_i − η ∇F_i + η λ w^t) / (1 + η λ), of which Algorithm 1's step along its gradient is the first order.
 """
 
 from collections.abc import Mapping
@@ -53,7 +54,7 @@ class Ditto(GlobalModel[Own, Pulled]):
         return Pulled(w=models, centre=w[:, None], strength=strength, opt=task.optimizer.init(models))
 
     def step(self, task: Task, state: Pulled, batch: Batch) -> Pulled:
-        # Algorithm 1: w_i ← w_i − η ∇F_i(w_i) and v_i ← v_i − η (∇F_i(v_i) + λ (v_i − w^t))
+        # Algorithm 1: w_i ← w_i − η ∇F_i(w_i) and v_i ← v_i − η (∇F_i(v_i) + λ (v_i − w^t)), the pull taken exactly
         return pulled_step(task, state, batch)
 
     def end(self, task: Task, state: Pulled, down: GlobalDown, private: Own) -> tuple[ModelUp, Own]:

@@ -6,7 +6,8 @@ with the experimental weights of its preprint, "Personalized Federated Learning:
 `weights="attention"` is how the preprint ran its experiments; its eq. 9 divides by 2σ where this divides by σ, and τ
 is the weight on the others (its eq. 11 and tables). `weights="step"` is eq. 5 with a given α_k; λ of eq. 6 is then
 α/β. With `warmup_epochs` a silo first trains alone, and its first round is pulled towards that model (the preprint's
-start).
+start). The pull of eq. 6 is an exact proximal step, with SGD w ← (w − η ∇F_i + η/β u_i) / (1 + η/β): stable for every
+β, as the schedule needs; a step along its gradient is its first order.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
 """FedProx: FedAvg whose silos are pulled back to the global model while they train.
 
 Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020. Every silo does the same number of epochs
-(the paper's γ-inexact solutions are those of its local optimiser).
+(the paper's γ-inexact solutions are those of its local optimiser). The pull is an exact proximal step, with SGD
+w ← (w − η ∇F_k + η μ w^t) / (1 + η μ); a step along its gradient, as in the published code, is its first order.
 """
 
 from dataclasses import dataclass

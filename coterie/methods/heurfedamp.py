@@ -2,6 +2,7 @@
 
 Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data", AAAI 2021, Section 6 (equations by its
 numbers). The self-weight ξ_ii is given as 1 − τ, as in the preprint's eq. 10-11; τ and β may differ from silo to silo.
+The pull is an exact proximal step, as FedAMP's.
 """
 
 from dataclasses import dataclass

@@ -13,7 +13,8 @@ Where this differs:
 - The eigenvalues of WᵀW get `smoothing` times their mean before the root is taken: with more silos than parameters, or
   silos all alike, Σ has no inverse otherwise, and the closer it comes to that the slower gradient steps get. The dual
   needs no inverse; the published code lifts negative eigenvalues only.
-- A pull stronger than 1/lr, which would throw a gradient step beyond its centre, is taken as 1/lr.
+- R's part of a step, quadratic in w_t, is an exact proximal step, w ← (w − η ∇F_t + η s c) / (1 + η s), s (w − c) being
+  its gradient: stable however strong the coupling is.
 - The models start at zero (the published code's start), so that no common random start passes for a relationship; a
   silo not heard of yet is related to nobody.
 """
@@ -28,8 +29,9 @@ from torch import Tensor, nn
 from coterie.engine.method import Batch, Cohort, Down, Method, Model, Predictor, Private, Roster, Server, Task, Up
 from coterie.methods.parts.attention import gram
 from coterie.methods.parts.message_passing import PersonalUp
+from coterie.methods.parts.proximal import Pulled, pulled_step
 from coterie.options import option
-from coterie.wire import Record, State, rows
+from coterie.wire import rows
 
 
 class Tasks(Server):
@@ -52,15 +54,6 @@ class TaskModel(Private):
     w: Tensor = rows("its model w_t", role="model")
 
 
-class Coupled(State):
-    """A model in training and what pulls it: strength × w + pull is the gradient of the regulariser."""
-
-    w: Tensor = rows("the model", role="model")
-    strength: Tensor = rows("how strongly")
-    pull: Tensor = rows("the gradient of the pull at zero", role="change")
-    opt: Record
-
-
 def relationship(w: Tensor, smoothing: float) -> Tensor:
     """Σ = (WᵀW)^½ / tr (WᵀW)^½, (m, m) in float64: the minimiser of tr(W Σ⁻¹ Wᵀ) with tr Σ = 1.
 
@@ -78,7 +71,7 @@ def relationship(w: Tensor, smoothing: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class MOCHA(Method[Tasks, Coupling, PersonalUp, TaskModel, Coupled]):
+class MOCHA(Method[Tasks, Coupling, PersonalUp, TaskModel, Pulled]):
     """A linear model per silo, regularised by a matrix of relationships that is learned from the models."""
 
     paper: ClassVar[str] = "Smith et al., NeurIPS 2017"
@@ -107,19 +100,16 @@ class MOCHA(Method[Tasks, Coupling, PersonalUp, TaskModel, Coupled]):
     def enroll(self, roster: Roster, model: Model, rows: Tensor) -> TaskModel:
         return TaskModel(w=torch.zeros(len(rows), model.width, dtype=model.dtype, device=model.device))
 
-    def begin(self, task: Task, down: Coupling, private: TaskModel) -> Coupled:
+    def begin(self, task: Task, down: Coupling, private: TaskModel) -> Pulled:
         strength = 2 * (self.lambda1 * down.own + self.lambda2)
-        feasible = 1 / (task.lr * strength).clamp_min(1)
-        pull = 2 * self.lambda1 * feasible[:, None] * down.message
-        return Coupled(w=private.w, strength=feasible * strength, pull=pull, opt=task.optimizer.init(private.w))
+        # where the regulariser's gradient, strength × w + 2 λ1 × message, is zero; without a regulariser: anywhere
+        centre = -2 * self.lambda1 * down.message / torch.where(strength > 0, strength, 1)[:, None]
+        return Pulled(w=private.w, centre=centre, strength=strength, opt=task.optimizer.init(private.w))
 
-    def step(self, task: Task, state: Coupled, batch: Batch) -> Coupled:
-        # ∇_{w_t}: F_t + λ1 tr(W Ω Wᵀ) + λ2 ‖W‖², the other tasks' models standing still
-        gradient = task.grad(state.w, batch) + (state.strength[:, None] * state.w + state.pull)
-        w, opt = task.optimizer.step(state.w, gradient, state.opt, batch.lr)
-        return state.replace(w=w, opt=opt)
+    def step(self, task: Task, state: Pulled, batch: Batch) -> Pulled:
+        return pulled_step(task, state, batch)  # F_t + λ1 tr(W Ω Wᵀ) + λ2 ‖W‖², the other tasks' models standing still
 
-    def end(self, task: Task, state: Coupled, down: Coupling, private: TaskModel) -> tuple[PersonalUp, TaskModel]:
+    def end(self, task: Task, state: Pulled, down: Coupling, private: TaskModel) -> tuple[PersonalUp, TaskModel]:
         return PersonalUp(w=state.w), TaskModel(w=state.w)
 
     def personal(self, task: Task, down: Coupling, private: TaskModel) -> Predictor:

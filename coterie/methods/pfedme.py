@@ -3,7 +3,9 @@
 T. Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020.
 
 The paper asks for θ_i up to an accuracy ν and leaves the way open: here, as in its published code, K gradient steps on
-the mini-batch, starting where those of the mini-batch before ended (in a round's first: at w). That code also adds a
+the mini-batch, starting where those of the mini-batch before ended (in a round's first: at w). The pull of each is an
+exact proximal step, θ ← (θ − r ∇f + r λ w) / (1 + r λ) at the rate r; that code's explicit step is its first order. And
+w moves towards θ by the share ηλ, at most all the way: beyond 1 the paper's step overshoots. That code also adds a
 weight decay of 0.001 to these steps and weights the server's mean by samples; the paper does neither, nor does this:
 the mean is uniform over those who replied. In the paper all silos train and some of them upload; here only those that
 are asked train. η is the learning rate of the local optimiser, which steps along ∇F_i(w) = λ(w − θ_i).
@@ -16,7 +18,7 @@ import torch
 from torch import Tensor
 
 from coterie.engine.method import Batch, Cohort, Model, Predictor, Private, Roster, State, Task, spread
-from coterie.engine.solver import Gradient, moved
+from coterie.engine.solver import SGD, Gradient, NoState
 from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, global_predictor
 from coterie.options import option
 from coterie.wire import Record, rows
@@ -46,7 +48,7 @@ class PFedMe(GlobalModel[Solution, Envelope]):
 
     lam: float = option(15.0, "λ, how strongly θ_i is held near w_i", above=0)
     inner_steps: int = option(5, "K, gradient steps towards θ_i on each mini-batch", low=1)
-    inner_lr: float = option(0.1, "their rate; inner_lr × λ must stay below 2 for them to converge", above=0)
+    inner_lr: float = option(0.1, "their rate", above=0)
     beta: float = option(1.0, "β, the server's step towards the mean of the silos' models", above=0)
 
     def receive(self, server: Global, cohort: Cohort, up: ModelUp) -> Global:
@@ -64,13 +66,13 @@ class PFedMe(GlobalModel[Solution, Envelope]):
         return Envelope(w=w, theta=w, opt=task.optimizer.init(w))  # Algorithm 1: w_{i,0} = w
 
     def step(self, task: Task, state: Envelope, batch: Batch) -> Envelope:
-        theta = state.theta
+        theta, lam = state.theta, state.w.new_full((task.k,), self.lam)
         for _ in range(self.inner_steps):
             # Algorithm 1: θ̃_i(w) = argmin_θ f(θ; D) + λ/2 ‖θ − w‖²
-            g = task.grad(theta, batch) + self.lam * (theta - state.w)
-            theta = moved(theta, self.inner_lr * g.grads, g)
-        # Algorithm 1: w ← w − ηλ(w − θ); BatchNorm's statistics are those that θ has seen
-        pull = Gradient(self.lam * (state.w - theta), g.losses, g.buffers)
+            g = task.grad(theta, batch).pulled(state.w, lam)
+            theta, _ = SGD().step(theta, g, NoState(), self.inner_lr)
+        # Algorithm 1: w ← w − ηλ(w − θ), ηλ at most 1; BatchNorm's statistics are those that θ has seen
+        pull = Gradient(min(self.lam, 1 / batch.lr) * (state.w - theta), g.losses, g.buffers)
         w, opt = task.optimizer.step(state.w, pull, state.opt, batch.lr)
         return Envelope(w=w, theta=theta, opt=opt)
 

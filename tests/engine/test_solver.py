@@ -75,6 +75,84 @@ def test_a_step_changes_nothing_that_it_was_given(case: str) -> None:
         assert torch.equal(t, kept[name])
 
 
+OPTIMIZERS = {"sgd": SGD(), "momentum": SGD(0.9), "adam": Adam()}
+optimizers = pytest.mark.parametrize("name", OPTIMIZERS)
+
+
+def pulled(grads: Tensor, centre: Tensor, strength: Tensor | float) -> Gradient:
+    lead = grads.shape[:-1]
+    strength = torch.as_tensor(strength, dtype=grads.dtype).expand(lead)
+    return Gradient(grads, torch.zeros(lead)).pulled(centre, strength)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("lr", [1e-3, 0.1, 10.0])
+@pytest.mark.parametrize("strength", [1e-3, 1.0, 1e3, 1e12, 1e30])
+@optimizers
+def test_a_pull_never_leads_away_from_its_centre(name: str, strength: float, lr: float, dtype: torch.dtype) -> None:
+    """Whatever its strength and the learning rate: with no gradient of the loss, each number only comes nearer."""
+    ours, w, centre = OPTIMIZERS[name], drawn(3, 6).to(dtype), drawn(3, 6, seed=1).to(dtype)
+    state, apart = ours.init(w), (w - centre).abs()
+    for _ in range(5):
+        w, state = ours.step(w, pulled(torch.zeros_like(w), centre, strength), state, lr)
+        assert ((w - centre).abs() <= apart).all()
+        apart = (w - centre).abs()
+    if lr * strength > 1e9:
+        assert torch.equal(w, centre)
+
+
+@pytest.mark.parametrize("lead", [(3,), (3, 2)], ids=str)
+def test_sgds_pulled_step_solves_the_proximal_problem(lead: tuple[int, ...]) -> None:
+    """argmin_z ⟨g + λw, z⟩ + ‖z − w‖²/2η + s/2 ‖z − u‖², each row with its own s: the gradient at z is zero."""
+    w, g, u, s, lr = drawn(*lead, 6), drawn(*lead, 6, seed=1), drawn(*lead, 6, seed=2), drawn(*lead, seed=3).exp(), 0.3
+    z, _ = SGD(0.0, 0.1).step(w, pulled(g, u, s), SGD().init(w), lr)
+    close(g + 0.1 * w + (z - w) / lr + s[..., None] * (z - u), torch.zeros_like(w))
+
+
+def test_adams_pulled_step_solves_the_proximal_problem_in_its_metric() -> None:
+    """argmin_z ⟨m̂, z⟩ + Σ (z − w)² (√v̂ + ε)/2η + s/2 ‖z − u‖², with the moments of the loss's gradients alone."""
+    w, u, s, lr, t = drawn(3, 6), drawn(3, 6, seed=9), drawn(3, seed=8).exp(), 0.3, 4
+    ours, grads = Adam(), [drawn(3, 6, seed=i) for i in range(1, t + 1)]
+    state = ours.init(w)
+    for g in grads:
+        before = w
+        w, state = ours.step(w, pulled(g, u, s), state, lr)
+    m = sum(0.1 * 0.9 ** (t - 1 - i) * g for i, g in enumerate(grads)) / (1 - 0.9**t)
+    v = sum(0.001 * 0.999 ** (t - 1 - i) * g * g for i, g in enumerate(grads)) / (1 - 0.999**t)
+    slope = m + (w - before) * (v.sqrt() + 1e-8) / lr + s[:, None] * (w - u)
+    close(slope, torch.zeros_like(w))
+
+
+@optimizers
+def test_no_strength_is_no_pull_bit_for_bit(name: str) -> None:
+    ours, w, grads = OPTIMIZERS[name], drawn(3, 6).float(), drawn(3, 6, seed=1).float()
+    (plain, before), (held, after) = (
+        ours.step(w, gradient, ours.init(w), 0.1)
+        for gradient in (Gradient(grads, torch.zeros(3)), pulled(grads, drawn(3, 6, seed=2).float(), 0.0))
+    )
+    assert torch.equal(plain, held)
+    assert all(torch.equal(t, after.tensors()[key]) for key, t in before.tensors().items())
+
+
+@optimizers
+def test_training_ends_where_loss_and_pull_balance(name: str) -> None:
+    """F(w) = ‖w − o‖²/2 pulled with s towards u has its minimum at (o + s u)/(1 + s), whatever the momentum."""
+    ours, w, optimum, centre, s = OPTIMIZERS[name], drawn(2, 4), drawn(2, 4, seed=1), drawn(2, 4, seed=2), 3.0
+    state = ours.init(w)
+    for t in range(4000):
+        w, state = ours.step(w, pulled(w - optimum, centre, s), state, 0.05 / (1 + t / 100))
+    torch.testing.assert_close(w, (optimum + s * centre) / (1 + s), rtol=1e-4, atol=1e-4)
+
+
+@optimizers
+def test_buffers_are_not_pulled(name: str) -> None:
+    ours, w, buffers = OPTIMIZERS[name], drawn(3, 6), drawn(3, 2, seed=1)
+    gradient = Gradient(torch.zeros(3, 6, dtype=torch.float64), torch.zeros(3), buffers)
+    w, _ = ours.step(w, gradient.pulled(drawn(3, 6, seed=2), torch.full((3,), 1e30).double()), ours.init(w), 0.1)
+    assert torch.equal(w[:, 4:], buffers)
+    assert torch.equal(w[:, :4], drawn(3, 6, seed=2)[:, :4])
+
+
 @pytest.mark.parametrize("build_name", ["mlp", "batchnorm"])
 @cases
 def test_ragged_training_is_torch_optim_on_each_client(case: str, build_name: str) -> None:

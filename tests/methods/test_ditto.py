@@ -31,7 +31,7 @@ def test_two_rounds(cohort: list[int], own: int | str, epochs: int) -> None:
     for r in range(2):
         local = {}
         for i in cohort:
-            v[i] = oracle.descend(i, v[i], r, lambda u, w=w: lam * (u - w), epochs=epochs)
+            v[i] = oracle.descend(i, v[i], r, lam, w, epochs=epochs)
             local[i] = oracle.descend(i, w, r)
         close(oracle.vector(played.ups[r].w), [local[i] for i in cohort])
         w = sum(oracle.sizes[i] * local[i] for i in cohort) / oracle.sizes[cohort].sum()
@@ -66,7 +66,7 @@ def test_a_newcomer_trains_from_the_global_model_and_is_pulled_towards_it() -> N
     w = oracle.vector(played.servers[-1].w)
     played.engine.welcome(played.servers[-1], 1)
     for i in range(3):
-        v = oracle.descend(i, w, 1, lambda u: 0.4 * (u - w), purpose="arrive")
+        v = oracle.descend(i, w, 1, 0.4, w, purpose="arrive")
         close(oracle.vector(played.engine.private().v)[i], v)
 
 

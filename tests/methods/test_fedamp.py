@@ -11,7 +11,7 @@ from oracle import Oracle, close
 from torch import nn
 
 from coterie.conformance import Ground
-from coterie.engine.method import Method
+from coterie.engine.method import Cohort, Method
 from coterie.engine.rounds import run_rounds
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
@@ -48,7 +48,7 @@ def test_two_rounds_with_attention_weights() -> None:
             scores = np.array([np.exp(-t[i, j] / sigma) if j != i else 0.0 for j in range(3)])
             u[i] = (1 - tau) * w[i] + tau * (scores / scores.sum()) @ w
         close(oracle.vector(played.downs[k].u), u)
-        w = np.stack([oracle.descend(i, u[i], k, lambda v, i=i, u=u: (v - u[i]) / beta) for i in range(3)])
+        w = np.stack([oracle.descend(i, u[i], k, 1 / beta, u[i]) for i in range(3)])
         close(oracle.vector(played.ups[k].w), w)
     close(oracle.vector(played.privates[-1].w), w)
 
@@ -64,7 +64,7 @@ def test_a_round_with_step_weights_is_eq_5_and_6() -> None:
         slopes = [alpha * np.exp(-t[i, j] / sigma) / sigma if j != i else 0.0 for j in range(3)]
         u = (1 - sum(slopes)) * w[i] + np.array(slopes) @ w
         close(oracle.vector(played.downs[0].u)[i], u)
-        close(oracle.vector(played.ups[0].w)[i], oracle.descend(i, u, 0, lambda v, u=u: (v - u) / beta))
+        close(oracle.vector(played.ups[0].w)[i], oracle.descend(i, u, 0, 1 / beta, u))
 
 
 def test_auto_sigma_is_the_median_distance() -> None:
@@ -86,7 +86,16 @@ def test_warmup_trains_alone_first_and_is_the_first_centre() -> None:
     played = oracle.play(FedAMP(warmup_epochs=3, beta=2.0), rounds=1)
     for i in range(3):
         alone = oracle.descend(i, oracle.start(), 0, purpose="warmup", epochs=3)
-        close(oracle.vector(played.ups[0].w)[i], oracle.descend(i, alone, 0, lambda v, a=alone: (v - a) / 2.0))
+        close(oracle.vector(played.ups[0].w)[i], oracle.descend(i, alone, 0, 0.5, alone))
+
+
+@pytest.mark.parametrize("method", [FedAMP(), HeurFedAMP()], ids=["fedamp", "heurfedamp"])
+def test_a_beta_that_has_fallen_below_all_numbers_leaves_silos_at_their_cloud_models(method: Method) -> None:
+    oracle = Oracle()
+    engine = oracle.engine(method)
+    cohort = Cohort(torch.arange(3), 20_000, engine.roster)
+    down = method.send(method.open(engine.roster, engine.model), cohort)
+    assert torch.equal(engine.train(cohort, down).up.w, down.u)
 
 
 def test_a_missing_silos_last_model_stands_in() -> None:

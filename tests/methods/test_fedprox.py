@@ -20,7 +20,7 @@ def test_conformance(method: Method, check: Callable[[Ground], None]) -> None:
 
 def local(oracle: Oracle, silo: int, w: np.ndarray, mu: float, round: int) -> np.ndarray:
     """Steps on F_k(v) + μ/2 ‖v − w‖² from w."""
-    return oracle.descend(silo, w, round, lambda v: mu * (v - w))
+    return oracle.descend(silo, w, round, mu, w)
 
 
 def test_two_rounds() -> None:

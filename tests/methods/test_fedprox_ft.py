@@ -25,7 +25,7 @@ def test_two_rounds_of_fedprox_and_then_some_epochs_alone(ids: list[int] | None)
     played = oracle.play(FedProxFT(mu=mu, ft_epochs=2), rounds=2, ids=ids)
     w, some = oracle.start(), ids or [0, 1, 2]
     for k in range(2):
-        trained = [oracle.descend(i, w, k, lambda v, w=w: mu * (v - w)) for i in some]
+        trained = [oracle.descend(i, w, k, mu, w) for i in some]
         w = oracle.sizes[some] @ np.stack(trained) / oracle.sizes[some].sum()
     close(oracle.vector(played.servers[-1].w), w)
     tuned = [oracle.descend(i, w, 1, purpose="finetune", epochs=2) for i in range(3)]

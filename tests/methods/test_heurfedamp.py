@@ -45,7 +45,7 @@ def test_two_rounds_with_a_tau_and_a_beta_for_each_silo(ids: list[int] | None) -
         u = eq_8(w, sigma, np.array(tau))  # an absent silo's last model stands in
         close(oracle.vector(played.downs[k].u), u[some])
         for i in some:
-            w[i] = oracle.descend(i, u[i], k, lambda v, i=i, u=u: (v - u[i]) / beta[i])
+            w[i] = oracle.descend(i, u[i], k, 1 / beta[i], u[i])
         close(oracle.vector(played.servers[k + 1].w), w)
         close(oracle.vector(played.privates[k + 1].w), w)
     close(oracle.vector(played.deployed()), w)
@@ -67,7 +67,7 @@ def test_a_newcomer_has_the_mean_of_the_members_tau_and_beta() -> None:
     for i in range(3):
         alone = oracle.descend(i, oracle.start(), 1, purpose="arrive")
         u = eq_8(np.vstack([oracle.vector(server.w), alone]), 4.0, np.array([*tau, 0.6]))[-1]
-        settled = oracle.descend(i, u, 1, lambda v, u=u: (v - u) / 1.0, purpose="settle")
+        settled = oracle.descend(i, u, 1, 1.0, u, purpose="settle")
         close(oracle.vector(guests.private().w)[i], settled)
 
 

@@ -35,19 +35,20 @@ def covariance(w: np.ndarray, smoothing: float) -> np.ndarray:
     return root / np.trace(root)
 
 
+def spring(method: MOCHA, towards: np.ndarray, own: float, w: np.ndarray) -> tuple[float, np.ndarray]:
+    """R's gradient at v, 2 λ1 (towards + own (v − w)) + 2 λ2 v, as s (v − c): s and c."""
+    strength = 2 * (method.lambda1 * own + method.lambda2)
+    return strength, -2 * method.lambda1 * (towards - own * w) / strength
+
+
 def w_step(oracle: Oracle, method: MOCHA, w: np.ndarray, sigma: np.ndarray, ids: list[int], round: int) -> np.ndarray:
-    """Gradient steps on F_t and R, the other tasks standing still and R's coupling replaced by ρ times its diagonal."""
+    """Proximal steps on F_t and R, the other tasks standing still and R's coupling replaced by ρ times its diagonal."""
     omega = np.linalg.inv(sigma)
     rho = max(np.abs(omega[t]).sum() / omega[t, t] for t in range(len(w)))
     new = w.copy()
     for t in ids:
         towards = sum(omega[t, j] * w[j] for j in range(len(w)))  # half of ∇ tr(W Ω Wᵀ) at w_t
-
-        def pull(v: np.ndarray, t: int = t, towards: np.ndarray = towards) -> np.ndarray:
-            coupling = 2 * method.lambda1 * (towards + rho * omega[t, t] * (v - w[t]))
-            return coupling + 2 * method.lambda2 * v
-
-        new[t] = oracle.descend(t, w[t], round, pull)
+        new[t] = oracle.descend(t, w[t], round, *spring(method, towards, rho * omega[t, t], w[t]))
     return new
 
 
@@ -138,13 +139,9 @@ def test_a_pull_too_strong_for_the_learning_rate_does_not_throw_models_away() ->
     oracle = Oracle()
     played = oracle.play(MOCHA(lambda1=1e4), rounds=3)
     w = oracle.vector(played.privates[1].w)
-    for i in range(3):  # Ω = 3 I: the strength is taken as 1/lr, and every step lands at −lr ∇F
-        x, y = oracle.data(i)
-        last = np.zeros(15)
-        for b in oracle.batches(i, 0):
-            last = -oracle.training.lr * oracle.grad(last, x[b], y[b])
-        close(w[i], last)
-    assert np.abs(oracle.vector(played.privates[-1].w)).max() < 1
+    for i in range(3):  # Ω = 3 I and ρ = 1: a pull of strength 6e4 towards zero
+        close(w[i], oracle.descend(i, np.zeros(15), 0, 6e4, np.zeros(15)))
+    assert np.abs(oracle.vector(played.privates[-1].w)).max() < 1e-3
 
 
 def test_a_newcomer_trains_alone_then_with_the_relationship_to_the_members() -> None:
@@ -154,15 +151,12 @@ def test_a_newcomer_trains_alone_then_with_the_relationship_to_the_members() -> 
     guests = oracle.engine(method)
     guests.welcome(server, 2)
     for i in range(3):
-        alone = oracle.descend(i, np.zeros(15), 2, lambda v: 0.02 * v, purpose="arrive")
+        alone = oracle.descend(i, np.zeros(15), 2, 0.02, np.zeros(15), purpose="arrive")
         everyone = np.vstack([oracle.vector(server.w), alone])
         omega = np.linalg.inv(covariance(everyone, 0.2))
         rho = max(np.abs(omega[t]).sum() / omega[t, t] for t in range(4))
-
-        def pull(v: np.ndarray, alone: np.ndarray = alone, row: np.ndarray = omega[3], rho: float = rho) -> np.ndarray:
-            return 0.04 * (row @ np.vstack([oracle.vector(server.w), alone]) + rho * row[3] * (v - alone)) + 0.02 * v
-
-        close(oracle.vector(guests.private().w)[i], oracle.descend(i, alone, 2, pull, purpose="settle"))
+        pull = spring(method, omega[3] @ everyone, rho * omega[3, 3], alone)
+        close(oracle.vector(guests.private().w)[i], oracle.descend(i, alone, 2, *pull, purpose="settle"))
 
 
 class Bent(nn.Module):

@@ -29,8 +29,8 @@ def local_rounds(
     theta = w
     for b in oracle.batches(silo, round, purpose):
         for _ in range(method.inner_steps):
-            theta = theta - method.inner_lr * (oracle.grad(theta, x[b], y[b]) + method.lam * (theta - w))
-        w = w - oracle.training.lr * method.lam * (w - theta)
+            theta = oracle.proximal(theta, oracle.grad(theta, x[b], y[b]), method.inner_lr, method.lam, w)
+        w = w - min(1.0, oracle.training.lr * method.lam) * (w - theta)
     return w, theta
 
 
@@ -62,10 +62,27 @@ def test_theta_solves_the_moreau_envelope() -> None:
         close(oracle.vector(played.ups[0].w)[i], oracle.start() - 0.1 * envelope)
 
 
-def test_one_inner_step_of_rate_one_over_lambda_is_fedavgs_step() -> None:
-    oracle = Oracle(Training(rounds=2, local_epochs=1, batch_size=12, lr=0.1))
-    ours = oracle.play(PFedMe(lam=8.0, inner_steps=1, inner_lr=1 / 8), rounds=1)
-    close(ours.ups[0].w, oracle.play(FedAvg(), rounds=1).ups[0].w)
+def test_one_inner_step_of_rate_one_over_lambda_is_half_of_fedavgs_step() -> None:
+    """θ = w − g/2λ minimises ⟨g, θ⟩ + λ/2 ‖θ − w‖² + λ/2 ‖θ − w‖²; then ηλ(w − θ) = η g/2."""
+    ours, theirs = (Oracle(Training(rounds=2, local_epochs=1, batch_size=12, lr=lr)) for lr in (0.1, 0.05))
+    made = ours.play(PFedMe(lam=8.0, inner_steps=1, inner_lr=1 / 8), rounds=1)
+    close(made.ups[0].w, theirs.play(FedAvg(), rounds=1).ups[0].w)
+
+
+@pytest.mark.parametrize(("lam", "inner_lr", "lr"), [(15, 1.0, 0.1), (1e6, 0.1, 1e-7), (15, 0.1, 10), (1e30, 10, 10)])
+def test_no_rate_throws_the_models_away(lam: float, inner_lr: float, lr: float) -> None:
+    """The explicit steps diverge where inner_lr × λ or η λ is above 2."""
+    oracle = Oracle(Training(rounds=20, local_epochs=2, batch_size=4, lr=lr))
+    played = oracle.play(PFedMe(lam=lam, inner_lr=inner_lr), rounds=20)
+    losses = [oracle.losses(w, *oracle.data(i)).mean() for i, w in enumerate(oracle.vector(played.privates[-1].theta))]
+    start = [oracle.losses(oracle.start(), *oracle.data(i)).mean() for i in range(3)]
+    assert np.mean(losses) < np.mean(start) + 1e-9
+
+
+def test_an_outer_step_goes_no_further_than_theta() -> None:
+    oracle = Oracle(Training(rounds=1, local_epochs=1, batch_size=12, lr=10.0))
+    played = oracle.play(PFedMe(lam=15.0, inner_lr=0.01), rounds=1)
+    close(played.ups[0].w, played.privates[1].theta)
 
 
 def test_personal_is_theta_and_cloud_is_the_global_model() -> None:

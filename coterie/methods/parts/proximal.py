@@ -23,7 +23,7 @@ def at_centre(task: Task, centre: Tensor, strength: Tensor | float) -> Pulled:
 
 
 def pulled_step(task: Task, state: Pulled, batch: Batch) -> Pulled:
-    """One optimiser step on the loss and the pull together."""
+    """One optimiser step on the loss, and the exact proximal step of the pull (`engine/solver.py`)."""
     gradient = task.grad(state.w, batch).pulled(state.centre, state.strength)
     w, opt = task.optimizer.step(state.w, gradient, state.opt, batch.lr)
     return state.replace(w=w, opt=opt)

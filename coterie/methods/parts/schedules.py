@@ -1,5 +1,6 @@
 """Hyper-parameters that change with the round."""
 
+import sys
 from dataclasses import dataclass
 
 from coterie.options import option
@@ -14,8 +15,8 @@ class StepDecay:
     every: int = option(30, "after how many rounds", low=1)
 
     def at(self, round: int) -> float:
-        """The value in a round counted from 0."""
-        return self.start * self.factor ** (round // self.every)
+        """The value in a round counted from 0: small as it may get, never 0."""
+        return max(self.start * self.factor ** (round // self.every), sys.float_info.min)
 
 
 def at(value: float | StepDecay, round: int) -> float:

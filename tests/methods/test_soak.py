@@ -1,0 +1,54 @@
+"""Long runs with default hyper-parameters: what a method has learned it does not lose, at any rate, with any optimiser.
+
+FedAMP's β falls tenfold every 30 rounds without a floor, so the pull grows until nothing else counts.
+"""
+
+import numpy as np
+import pytest
+from torch import nn
+
+from coterie.data.silo import Part, Silo
+from coterie.engine.rounds import run_rounds
+from coterie.engine.rows import Model
+from coterie.engine.simulate import Simulator
+from coterie.engine.training import Training
+from coterie.methods import make
+
+FEATURES, CLASSES, SILOS = 6, 3, 4
+
+
+def silos() -> list[Silo]:
+    """A common rule, which each silo bends so little that the models may as well agree, as they do in the end."""
+    rule = np.random.default_rng(0).normal(size=(FEATURES, CLASSES))
+    made = []
+    for i in range(SILOS):
+        draw = np.random.default_rng(i + 1)
+        own = rule + 0.05 * draw.normal(size=rule.shape)
+
+        def part(count: int, draw: np.random.Generator = draw, own: np.ndarray = own) -> Part:
+            x = draw.normal(size=(count, FEATURES))
+            return Part(x.astype(np.float32), (x @ own).argmax(1))
+
+        made.append(Silo(f"s{i}", part(90), part(1), part(400)))
+    return made
+
+
+ALL = [(lr, optimizer) for lr in (0.01, 0.1, 0.5) for optimizer in ("sgd", "adam")]
+FAST = [(0.5, "sgd"), (0.5, "adam")]  # for a pull that stays as strong as it is
+CASES = {"fedamp": ALL, "heurfedamp": ALL, "fedprox": FAST, "ditto": FAST, "pfedme": FAST}
+
+
+@pytest.mark.parametrize(
+    ("name", "lr", "optimizer"), [(name, *case) for name, cases in CASES.items() for case in cases]
+)
+def test_four_hundred_rounds_end_near_their_best(name: str, lr: float, optimizer: str) -> None:
+    training = Training(
+        rounds=400, local_epochs=1, batch_size=45, lr=lr, optimizer=optimizer, measure=("test",), measure_every=20
+    )
+    method, model = make(name, {}), Model(lambda: nn.Linear(FEATURES, CLASSES), CLASSES)
+    engine = Simulator(method, silos(), model, training, seed=0)
+    outcome = run_rounds(method, engine, engine.roster, model, training)
+    tables = [t[t["measure"] == "accuracy"] for t in outcome.results]
+    accuracy = [100 * t["value"].mean() for t in tables]
+    assert accuracy[-1] >= max(accuracy) - 2, accuracy
+    assert max(accuracy) > 70
