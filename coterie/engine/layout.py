@@ -40,6 +40,10 @@ class Layout:
             start += -(-tensor.numel() // ALIGNMENT) * ALIGNMENT
         return tuple(columns)
 
+    def weights(self, rows: Tensor) -> Tensor:
+        """What is trained of rows (..., d): all but the buffers."""
+        return rows[..., : self.trained]
+
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """One row (d,) from named tensors."""
         first = next(iter(tensors.values()))

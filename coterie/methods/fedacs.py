@@ -43,7 +43,7 @@ class FedACS(MessagePassing[Weights]):
 
     def send(self, server: Models, cohort: Cohort) -> CloudDown:
         w = server.w[cohort.ids]  # line 5: only those who take part in this round
-        return CloudDown(u=self.attention(w).to(w.dtype) @ w)  # eq. 4
+        return CloudDown(u=self.attention(cohort.model.layout.weights(w)).to(w.dtype) @ w)  # eq. 4
 
     def begin(self, task: Task, down: CloudDown, private: Personal) -> Weights:
         w = self.warmed(task, down.u, private)

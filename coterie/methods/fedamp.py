@@ -16,10 +16,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from coterie.engine.method import Batch, Cohort, Task
+from coterie.engine.method import Batch, Task
 from coterie.errors import BadInput
 from coterie.methods.parts.attention import INDUCING, attend, median_distance, squared_distances
-from coterie.methods.parts.message_passing import CloudDown, MessagePassing, Models, Personal
+from coterie.methods.parts.message_passing import CloudDown, MessagePassing, Personal
 from coterie.methods.parts.proximal import Pulled, at_centre, pulled_step
 from coterie.methods.parts.schedules import StepDecay, at
 from coterie.options import option
@@ -57,10 +57,6 @@ class FedAMP(MessagePassing[Pulled]):
                 )
             xi = xi / others.clamp_min(1)[:, None]
         return xi + torch.diag(1 - xi.sum(1))  # ξ_ii = 1 − Σ_{j≠i} ξ_ij
-
-    def send(self, server: Models, cohort: Cohort) -> CloudDown:
-        xi = self.attention(server.w).to(server.w.dtype)
-        return CloudDown(u=xi[cohort.ids] @ server.w)  # eq. 5: u_i = Σ_j ξ_ij w_j
 
     def begin(self, task: Task, down: CloudDown, private: Personal) -> Pulled:
         return at_centre(task, self.warmed(task, down.u, private), 1 / at(self.beta, task.round))

@@ -11,9 +11,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coterie.engine.method import Batch, Cohort, Model, Roster, Task
+from coterie.engine.method import Batch, Model, Roster, Task
 from coterie.methods.parts.attention import attend, cosines
-from coterie.methods.parts.message_passing import CloudDown, MessagePassing, Models, Personal
+from coterie.methods.parts.message_passing import CloudDown, MessagePassing, Personal
 from coterie.methods.parts.proximal import Pulled, at_centre, pulled_step
 from coterie.methods.parts.schedules import StepDecay, at
 from coterie.options import option
@@ -37,10 +37,6 @@ class HeurFedAMP(MessagePassing[Pulled]):
         if tau.ndim and len(tau) < len(w):  # a guest, who has no τ of its own
             tau = torch.cat([tau, tau.mean(0, keepdim=True)])
         return attend(self.sigma * cosines(w), tau)  # eq. 8: (1 − ξ_ii) softmax_{j≠i}(σ cos(w_i, w_j))
-
-    def send(self, server: Models, cohort: Cohort) -> CloudDown:
-        xi = self.attention(server.w).to(server.w.dtype)
-        return CloudDown(u=xi[cohort.ids] @ server.w)  # eq. 5: u_i = Σ_j ξ_ij w_j
 
     def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Personal:
         private = super().enroll(roster, model, rows)

@@ -59,11 +59,15 @@ class MessagePassing(Method[Models, CloudDown, PersonalUp, Personal, Trained]):
     warmup_epochs: int = option(0, "epochs that a silo trains alone before its first round", low=0)
 
     def attention(self, w: Tensor) -> Tensor:
-        """ξ (m, m): the share of each silo's model in each cloud model."""
+        """ξ (m, m): the share of each silo's model in each cloud model, by the models' weights."""
         raise NotImplementedError
 
     def open(self, roster: Roster, model: Model) -> Models:
         return Models(w=model.starts(roster.seed, roster.names, self.common_init), start=model.start(roster.seed))
+
+    def send(self, server: Models, cohort: Cohort) -> CloudDown:
+        xi = self.attention(cohort.model.layout.weights(server.w)).to(server.w.dtype)
+        return CloudDown(u=xi[cohort.ids] @ server.w)  # AMP eq. 5: u_i = Σ_j ξ_ij w_j
 
     def receive(self, server: Models, cohort: Cohort, up: PersonalUp) -> Models:
         return server.replace(w=server.w.index_copy(0, cohort.ids, up.w))  # a missing silo's last model stands in
@@ -91,7 +95,7 @@ class MessagePassing(Method[Models, CloudDown, PersonalUp, Personal, Trained]):
     def host(self, server: Models, newcomers: Cohort, up: PersonalUp | None) -> CloudDown:
         if up is None:
             return CloudDown(u=server.start.expand(len(newcomers), -1))
-        return CloudDown(u=torch.stack([self._mixture(server.w, guest) for guest in up.w]))
+        return CloudDown(u=torch.stack([self._mixture(server, guest, newcomers.model) for guest in up.w]))
 
     def adapt(self, task: Task, down: CloudDown, private: Personal | None) -> tuple[PersonalUp | None, Personal]:
         """A newcomer trains alone, is answered with its cloud model, and trains once more from there."""
@@ -102,9 +106,9 @@ class MessagePassing(Method[Models, CloudDown, PersonalUp, Personal, Trained]):
         return None, Personal(w=state.w)
 
     def trace(self, server: Models, everyone: Cohort, private: Personal | None) -> Mapping[str, Tensor]:
-        return {"collaboration": self.attention(server.w)}
+        return {"collaboration": self.attention(everyone.model.layout.weights(server.w))}
 
-    def _mixture(self, members: Tensor, guest: Tensor) -> Tensor:
+    def _mixture(self, server: Models, guest: Tensor, model: Model) -> Tensor:
         """A guest's cloud model: one attention step against the members' models, and no other guest's."""
-        everyone = torch.cat([members, guest[None]])
-        return self.attention(everyone)[-1].to(everyone.dtype) @ everyone
+        everyone = torch.cat([server.w, guest[None]])
+        return self.attention(model.layout.weights(everyone))[-1].to(everyone.dtype) @ everyone

@@ -5,7 +5,8 @@ it in unchanged. `median`: the median of each coordinate (Yin et al., "Byzantine
 2018). `clipped`: the mean after every upload was drawn back to the median distance from that median (norm clipping, Sun
 et al., "Can You Really Backdoor Federated Learning?", 2019, about the median as centre). `krum`: the mean of the
 n − f uploads that lie nearest to their n − f − 2 nearest (Multi-Krum of Blanchard et al., "Machine Learning with
-Adversaries", NeurIPS 2017; `keep = 1` is Krum). Fields of an upload are treated one by one.
+Adversaries", NeurIPS 2017; `keep = 1` is Krum). Fields of an upload are treated one by one, and whole: distances count
+BatchNorm's statistics too, for a rogue could hide in numbers that are averaged and not looked at.
 
 Median and Krum count every silo alike, whatever its samples: a rogue silo may declare as many as it likes.
 """
