@@ -18,7 +18,7 @@ from torch import Tensor
 
 from coterie.engine.method import Batch, Task
 from coterie.errors import BadInput
-from coterie.methods.parts.attention import INDUCING, attend, median_distance, squared_distances
+from coterie.methods.parts.attention import INDUCING, attend, squared_distances
 from coterie.methods.parts.message_passing import CloudDown, MessagePassing, Personal
 from coterie.methods.parts.proximal import Pulled, at_centre, pulled_step
 from coterie.methods.parts.schedules import StepDecay, at
@@ -34,7 +34,7 @@ class FedAMP(MessagePassing[Pulled]):
 
     weights: Literal["attention", "step"] = option("attention", "softmax of log A', or eq. 5 with a given α")
     function: Literal["negative-exponential", "tamed-root", "scad", "mcp"] = option("negative-exponential", "A")
-    sigma: float | Literal["auto"] = option("auto", "σ, A's scale; auto: the round's median squared distance", above=0)
+    sigma: float | Literal["auto"] = option("auto", "σ, A's scale; auto: by the round's median distance", above=0)
     sigma_factor: float = option(1.0, "what auto multiplies the median with", above=0)
     tau: float = option(0.5, "τ, the weight on the others (attention)", low=0, high=1)
     alpha: float = option(0.1, "α, the step size of eq. 3 (step)", low=0)
@@ -43,11 +43,12 @@ class FedAMP(MessagePassing[Pulled]):
 
     def attention(self, w: Tensor) -> Tensor:
         distances = squared_distances(w)
-        scale = self.sigma_factor * median_distance(distances) if self.sigma == "auto" else self.sigma
+        function = INDUCING[self.function]
+        scale = self.sigma_factor * function.scale(distances) if self.sigma == "auto" else self.sigma
         if self.weights == "attention":
             # the preprint's eq. 9: z_i = Σ_{j≠i} softmax_j(log A'(‖w_i − w_j‖²)) w_j, u_i = (1 − τ) w_i + τ z_i
-            return attend(INDUCING[self.function].log_slope(distances, scale), self.tau)
-        xi = self.alpha * INDUCING[self.function].slope(distances, scale).fill_diagonal_(0)  # eq. 7
+            return attend(function.log_slope(distances, scale), self.tau)
+        xi = self.alpha * function.slope(distances, scale).fill_diagonal_(0)  # eq. 7
         others = xi.sum(1)
         if (others > 1).any():
             if not self.clip:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 BLOCK = 1 << 18  # columns at a time, so that a float64 copy of all rows never exists
+ROUNDING = 16  # by so many times the rounding of their numbers models differ that were trained alike
+RESOLVED = 1e-14  # a share of the largest squared distance, below which others cancel in float64
 
 
 def gram(rows: Tensor, centre: bool = False) -> Tensor:
@@ -22,11 +24,13 @@ def gram(rows: Tensor, centre: bool = False) -> Tensor:
 
 
 def squared_distances(rows: Tensor) -> Tensor:
-    """‖w_i − w_j‖² (m, m) in float64; rows are centred first, since models that start alike cancel otherwise."""
+    """‖w_i − w_j‖² (m, m) in float64, 0 where it is but rounding; rows that start alike cancel if not centred first."""
     inner = gram(rows, centre=True)
     norms = inner.diagonal()
-    distances = (norms[:, None] + norms[None, :] - 2 * inner).clamp_min(0)
-    return distances.fill_diagonal_(0)
+    distances = norms[:, None] + norms[None, :] - 2 * inner
+    rounding = ROUNDING * torch.finfo(rows.dtype).eps * torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    least = torch.maximum(rounding[:, None], rounding[None, :]).square().clamp_min(RESOLVED * distances.max())
+    return torch.where(distances > least, distances, 0).fill_diagonal_(0)
 
 
 def cosines(rows: Tensor) -> Tensor:
@@ -43,6 +47,12 @@ class Inducing:
     value: Callable[[Tensor, float], Tensor]  # A(t)
     slope: Callable[[Tensor, float], Tensor]  # A'(t)
     log_slope: Callable[[Tensor, float], Tensor]  # log A'(t), exact where A' underflows
+    rooted: bool = False  # whether σ is compared with √t, and not with t
+
+    def scale(self, distances: Tensor) -> float:
+        """A σ that needs no search: the median of the squared distances, or of the distances where σ is one."""
+        median = median_distance(distances)
+        return math.sqrt(median) if self.rooted else median
 
 
 def _scad(t: Tensor, sigma: float, a: float = 3.7) -> Tensor:
@@ -75,19 +85,16 @@ INDUCING = {
     "negative-exponential": Inducing(
         lambda t, s: -torch.expm1(-t / s), lambda t, s: torch.exp(-t / s) / s, lambda t, s: -t / s - math.log(s)
     ),
-    "tamed-root": Inducing(_root, _root_slope, lambda t, s: _root_slope(t, s).log()),
+    "tamed-root": Inducing(_root, _root_slope, lambda t, s: _root_slope(t, s).log(), rooted=True),
     "scad": Inducing(_scad, _scad_slope, lambda t, s: _scad_slope(t, s).log()),
     "mcp": Inducing(_mcp, _mcp_slope, lambda t, s: _mcp_slope(t, s).log()),
 }
 
 
 def median_distance(distances: Tensor) -> float:
-    """The median squared distance between two different rows: a scale for σ that needs no search."""
-    m = len(distances)
-    if m < 2:
-        return 1.0
-    apart = distances[~torch.eye(m, dtype=torch.bool, device=distances.device)]
-    return float(apart.median()) or 1.0  # rows that are all equal have no scale; any will do
+    """The median squared distance of rows that are apart: those that coincide say nothing of a scale."""
+    apart = distances[distances > 0]
+    return float(apart.median()) if len(apart) else 1.0  # rows that are all equal have no scale; any will do
 
 
 def attend(scores: Tensor, tau: Tensor | float) -> Tensor:

@@ -1,5 +1,7 @@
 """Attention: Definition 1 of FedAMP for each function A, and distances and weights that survive float32 and large d."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -127,6 +129,51 @@ def test_cosines_and_a_zero_model() -> None:
     rows = torch.tensor([[3.0, 4.0], [0.0, 0.0], [-4.0, 3.0], [6.0, 8.0]])
     expected = torch.tensor([[1.0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 1, 0], [1, 0, 0, 1]], dtype=torch.float64)
     torch.testing.assert_close(cosines(rows), expected)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.3])
+@each
+def test_auto_sigma_is_free_of_scale(name: str, factor: float) -> None:
+    """Models c times as long attend to each other as before."""
+    draws = torch.randn(6, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    w = draws * torch.arange(1, 7)[:, None]
+    method = FedAMP(function=name, sigma_factor=factor)  # type: ignore[arg-type]
+    xi = method.attention(w)
+    assert xi.std() > 0.01
+    for c in (1e-3, 0.1, 30, 1e3):
+        torch.testing.assert_close(method.attention(c * w), xi)
+
+
+@each
+def test_auto_sigma_has_the_unit_of_its_function(name: str) -> None:
+    sigma = 3.0 if name == "tamed-root" else 9.0
+    w = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 3.0]], dtype=torch.float64)  # squared distances 1, 9, 10
+    auto, given = (FedAMP(function=name, sigma=each).attention(w) for each in ("auto", sigma))  # type: ignore[arg-type]
+    torch.testing.assert_close(auto, given)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_auto_sigma_is_of_pairs_that_are_apart(dtype: torch.dtype) -> None:
+    """Eight silos at the common start and two that have left it: of 45 pairs 28 coincide, and have no say in σ."""
+    start = torch.randn(500, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    w = start.repeat(10, 1)
+    w[8, :250] += 1e-2
+    w[9, 250:] += 1e-2
+    xi, e = FedAMP().attention(w), math.exp(-1)  # squared distances of those that are apart: 16 times 0.025, once 0.05
+    expected = 0.5 / (7 + 2 * e) * torch.tensor([1, e, e]).double()
+    torch.testing.assert_close(xi[0, [1, 8, 9]], expected, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_models_that_differ_by_rounding_are_alike(dtype: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(0)
+    start = torch.randn(1000, dtype=torch.float64, generator=draw)
+    noise = torch.randn(5, 1000, dtype=torch.float64, generator=draw)
+    w = (start * (1 + 2 * torch.finfo(dtype).eps * noise)).to(dtype)
+    assert not torch.equal(w[0], w[1])
+    expected = torch.full((5, 5), 0.125).double().fill_diagonal_(0.5)
+    for function in INDUCING:
+        torch.testing.assert_close(FedAMP(function=function).attention(w), expected)  # type: ignore[arg-type]
 
 
 def test_the_median_distance_has_a_value_for_equal_rows_and_for_one() -> None:
