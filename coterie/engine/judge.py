@@ -1,12 +1,19 @@
 """Every upload is judged before it counts: what is no model, or absurdly long, is as if it had never arrived.
 
 A length is compared with the cohort's median of it or, where that is shorter, with the length of the model that was
-sent: late in training the changes of most silos may be next to nothing, and the one that still learns is no rogue.
-What a silo sends again is known by its lengths: two trainings never end in the same to the last bit.
+sent: late in training the changes of most silos may be next to nothing, and the one that still learns is no rogue. From
+models at zero, or next to it, silos go as far as their steps take them: an upload may also be longer than what the silo
+was sent by the median of that, times how many more samples than the median the silo has, times HONEST.
+
+What a silo sends again is known by its lengths: two trainings never end in the same to the last bit. It is a replay if
+the silo was sent something else since; sent the same and sending the same, it has converged. What is left: a silo that
+repeats an upload older than its last one, or changes a bit of it, is not caught; and where training ends at one point
+from wherever it starts (a convex loss, whole batches, many epochs), or an APPLE silo has gradients of exactly zero, an
+honest silo is taken for a replay in the rounds in which it does. Methods that may leave what was sent aside are exempt.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -16,12 +23,14 @@ from torch import Tensor
 
 from coterie.codec import check
 from coterie.engine.exchange import Engine, Rejected, Replies
-from coterie.engine.method import Method
+from coterie.engine.method import Cohort, Method
 from coterie.engine.rows import Model
 from coterie.errors import BadInput
 from coterie.wire import Record, described
 
 R = TypeVar("R", bound=Record)
+HONEST = 3.0  # times as far as its like an honest silo may go with as many samples
+MOST_SAMPLES = 100.0  # times the median that count: a rogue may declare any number
 
 
 def judged(
@@ -31,12 +40,12 @@ def judged(
     down: Any,
     replies: Replies,
     limit: float,
-    heard: dict[str, list[float]],
+    heard: dict[str, list[list[float]]],
 ) -> Replies:
     """The replies that count, their uploads unpacked; the other silos go back to where they were before the round.
 
     `asked` are the silos that `down` was sent to; `limit` is `[train] norm_limit`; `heard` has the lengths of each
-    silo's last upload that counted, and is kept up to date.
+    silo's last upload that counted and of what it was then sent, and is kept up to date.
     """
     cohort = replies.cohort
     if not len(cohort.ids):
@@ -44,13 +53,15 @@ def judged(
     if len(cohort.ids) < len(asked):
         down = down.take(torch.searchsorted(asked, cohort.ids))
     up = method.unpacked(down, replies.up)
-    reasons, lengths = verdicts(up, down, len(cohort.roster), limit)
+    reasons, lengths, marks = verdicts(up, down, cohort, limit)
     names = [cohort.roster.names[silo] for silo in cohort.ids.tolist()]
-    for row, said in enumerate(lengths.T.tolist()):
-        if row not in reasons and any(said) and heard.get(names[row]) == said:
+    for row, (said, given) in enumerate(zip(lengths.T.tolist(), marks.T.tolist(), strict=True)):
+        last = heard.get(names[row])
+        again = last is not None and any(said) and last[0] == said and last[1] != given
+        if row not in reasons and again and not method.from_own:
             reasons[row] = "it is what the silo last sent"
         elif row not in reasons:
-            heard[names[row]] = said
+            heard[names[row]] = [said, given]
     engine.settle(cohort.ids[list(reasons)])
     if not reasons:
         return replace(replies, up=up)
@@ -65,47 +76,69 @@ def judged(
     )
 
 
-def verdicts(up: Record, down: Record, silos: int, limit: float) -> tuple[dict[int, str], np.ndarray]:
-    """The rows that do not count, and why; and the length of every row of each field of numbers: (fields, k)."""
+def verdicts(up: Record, down: Record, cohort: Cohort, limit: float) -> tuple[dict[int, str], np.ndarray, np.ndarray]:
+    """The rows that do not count, and why; and the lengths of what each silo uploaded and was sent: (fields, k)."""
     named = up.tensors()
     about = described(up)
     numbers = [name for name, value in named.items() if value.is_floating_point()]
     places = [name for name in named if about[name].role == "silo"]
     columns = [_lengths(named[name]) for name in numbers]
+    silos = len(cohort.roster)
     columns += [((named[name] < 0) | (named[name] >= silos)).flatten(1).any(1).double() for name in places]
     if not columns:
-        return {}, np.empty((0, 0))
-    k = len(columns[0])
-    told = torch.stack([*columns, *(usual.expand(k) for usual in _sent(down))]).cpu().numpy()  # the round's one wait
-    sent = told[len(columns) :, 0].max(initial=0.0)
+        return {}, np.empty((0, 0)), np.empty((0, 0))
+    marks, models = _sent(down, len(columns[0]))
+    usuals = [model.nanmedian().expand_as(model) for model in models]
+    parts = [columns, marks, models, usuals, [cohort.sizes.to(columns[0])]]
+    told = torch.stack([each for part in parts for each in part]).cpu().numpy()  # the round's one wait
+    told, marked, given, usual_given, sizes = np.split(told, np.cumsum([len(part) for part in parts])[:-1])
+    sent, own = usual_given.max(initial=0.0), given.max(0, initial=0.0)
+    more = np.clip(sizes[0] / max(_middle(sizes[0]), 1), 1, MOST_SAMPLES)
     reasons: dict[int, str] = {}
-    for name, lengths in zip([*numbers, *places], told, strict=False):
+    for name, lengths in zip([*numbers, *places], told, strict=True):
         finite = np.isfinite(lengths)
         wrong = dict.fromkeys(np.flatnonzero(~finite), f"'{name}' is not finite")
         if name in places:
             wrong |= dict.fromkeys(np.flatnonzero(lengths), f"'{name}' names silos that do not exist")
         elif limit and about[name].has_columns:
-            # One alone has no median, and of two it is the shorter: the longer cannot speak for itself.
-            others = np.quantile(lengths[finite], 0.5, method="lower") if finite.sum() > 1 else 0.0
-            usual = max(float(others), sent)
-            long = np.flatnonzero(finite & (usual > 0) & (lengths > limit * usual))
+            start = np.zeros_like(own) if about[name].role == "change" else own
+            usual = max(_middle(lengths[finite]), sent)
+            reach = start + HONEST * more * _middle(np.abs(lengths - start)[finite])
+            allowed = np.maximum(limit * usual, reach)
+            long = np.flatnonzero(finite & (usual > 0) & (lengths > allowed))
             wrong |= {row: f"'{name}' is {lengths[row]:.3g} long; usual: {usual:.3g}" for row in long}
         reasons = {int(row): why for row, why in wrong.items()} | reasons
-    return reasons, told[: len(numbers)]
+    return reasons, told[: len(numbers)], marked
+
+
+def _middle(values: np.ndarray) -> float:
+    """The median. One alone has none, and of two it is the smaller: the larger cannot speak for itself."""
+    return float(np.quantile(values, 0.5, method="lower")) if len(values) > 1 else 0.0
 
 
 def _lengths(rows: Tensor) -> Tensor:
     """(k,) in float64, where 10³⁰ squared is a number; NaN or infinite where any value of the row is."""
-    lengths: Tensor = torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=torch.float64)
+    lengths: Tensor = torch.linalg.vector_norm(rows.reshape(len(rows), -1), dim=1, dtype=torch.float64)
     return lengths
 
 
-def _sent(down: Record) -> Iterator[Tensor]:
-    """The usual length of each model that silos were sent."""
+def _sent(down: Record, k: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Of every field of numbers, the length of what each silo was sent; and of those with models, the model's: (k,)."""
+    marks, models = list[Tensor](), list[Tensor]()
     for name, about in described(down).items():
         value = getattr(down, name)
-        if value is not None and about.role == "model" and len(value):
-            yield _lengths(value[None] if about.kind == "shared" else value).nanmedian()
+        if value is None or not value.is_floating_point() or not value.numel():
+            continue
+        lengths = _lengths(value[None] if about.kind == "shared" else value)
+        if about.kind == "bank":
+            handed = torch.cat([lengths, lengths.new_zeros(1)])[getattr(down, about.picks)]  # -1 points at the zero
+            marks.append(handed.sum(1))
+            lengths = lengths.nanmedian()
+        else:
+            marks.append(lengths.expand(k))
+        if about.role == "model":
+            models.append(lengths.expand(k))
+    return marks, models
 
 
 def alike(found: Mapping[str, R], axes: Mapping[str, int], model: Model) -> dict[str, str]:

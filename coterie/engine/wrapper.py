@@ -47,6 +47,10 @@ class Wrapper(Method):
     def averages(self) -> bool:  # type: ignore[override]
         return self.base.averages
 
+    @property
+    def from_own(self) -> bool:  # type: ignore[override]
+        return self.base.from_own
+
     def open(self, roster: Roster, model: Model) -> Any:
         return self.base.open(roster, model)
 

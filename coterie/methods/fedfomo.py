@@ -93,6 +93,7 @@ class FedFomo(Method[Affinities, CandidatesDown, WeighedUp, Before, Mixed]):
     down: ClassVar[type[Down]] = CandidatesDown
     up: ClassVar[type[Up]] = WeighedUp
     private: ClassVar[type[Private]] = Before
+    from_own: ClassVar[bool] = True  # where no other silo's model does better
 
     budget: int | None = option(None, "M, models a silo is handed in a round; none: all the others'", low=1)
     epsilon: float = option(0.3, "ε, the chance that one of the M is drawn at random, not by affinity", low=0, high=1)

@@ -79,6 +79,7 @@ class MOCHA(Method[Tasks, Coupling, PersonalUp, TaskModel, Pulled]):
     down: ClassVar[type[Down]] = Coupling
     up: ClassVar[type[Up]] = PersonalUp
     private: ClassVar[type[Private]] = TaskModel
+    from_own: ClassVar[bool] = True  # all of it, with λ1 = 0
 
     lambda1: float = option(1e-2, "λ1, the strength of the coupling between tasks", low=0)
     lambda2: float = option(0.0, "λ2, the strength of the pull towards zero", low=0)

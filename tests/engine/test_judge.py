@@ -1,18 +1,20 @@
 """Uploads are judged before they count: what is no model is rejected, named, and leaves no trace."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from plain import make_engine
+from plain import make_engine, make_silos
 from rogue import Rogue, Spoil, huge, not_a_number, stale
 from torch import Tensor, nn
 
 from coterie.conformance import ground_of
 from coterie.engine.exchange import Engine
-from coterie.engine.judge import alike, verdicts
-from coterie.engine.method import Cohort
+from coterie.engine.judge import alike, judged, verdicts
+from coterie.engine.method import Cohort, Roster
 from coterie.engine.rounds import Outcome, run_rounds
 from coterie.engine.simulate import Simulator
 from coterie.methods import METHODS, make
@@ -67,6 +69,90 @@ def test_an_upload_sent_again_is_rejected_and_one_that_is_new_is_not() -> None:
     assert run(honest, honest).rejected == []
 
 
+class Still(Rogue):
+    """An engine whose silo of that name has converged: it sends back what it was sent, as `down` has it."""
+
+    def train(self, cohort, down):
+        replies = self.engine.train(cohort, down)
+        w = replies.up.w.clone()
+        w[cohort.roster.names.index(self.silo)] = down.w
+        return replace(replies, up=replies.up.replace(w=w))
+
+
+def test_a_silo_that_was_sent_the_same_and_sends_the_same_has_converged() -> None:
+    """Nobody learns at a rate of 1e-30: every silo sends, round after round, the model that it was sent."""
+    engine = make_engine(build, method=make("fedavg", {}), rows=1, rounds=4, lr=1e-30)
+    assert run(engine, engine).rejected == []
+    moving = engine_of("fedavg")
+    assert run(moving, Still(moving, "south", huge)).rejected == []
+
+
+def test_a_run_that_goes_on_knows_what_was_sent_before() -> None:
+    """What the judge remembers survives JSON, and a memory of lengths alone, as older checkpoints have it, is none."""
+    engine, heard = engine_of("fedavg"), dict[str, Any]()
+    server, cohort = engine.method.open(engine.roster, engine.model), Cohort(torch.arange(3), 0, engine.roster)
+    first = engine.method.send(server, cohort)
+    other = GlobalDown(w=1.1 * first.w)
+
+    def rejected(down: GlobalDown, memory: dict[str, Any]) -> list[str]:
+        replies = engine.train(cohort, first)  # whatever it was sent
+        return list(judged(engine.method, engine, cohort.ids, down, replies, 10, memory).rejected)
+
+    assert rejected(first, heard) == []
+    heard = json.loads(json.dumps(heard))
+    assert rejected(first, heard) == []
+    assert rejected(other, heard) == ["north", "south", "east"]
+    assert rejected(other, {name: said for name, (said, _) in heard.items()}) == []
+
+
+def test_a_silo_that_may_train_on_from_its_own_model_may_come_to_rest_whatever_it_is_sent() -> None:
+    """FedFomo: where no other silo's model does better, a silo goes on with its own, and gradients of zero end it."""
+    engine = engine_of("fedfomo")
+    assert run(engine, Rogue(engine, "south", stale())).rejected == []
+
+
+def zero() -> nn.Module:
+    model = nn.Linear(5, 3)
+    for p in model.parameters():
+        nn.init.zeros_(p)
+    return model
+
+
+SIZES = (10, 13, 9, 11, 1000)
+
+
+def from_zero(method: str) -> Simulator:
+    """Silos whose sizes differ a hundredfold, at a rate at which they move in proportion to their steps."""
+    return make_engine(zero, make_silos(SIZES), make(method, {}), rounds=4, local_epochs=1, lr=1e-3)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedamp", "heurfedamp", "fedacs", "mocha", "cfl", "fedem"])
+def test_from_zero_honest_silos_of_a_hundredfold_size_count(method: str) -> None:
+    engine = from_zero(method)
+    assert run(engine, engine).rejected == []
+
+
+@pytest.mark.parametrize("silo", ["north", "centre"], ids=["a small rogue", "the largest is one"])
+@pytest.mark.parametrize("method", ["fedavg", "fedamp", "heurfedamp", "fedacs", "mocha", "cfl", "fedem"])
+def test_from_zero_a_rogue_a_thousand_times_as_long_does_not(method: str, silo: str) -> None:
+    engine = from_zero(method)
+    outcome = run(engine, Rogue(engine, silo, lambda row, name, round: 1e3 * row))
+    assert [(each["round"], each["silo"]) for each in outcome.rejected] == [(r, silo) for r in (1, 2, 3, 4)]
+
+
+def test_declaring_many_samples_does_not_make_any_length_usual() -> None:
+    roster = Roster(tuple("abc"), torch.tensor([10, 10, 10**9]), torch.zeros(3), 0)
+    cohort = Cohort(torch.arange(3), 0, roster)
+    for length, rejected in ((200.0, set()), (400.0, {2})):
+        up, down = ModelUp(w=models(1, 1, length)), GlobalDown(w=torch.zeros(2))
+        assert set(verdicts(up, down, cohort, limit=10)[0]) == rejected
+
+
+def of_equal_size(k: int) -> Cohort:
+    roster = Roster(tuple("abcdefghi"), torch.full((9,), 20), torch.zeros(9), 0)
+    return Cohort(torch.arange(k), 0, roster)
+
+
 def models(*lengths: float) -> Tensor:
     return torch.tensor(lengths)[:, None] * torch.tensor([[0.6, 0.8]])
 
@@ -83,15 +169,15 @@ def models(*lengths: float) -> Tensor:
     ],
 )
 def test_lengths_are_held_against_the_median_or_the_model_sent(lengths, sent, rejected) -> None:
-    reasons, _ = verdicts(ModelUp(w=models(*lengths)), GlobalDown(w=models(sent)[0]), 9, limit=10)
-    assert set(reasons) == rejected
-    assert not verdicts(ModelUp(w=models(*lengths)), GlobalDown(w=models(sent)[0]), 9, limit=0)[0]
+    up, down, cohort = ModelUp(w=models(*lengths)), GlobalDown(w=models(sent)[0]), of_equal_size(len(lengths))
+    assert set(verdicts(up, down, cohort, limit=10)[0]) == rejected
+    assert not verdicts(up, down, cohort, limit=0)[0]
 
 
 def test_a_change_is_held_against_the_model_and_not_against_the_control_variate() -> None:
     up = ChangeUp(dw=models(0.1, 5, 0.1), dc=models(3, 1, 1))
     down = ControlledDown(w=models(0.2)[0], c=models(100)[0])
-    reasons, _ = verdicts(up, down, 9, limit=10)
+    reasons, *_ = verdicts(up, down, of_equal_size(3), limit=10)
     assert set(reasons) == {1} and "'dw'" in reasons[1]
 
 
