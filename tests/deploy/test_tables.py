@@ -208,7 +208,7 @@ def test_a_measure_that_cannot_be_is_left_out_by_name(measure: str, value: float
     work = job("fedavg")
     method, model, roster = work.built()
     engine = Remote("run", work, method, model, Liar(sides, "measure", lambda told: told.replace(**lie)))
-    everyone = Cohort(torch.arange(3), 0, roster)
+    everyone = Cohort.everyone(roster, model, 0)
     found = engine.measure(everyone, method.send(method.open(roster, model), everyone), ("validation", "test"))
     assert np.isnan(found.values["test", "loss"]).tolist() == [name == "east" for name in roster.names]
     assert engine.last["east"] == f"its {measure} of {value:g} cannot be" and not engine.last["north"]

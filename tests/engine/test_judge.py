@@ -16,6 +16,7 @@ from coterie.engine.exchange import Engine
 from coterie.engine.judge import alike, judged, verdicts
 from coterie.engine.method import Cohort, Roster
 from coterie.engine.rounds import Outcome, run_rounds
+from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
 from coterie.methods import METHODS, make
 from coterie.methods.fedem import ComponentsUp
@@ -26,6 +27,9 @@ from coterie.wire import described
 
 def build() -> nn.Module:
     return nn.Linear(5, 3)
+
+
+MODEL = Model(build, 3)
 
 
 def engine_of(method: str, **options: object) -> Simulator:
@@ -142,7 +146,7 @@ def test_from_zero_a_rogue_a_thousand_times_as_long_does_not(method: str, silo: 
 
 def test_declaring_many_samples_does_not_make_any_length_usual() -> None:
     roster = Roster(tuple("abc"), torch.tensor([10, 10, 10**9]), torch.zeros(3), 0)
-    cohort = Cohort(torch.arange(3), 0, roster)
+    cohort = Cohort.everyone(roster, MODEL, 0)
     for length, rejected in ((200.0, set()), (400.0, {2})):
         up, down = ModelUp(w=models(1, 1, length)), GlobalDown(w=torch.zeros(2))
         assert set(verdicts(up, down, cohort, limit=10)[0]) == rejected
@@ -150,7 +154,7 @@ def test_declaring_many_samples_does_not_make_any_length_usual() -> None:
 
 def of_equal_size(k: int) -> Cohort:
     roster = Roster(tuple("abcdefghi"), torch.full((9,), 20), torch.zeros(9), 0)
-    return Cohort(torch.arange(k), 0, roster)
+    return Cohort(torch.arange(k), 0, roster, MODEL)
 
 
 def models(*lengths: float) -> Tensor:

@@ -93,7 +93,7 @@ def test_warmup_trains_alone_first_and_is_the_first_centre() -> None:
 def test_a_beta_that_has_fallen_below_all_numbers_leaves_silos_at_their_cloud_models(method: Method) -> None:
     oracle = Oracle()
     engine = oracle.engine(method)
-    cohort = Cohort(torch.arange(3), 20_000, engine.roster)
+    cohort = Cohort.everyone(engine.roster, engine.model, 20_000)
     down = method.send(method.open(engine.roster, engine.model), cohort)
     assert torch.equal(engine.train(cohort, down).up.w, down.u)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("flwr")
+from coterie.deploy.flower import watchdog
 from coterie.deploy.flower.programs import Program, in_session
 from coterie.deploy.flower.watchdog import IDLE_SECONDS, Watchdog
-from coterie.deploy.flower import watchdog
 
 RECEIVED = "INFO :      Receiving: query message (ID: 235a)\nINFO :      Received successfully\n"
 SENT = "INFO :      Sending: query message (ID: 22cb)\nINFO :      Sent successfully\n"

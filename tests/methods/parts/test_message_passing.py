@@ -29,13 +29,13 @@ def drawn(engine: Simulator, seed: int) -> Tensor:
 @attentive
 def test_equal_parameters_are_equal_attention_whatever_the_buffers(name: str) -> None:
     engine = make_engine(normed, method=make(name, {}))
-    trained, everyone = engine.model.layout.trained, Cohort(torch.arange(3), 0, engine.roster)
+    trained, everyone = engine.model.layout.trained, Cohort.everyone(engine.roster, engine.model, 0)
     found = []
     for seed in (0, 1):
         rows = drawn(engine, seed)
         server: Models = engine.method.open(engine.roster, engine.model).replace(w=rows[:3])
-        answered = engine.method.host(server, engine.roster, PersonalUp(w=rows[3:]))
-        xi = engine.method.trace(server, None)["collaboration"]
+        answered = engine.method.host(server, everyone, PersonalUp(w=rows[3:]))
+        xi = engine.method.trace(server, everyone, None)["collaboration"]
         sent = engine.method.send(server, everyone).u
         torch.testing.assert_close(sent, xi @ rows[:3])  # statistics are mixed all the same
         found.append((xi, sent[:, :trained], answered.u[:, :trained]))
@@ -52,7 +52,9 @@ def test_local_buffers_change_no_attention(name: str) -> None:
     kept = rows.clone()
     kept[:, engine.model.layout.trained :] = 0
     one, other = (
-        each.method.trace(each.method.open(each.roster, each.model).replace(w=w), None)["collaboration"]
+        each.method.trace(
+            each.method.open(each.roster, each.model).replace(w=w), Cohort.everyone(each.roster, each.model, 0), None
+        )["collaboration"]
         for each, w in ((engine, rows), (local, kept))
     )
     assert torch.equal(one, other)
