@@ -1,6 +1,6 @@
 """The columns of a row: where each parameter and buffer of a model lies in a flat vector."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -78,6 +78,13 @@ class Layout:
             if place + column.size < end:
                 made[:, place + column.size : end] = 0
         return made
+
+    def places(self, names: Collection[str]) -> Tensor:
+        """Which columns (d,) are those of some parameters."""
+        found = torch.zeros(self.width, dtype=torch.bool)
+        for column in self.parameters:
+            found[column.start : column.start + column.size] = column.name in names
+        return found
 
     def named(self, rows: Tensor) -> dict[str, Tensor]:
         """Every parameter and buffer of rows (..., d) by name."""

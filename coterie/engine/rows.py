@@ -2,26 +2,21 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _NormBase
 
-from coterie.engine.kernels.dropout import KeyedDropout
-from coterie.engine.kernels.lowered import Lowered, lower
-from coterie.engine.kernels.row_layers import LONELY
+from coterie.engine.called import Called
+from coterie.engine.examine import Way, examine
+from coterie.engine.kernels.lowered import Lowered
 from coterie.engine.kernels.shapes import Shapes
 from coterie.engine.layout import Layout
+from coterie.engine.reference import COMPARED, refuse_parts
 from coterie.errors import BadInput
 from coterie.keys import generator
 
 Program = Callable[..., tuple[Tensor, dict[str, Tensor]]]
-# Samples on which the rewritten module is held against the module itself. Of two alone BatchNorm keeps little but which
-# is larger, and fifty layers of it turn the last digit into the sixth.
-COMPARED = 8
 
 
 class Model:
@@ -41,31 +36,31 @@ class Model:
         Rows are always `dtype`; `precision` is that of the arithmetic on them: float32, tf32 or bf16. `unit` is what a
         target of 1 is in the unit that people measure in: targets are standardised, errors are told in theirs.
         """
+        made = build if isinstance(build, nn.Module) else build()
+        refuse_parts(made)
+        self._given: nn.Module | None = None
         if isinstance(build, nn.Module):
-            self._build, given = _rebuilder(build), copy.deepcopy(build)
+            self._build, self._given = _rebuilder(build), copy.deepcopy(build)
         else:
-            self._build, given = build, None
+            self._build = build
         self.classes, self.device, self.dtype, self.unit = classes, torch.device(device), dtype, unit
-        self._given = given
-        self.module = (given or self._build()).to(device=self.device, dtype=dtype)
+        self.module = (made if self._given is None else self._given).to(device=self.device, dtype=dtype)
         self.module.requires_grad_(False)
+        for layer in self.module.modules():
+            if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+                layer.sparse = False  # the same numbers, and the columns of a row are all there
         self.layout = Layout(self.module)
-        if not self.layout.parameters:
-            raise BadInput("the model has no parameters to train; give an nn.Module with at least one layer")
-        norms = [m for m in self.module.modules() if isinstance(m, _NormBase) and m.track_running_stats]
-        if any(norm.momentum is None for norm in norms):
-            raise BadInput("BatchNorm with momentum=None averages over all steps, which rows cannot; give a momentum")
-        # Samples of a batch see each other here, so they have to be told from what fills it.
-        self.couples_samples = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
-        # PyTorch has no batched kernel for these: their rows are called one after another.
-        self.loops = any(isinstance(m, nn.RNNBase) for m in self.module.modules())
-        self.draws = True  # until `probe` has looked: no mask may come from anything but its key
         self.half = precision == "bf16"
-        self._lowered = lower(self.module)
-        self._compared = False
-        # Fusing what lies between the matrix products pays on a GPU; on a CPU its compiler costs more than it saves.
-        self._fused = _compiled(self._lowered) if self.device.type == "cuda" else None
         self._shapes = Shapes()
+        # What `examine` finds out
+        self._way: Way | None = None
+        self._fused: Program | None = None
+        self._changes_input = False
+        self.draws = True  # masks of dropout
+        self.couples_samples = False  # in training: nothing may fill a batch unless the model `masks`
+        self.couples_evaluation = False
+        self.still: Tensor | None = None  # (d,) which columns no gradient ever reaches; None: all train
+        self.output: tuple[int, ...] = ()  # its shape for a sample
 
     @property
     def width(self) -> int:
@@ -73,16 +68,21 @@ class Model:
         return self.layout.width
 
     @property
+    def way(self) -> str:
+        """How rows are evaluated: rewritten as one, under vmap, or one by one."""
+        if isinstance(self._way, Called):
+            return "vmap" if self._way.vmapped else "one by one"
+        return "rewritten" if self._way is not None else ""
+
+    @property
+    def masks(self) -> bool:
+        """Whether batches of several sizes may be taken in one call, though samples see each other."""
+        return isinstance(self._way, Lowered)
+
+    @property
     def alone(self) -> bool:
         """Whether calls know nothing of each other, so that a CPU's threads may make several at once."""
-        written = self._lowered is not None and self._lowered.train is not None
-        return written and self._compared and self.device.type == "cpu"
-
-    def masks(self, x: Tensor) -> bool:
-        """Whether batches of several sizes may be taken in one call, though samples (such as x) see each other."""
-        if not self._compared:
-            self._compare(self.start(0)[None], x[None, :COMPARED])
-        return self._lowered is not None and self._lowered.train is not None
+        return isinstance(self._way, Lowered) and self.device.type == "cpu"
 
     def start(self, seed: int, *key: object) -> Tensor:
         """A row of random initial weights, the same for the same key; without a key, the given module's own weights."""
@@ -101,38 +101,37 @@ class Model:
             return self.start(seed).expand(len(names), -1).clone()
         return torch.stack([self.start(seed, name) for name in names])
 
+    def examine(self, x: Tensor) -> None:
+        """Find out, once, from a few samples how this module may run over rows, or refuse it."""
+        if self._way is not None:
+            return
+        found = examine(self.module, self.layout, self.start(0), x[: 2 * COMPARED], self.device, self.dtype)
+        self.draws, self.output = found.draws, found.output
+        self.couples_samples, self.couples_evaluation = found.couples_samples, found.couples_evaluation
+        self.still = self.layout.places(found.unused).to(self.device) if found.unused else None
+        self._changes_input = found.changes_input
+        if found.lowered is None:
+            # A copy: what a module keeps of its last call, for whoever looks, it should not be copied with.
+            buffers = [column.name for column in self.layout.buffers]
+            self._way = Called(copy.deepcopy(self.module), buffers, found.draws, found.vmapped)
+            return
+        self._way = found.lowered
+        # Fusing what lies between the matrix products pays on a GPU; on a CPU its compiler costs more than it saves.
+        self._fused = _compiled(found.lowered) if self.device.type == "cuda" else None
+
     def probe(self, x: Tensor) -> None:
-        """Run the module once on a few samples, to refuse one that does not fit the data or draws as it likes."""
-        row = self.start(0)
-        self.draws = False
-        before = self._random_state()
-        key = torch.zeros((), dtype=torch.int64, device=self.device)
-        with KeyedDropout(key, active=True) as dropout:
-            try:
-                parts = (self.layout.parameters, self.layout.buffers)
-                weights, buffers = (self.layout.views(row[None], part) for part in parts)
-                out, _ = self._under_vmap(self.module, weights, buffers, x[None], True, key[None])
-            except (RuntimeError, ValueError, TypeError, IndexError) as error:
-                shape = tuple(x.shape[1:])
-                raise BadInput(
-                    f"the model cannot take samples of shape {shape}: {str(error).splitlines()[0]}"
-                ) from None
-        self.draws = dropout.calls > 0
-        if not torch.equal(before, self._random_state()):
+        """Call the module on a few samples, to refuse one that does not fit the data or that rows cannot repeat."""
+        self.examine(x)
+        if self.classes and (not self.output or self.output[0] < self.classes):
             raise BadInput(
-                "the model draws random numbers that cannot be keyed, so no run could be repeated; dropout inside an "
-                "nn.LSTM or an attention layer does: set that to 0 and put nn.Dropout beside it"
+                f"the model's output {self.output} does not fit {self.classes} classes; give it that many outputs"
             )
-        if self.classes and (out.ndim < 3 or out.shape[2] < self.classes):
-            found = tuple(out.shape[2:])
-            raise BadInput(f"the model's output {found} does not fit {self.classes} classes; give it that many outputs")
-        if not self._compared:
-            self._compare(row[None], x[None])
 
     def forward(
         self, rows: Tensor, x: Tensor, training: bool, keys: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Outputs (k, b, ...) of k rows on their own batches x (k, b, ...), and the buffers after them."""
+        self.examine(x.flatten(0, 1))
         return self._call(self._weights(rows), rows, x, training, keys, None)
 
     def gradient(
@@ -148,6 +147,7 @@ class Model:
 
         `real` (k, b) is 1 for a sample and 0 for what fills a batch, where the model has to know (only if it `masks`).
         """
+        self.examine(x.flatten(0, 1))
         # Each layer's weights are leaves of their own: no pass over whole rows is spent on putting them together.
         weights = {name: t.detach().requires_grad_() for name, t in self._weights(rows).items()}
         with torch.enable_grad():
@@ -160,7 +160,9 @@ class Model:
         return flat, values.detach(), buffers
 
     def _weights(self, rows: Tensor) -> dict[str, Tensor]:
-        return self.layout.views(rows.to(torch.bfloat16) if self.half else rows, self.layout.parameters)
+        # Called as it is, a module may want weights of the type of its buffers.
+        half = self.half and (isinstance(self._way, Lowered) or not self.layout.buffers)
+        return self.layout.views(rows.to(torch.bfloat16) if half else rows, self.layout.parameters)
 
     def _call(
         self,
@@ -171,89 +173,32 @@ class Model:
         keys: Tensor | None,
         real: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Outputs, and the columns of buffers after them where training moves any."""
-        if not self._compared:
-            self._compare(rows[:2], x[:2])
+        """Outputs, and the columns of buffers after them where training may move any."""
+        assert self._way is not None
         buffers = self.layout.views(rows.detach(), self.layout.buffers)
         keys = torch.zeros(len(x), dtype=torch.int64, device=x.device) if keys is None else keys
-        if self._lowered is None or (training and self._lowered.train is None):
-            out, moved = self._under_vmap(self.module, weights, buffers, x, training, keys)
+        x = x.to(_kind(weights)) if x.is_floating_point() else x
+        x = x.clone() if self._changes_input else x  # a batch may be asked for again
+        if self._fused is not None and training and len(rows) > 1 and real is None:
+            out, moved = self._by_program(weights | buffers, x, keys, training)
         else:
-            x = x.to(_kind(weights)) if x.is_floating_point() else x
-            if self._fused is not None and training and len(rows) > 1 and real is None:
-                out, moved = self._by_program(weights | buffers, x, keys, training)
-            else:
-                out, moved = self._lowered(weights | buffers, x, keys, training, real)
-        after = self.layout.joined(rows, self.layout.buffers, buffers | moved) if moved else None
+            out, moved = self._way(weights | buffers, x, keys, training, real)
+        after = self.layout.joined(rows, self.layout.buffers, buffers | moved) if training and buffers else None
         return out.to(rows.dtype), after
 
     def _by_program(
         self, tensors: dict[str, Tensor], x: Tensor, keys: Tensor, training: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The compiled module, with rows of zeros added where there is no program for just so many."""
-        assert self._fused is not None and self._lowered is not None
+        assert self._fused is not None and self._way is not None
         k, n = len(x), self._shapes.fitting(*x.shape[:2])
         if n is None:
-            return self._lowered(tensors, x, keys, training)
+            return self._way(tensors, x, keys, training)
         if n == k:
             return self._fused(tensors, x, keys, training)
         grown = {name: _grown(t, n) for name, t in tensors.items()}
         out, moved = self._fused(grown, _grown(x, n), _grown(keys, n), training)
         return out[:k], {name: t[:k] for name, t in moved.items()}
-
-    def _compare(self, rows: Tensor, x: Tensor) -> None:
-        """Trust the rewritten module only if it says what the module says: in float64, where equal means equal."""
-        self._compared, x = True, x[:, :COMPARED]
-        module = copy.deepcopy(self.module).to("cpu", torch.float64)
-        rows = rows.detach().to("cpu", torch.float64)
-        x = x.to("cpu", torch.float64) if x.is_floating_point() else x.cpu()
-        weights, buffers = (self.layout.views(rows, part) for part in (self.layout.parameters, self.layout.buffers))
-        lowered, keys = lower(module), torch.arange(len(x))
-        for training in (False, True):
-            if lowered is not None and not (training and lowered.train is None):
-                theirs, moved = self._under_vmap(module, weights, buffers, x, training, keys)
-                try:
-                    ours, also = lowered(weights | buffers, x, keys, training)
-                except (RuntimeError, ValueError, TypeError, IndexError):
-                    self._lowered = None
-                    continue
-                if not _alike(ours, theirs) or not all(_alike(also[name], t) for name, t in moved.items()):
-                    self._lowered = None
-
-    def _under_vmap(
-        self,
-        module: nn.Module,
-        weights: dict[str, Tensor],
-        buffers: dict[str, Tensor],
-        x: Tensor,
-        training: bool,
-        keys: Tensor,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The module itself, over rows by PyTorch's own transformation."""
-        module.train(training)
-        # Training moves the buffers in place, so it gets a copy of them; a contiguous one of each, because vmap folds
-        # the rows into the channels, and of anything else it would move a copy of its own.
-        moved = {name: t.clone(memory_format=torch.contiguous_format) if training else t for name, t in buffers.items()}
-        if self.couples_samples and self.half:  # here BatchNorm wants weights of the type of its statistics
-            weights = {name: t.to(torch.promote_types(t.dtype, self.dtype)) for name, t in weights.items()}
-        tensors = weights | moved
-        x = x.to(_kind(weights)) if x.is_floating_point() else x
-
-        def call(tensors: dict[str, Tensor], sample: Tensor, key: Tensor) -> Any:
-            with KeyedDropout(key, active=training and self.draws):
-                return functional_call(module, tensors, (sample,))
-
-        try:
-            if len(x) == 1 or self.loops:
-                each = [{name: t[row] for name, t in tensors.items()} for row in range(len(x))]
-                out = torch.stack([call(one, *own) for one, *own in zip(each, x, keys, strict=True)])
-            else:
-                out = vmap(call, randomness="different")(tensors, x, keys)
-        except ValueError:
-            if self.couples_samples and x.shape[1] == 1:
-                raise BadInput(LONELY) from None
-            raise
-        return out, moved if training else {}
 
     def sample_losses(self, out: Tensor, y: Tensor) -> Tensor:
         """The loss of every sample (k, b); a sample with several targets (a sequence) counts as their mean."""
@@ -275,15 +220,10 @@ class Model:
             named[name].copy_(value)
         return module
 
-    def _random_state(self) -> Tensor:
-        return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
 
-
-def _compiled(lowered: Lowered | None) -> Program | None:
+def _compiled(lowered: Lowered) -> Program | None:
     """The same as one program for each number of rows (a symbolic one would be slower, and slow to make)."""
     torch._dynamo.config.cache_size_limit = max(64, torch._dynamo.config.cache_size_limit)
-    if lowered is None:
-        return None
     if lowered.long:
         lowered.compile_pieces()
         return None
@@ -296,10 +236,6 @@ def _grown(t: Tensor, rows: int) -> Tensor:
 
 def _kind(weights: Mapping[str, Tensor]) -> torch.dtype:
     return next(iter(weights.values())).dtype
-
-
-def _alike(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-6, atol=1e-8)
 
 
 def _rebuilder(module: nn.Module) -> Callable[[], nn.Module]:

@@ -27,6 +27,7 @@ class Gradient:
     buffers: Tensor | None = None  # (k, d - trained) or (k, c, d - trained): the buffers after this batch
     strength: Tensor | None = None  # (k,) or (k, c): how strongly the rows are pulled
     centre: Tensor | None = None  # (k, d) or (k, c, d): where to
+    still: Tensor | None = None  # (d,) which columns belong to parameters that take no part: those never move
 
     def __add__(self, other: Tensor) -> "Gradient":
         return replace(self, grads=self.grads + other)
@@ -69,10 +70,13 @@ class Moments(Record):
 
 def moved(w: Tensor, change: Tensor, gradient: Gradient) -> Tensor:
     """w - change, except in the columns of buffers, which take the values that the forward pass left."""
-    return _with_buffers(w - change, gradient)
+    return _settled(w, w - change, gradient)
 
 
-def _with_buffers(new: Tensor, gradient: Gradient) -> Tensor:
+def _settled(w: Tensor, new: Tensor, gradient: Gradient) -> Tensor:
+    """Rows after a step, except for the columns that no step moves."""
+    if gradient.still is not None:
+        new = torch.where(gradient.still, w, new)
     if gradient.buffers is None:
         return new
     return torch.cat([new[..., : -gradient.buffers.shape[-1]], gradient.buffers.reshape(*new.shape[:-1], -1)], -1)
@@ -143,7 +147,7 @@ class SGD:
         update = _fused(_sgd, w.device.type)
         pull = (gradient.strength, gradient.centre)
         new, v = update(w, gradient.grads, v, *pull, _scalar(lr, w), self.momentum, self.weight_decay)
-        return _with_buffers(new, gradient), state if v is None else Velocity(v=v)
+        return _settled(w, new, gradient), state if v is None else Velocity(v=v)
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,7 @@ class Adam:
         new, m, v, t = update(
             w, gradient.grads, state.m, state.v, state.t, *pull, _scalar(lr, w), *betas, self.weight_decay
         )
-        return _with_buffers(new, gradient), Moments(m=m, v=v, t=t)
+        return _settled(w, new, gradient), Moments(m=m, v=v, t=t)
 
 
 def _scalar(value: Tensor | float, like: Tensor) -> Tensor | float:

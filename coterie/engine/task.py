@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from coterie.engine.plan import Plan
-from coterie.engine.rows import COMPARED, Model
+from coterie.engine.rows import Model
 from coterie.engine.solver import Gradient, Optimizer
 from coterie.engine.store import Store
 from coterie.keys import generator
@@ -66,6 +67,9 @@ class Task:
     most_steps: int | None = None  # of a loop, in a rehearsal
     secret: str = ""  # what only the silo knows, for its noise; a simulation has none
 
+    def __post_init__(self) -> None:
+        self.model.examine(self.store["train"].x)
+
     @property
     def k(self) -> int:
         """How many silos."""
@@ -111,11 +115,13 @@ class Task:
             grads = grads * (self.clip_gradient / grads.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1)
         if buffers is not None:
             buffers = buffers.reshape(*lead, -1)
-        return Gradient(grads.reshape(models.shape), means.reshape(lead), buffers)
+        return Gradient(grads.reshape(models.shape), means.reshape(lead), buffers, still=self.model.still)
 
     @torch.no_grad()
     def losses(self, models: Tensor, split: str = "train") -> Tensor:
         """The loss of every sample of a split: (k, n) or (k, c, n), 0 where a silo has fewer than n."""
+        if self._apart:
+            return _filled([part.losses(models[i : i + 1], split) for i, part in enumerate(self._each())], -1)
         parts = [
             self.model.sample_losses(out, y).reshape(*models.shape[:-1], -1)
             * (real if models.ndim == 2 else real[:, None])
@@ -153,6 +159,10 @@ class Task:
 
         The loss; of classes whether the guess was right, of numbers how far off it was in the label's own unit.
         """
+        if self._apart:
+            each = [part.outcomes(predictor.take(slice(i, i + 1)), split) for i, part in enumerate(self._each())]
+            names = next((found for found in each if found), {})
+            return {name: _filled([found.get(name, like[:, :0]) for found in each], 1) for name, like in names.items()}
         parts: dict[str, list[Tensor]] = {}
         for x, y, real in self._samples(split, _models_each(predictor.models)):
             out = self.predict(predictor, x)
@@ -205,7 +215,7 @@ class Task:
                 finished.append(state.take(slice(active, task.k)).map(torch.clone))
                 state, task = state.take(slice(0, active)), task.take(slice(0, active))
             groups = list(plan.alike(t)) if self.model.couples_samples else []
-            if len(groups) < 2 or self.model.masks(self.store["train"].x[:COMPARED]):
+            if len(groups) < 2 or self.model.masks:
                 size = groups[0][1] if groups else plan.batch
                 state = step(task, state, batch(task, slice(0, active), t, size, len(groups) > 1))
                 continue
@@ -229,6 +239,14 @@ class Task:
     def _batch(self, index: Tensor, real: Tensor, keys: Tensor, ragged: bool = False) -> Batch:
         x, y = self.store["train"].gather(self.silos, index)
         return Batch(x, y, index, real, keys, self.lr, self.round, ragged)
+
+    @property
+    def _apart(self) -> bool:
+        """Whether what fills a smaller silo's samples would change what is said of them."""
+        return self.k > 1 and self.model.couples_evaluation
+
+    def _each(self) -> Iterator["Task"]:
+        return (self.take(slice(i, i + 1)) for i in range(self.k))
 
     def _samples(self, split: str, each: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """All samples of a split for `each` models a silo, a stack of (k, b) at a time, and which of them are real."""
@@ -263,6 +281,13 @@ def _of_numbers(means: dict[str, Tensor], unit: float) -> dict[str, Tensor]:
     # Targets that are all alike leave nothing to explain: no r2.
     r2 = torch.where(variance > 1e-9, 1 - means["loss"] / variance, torch.nan)
     return {"loss": means["loss"], "rmse": unit * means["loss"].sqrt(), "mae": means["mae"], "r2": r2}
+
+
+def _filled(parts: list[Tensor], axis: int) -> Tensor:
+    """Silos' values one below the other, with zeros where one has fewer along an axis than another."""
+    longest = max(part.shape[axis] for part in parts)
+    after = [0, 0] * (parts[0].ndim - 1 - axis % parts[0].ndim)
+    return torch.cat([F.pad(part, (*after, 0, longest - part.shape[axis])) for part in parts])
 
 
 def plain_step(task: Task, state: Weights, batch: Batch) -> Weights:

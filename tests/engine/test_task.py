@@ -354,7 +354,7 @@ def test_small_silos_finish_earlier_and_keep_their_rows_in_place() -> None:
 
 def test_batches_of_different_sizes_are_filled_where_the_model_tells_samples_from_the_filling() -> None:
     engine, _ = engine_of(batchnorm)
-    assert engine.model.masks(engine.store["train"].x)
+    assert engine.model.masks
     task, models = by_steps(engine), engine.model.starts(0, ["a", "b", "c"], common=False)
     ragged: list[bool] = []
 
@@ -374,8 +374,8 @@ def test_batches_of_different_sizes_are_filled_where_the_model_tells_samples_fro
 
 
 def test_batches_of_different_sizes_go_apart_where_samples_see_each_other() -> None:
-    engine, _ = engine_of(batchnorm)
-    engine.model._lowered = None  # as for a module that cannot be rewritten
+    engine, _ = engine_of(lambda: nn.Sequential(batchnorm(), nn.Softmax(1)))  # which cannot be rewritten
+    assert engine.model.way == "vmap"
     task = by_steps(engine)
     sizes: list[tuple[tuple[str, ...], int]] = []
 

@@ -67,8 +67,7 @@ def test_all_rows_at_once_are_each_row_by_itself(name):
     model.probe(x[0])
     rows, share = model.starts(0, ["a", "b", "c"], common=False), torch.full(y.shape, 0.25, dtype=torch.float64)
     grads, values, _ = model.gradient(rows, x, y, share)
-    assert model._lowered is not None and model._lowered.train is not None  # rewritten, and found equal
-    assert not model.loops and not model.draws
+    assert model.way == "rewritten" and not model.draws
     for i in range(3):
         module = model.module_of(rows[i]).train().requires_grad_()
         loss = torch.nn.functional.cross_entropy(module(x[i]), y[i])

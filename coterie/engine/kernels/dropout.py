@@ -54,7 +54,7 @@ class KeyedDropout(TorchFunctionMode):
         self.calls += 1
         shape = _mask(input, by_channel)
         keep = uniform(self.key + self.calls, math.prod(shape)).reshape(shape) >= p
-        return input * keep / (1 - p)
+        return input.mul_(keep).div_(1 - p) if inplace else input * keep / (1 - p)
 
 
 def row_dropout(x: Tensor, k: int, keys: Tensor, call: int, p: float, by_channel: bool) -> Tensor:

@@ -3,7 +3,7 @@
 The module is traced once. What it does to a sample without weights it can do to all samples of all rows as one large
 batch; only layers with weights need to know where one row's samples end (`row_layers`). That leaves plain batched
 products, which run near the hardware's limit and which a compiler can fuse. A module with anything not listed here is
-not rewritten, and runs under `vmap` instead (`rows.Model` compares the two before it trusts this one).
+not rewritten; one that is, is held against the module itself before it is trusted (`examine`).
 """
 
 import operator
@@ -44,7 +44,9 @@ class Rewriter:
     """Writes the graph of a module anew, for rows."""
 
     def __init__(self, module: nn.Module, training: bool) -> None:
+        module.train(training)
         self.layers, self.training = dict(module.named_modules()), training
+        self.names = _first_names(module)
         self.graph = fx.Graph()
         names = ("tensors", "x", "k", "keys", "real")
         self.tensors, x, self.k, self.keys, self.real = (self.graph.placeholder(name) for name in names)
@@ -68,6 +70,7 @@ class Rewriter:
             else:
                 raise Unknown
         self.module = fx.GraphModule(module, self.graph)
+        self.masks = bool(self.real.users)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> fx.Node:
         """A node that calls a function."""
@@ -75,13 +78,13 @@ class Rewriter:
 
     def tensor(self, name: str) -> fx.Node:
         """A node that takes all rows' weights or buffers of that name: (k, ...)."""
-        return self.call(operator.getitem, self.tensors, name)
+        if name not in self.names:
+            raise Unknown  # computed from others
+        return self.call(operator.getitem, self.tensors, self.names[name])
 
     def layer(self, name: str, x: fx.Node) -> fx.Node:
         """A layer of the module, over rows."""
         layer = self.layers[name]
-        if layer._forward_hooks or layer._forward_pre_hooks:
-            raise Unknown
         w, bias = (
             self.tensor(f"{name}.{key}") if getattr(layer, key, None) is not None else None
             for key in ("weight", "bias")
@@ -97,8 +100,8 @@ class Rewriter:
                 return self.call(row_layers.group_norm, x, self.k, w, bias, layer.num_groups, layer.eps)
             case nn.LayerNorm():
                 return self.call(row_layers.layer_norm, x, self.k, w, bias, layer.normalized_shape, layer.eps)
-            case nn.Embedding() if layer.padding_idx is None and layer.max_norm is None:
-                return self.call(row_layers.embedding, x, self.k, w)
+            case nn.Embedding() if not layer.scale_grad_by_freq:
+                return self.call(row_layers.embedding, x, self.k, w, layer.padding_idx)
             case _ if isinstance(layer, DROPOUTS):
                 return self.dropout(layer, x)
             case _ if type(layer) in SAMPLEWISE:
@@ -147,20 +150,20 @@ class Rewriter:
 
 
 class Lowered:
-    """A module rewritten for rows; `train` is None where that draws in a way not known here."""
+    """A module rewritten for rows."""
 
-    def __init__(self, evaluate: nn.Module, train: nn.Module | None) -> None:
-        self.evaluate, self.train = evaluate, train
-        self.long = any(isinstance(m, fx.GraphModule) and len(m.graph.nodes) > LONGEST for m in (evaluate, train))
+    def __init__(self, evaluate: Rewriter, train: Rewriter) -> None:
+        self.evaluate, self.train = evaluate.module, train.module
+        self.masks = {False: evaluate.masks, True: train.masks}  # whether it has to know which samples are real
+        self.long = any(len(m.graph.nodes) > LONGEST for m in (self.evaluate, self.train))
 
     def compile_pieces(self) -> None:
         """Compile what is called again and again instead of the whole."""
         compiled = {piece: torch.compile(piece, dynamic=True) for piece in PIECES}
         for module in (self.evaluate, self.train):
-            if isinstance(module, fx.GraphModule):
-                for node in module.graph.nodes:
-                    node.target = compiled.get(node.target, node.target)
-                module.recompile()
+            for node in module.graph.nodes:
+                node.target = compiled.get(node.target, node.target)
+            module.recompile()
 
     def __call__(
         self, tensors: Mapping[str, Tensor], x: Tensor, keys: Tensor, training: bool, real: Tensor | None = None
@@ -169,19 +172,26 @@ class Lowered:
 
         `real` (k, b) tells samples from what fills a batch; None: all are.
         """
-        module = self.train if training else self.evaluate
-        assert module is not None
-        out, moved = module(tensors, x, len(x), keys, real)
+        out, moved = (self.train if training else self.evaluate)(tensors, x, len(x), keys, real)
         return out.reshape(len(x), -1, *out.shape[1:]), moved
 
 
 def lower(module: nn.Module) -> Lowered | None:
-    """The module over rows, or None where something in it is not known here."""
-    written: list[nn.Module | None] = []
-    for training in (False, True):
-        try:
-            written.append(Rewriter(module, training).module)
-        except Exception:  # a user's module may do anything while it is traced; whatever fails, `vmap` will do
-            written.append(None)
-    evaluate, train = written
-    return Lowered(evaluate, train) if evaluate is not None else None
+    """The module over rows, or None where something in it is not known here; it is traced, so give a copy."""
+    if any(_hooks(layer) for layer in module.modules()):
+        return None
+    try:
+        return Lowered(Rewriter(module, training=False), Rewriter(module, training=True))
+    except Exception:  # a user's module may do anything while it is traced; whatever fails, another way will do
+        return None
+
+
+def _hooks(layer: nn.Module) -> bool:
+    return any((layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks))
+
+
+def _first_names(module: nn.Module) -> dict[str, str]:
+    """Every name of a parameter or buffer, and the first of its names, by which a row has it (tied weights)."""
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in named}

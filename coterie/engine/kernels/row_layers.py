@@ -130,8 +130,9 @@ def layer_norm(x: Tensor, k: int, w: Tensor | None, bias: Tensor | None, shape: 
     return (y if bias is None else y + bias[:, None]).reshape(x.shape)
 
 
-def embedding(x: Tensor, k: int, w: Tensor) -> Tensor:
-    """Each row's own vectors for its samples' tokens."""
+def embedding(x: Tensor, k: int, w: Tensor, padding: int | None) -> Tensor:
+    """Each row's own vectors for its samples' tokens; that of the padding is never trained."""
     first = torch.arange(k, device=x.device) * w.shape[1]
     places = x.reshape(k, -1) + first[:, None]
-    return F.embedding(places, w.reshape(-1, w.shape[2])).reshape(*x.shape, w.shape[2])
+    y = F.embedding(places, w.reshape(-1, w.shape[2])).reshape(*x.shape, w.shape[2])
+    return y if padding is None else torch.where((x == padding)[..., None], y.detach(), y)

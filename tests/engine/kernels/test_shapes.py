@@ -36,7 +36,7 @@ def test_added_rows_change_nothing(norm: nn.Module) -> None:
         tensors: dict[str, Tensor], x: Tensor, keys: Tensor, training: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
         met.append(len(x))
-        return programmed._lowered(tensors, x, keys, training)
+        return programmed._way(tensors, x, keys, training)
 
     for model in (plain, programmed):
         model.probe(torch.randn(2, 4, dtype=torch.float64))

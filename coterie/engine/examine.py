@@ -1,0 +1,173 @@
+"""How a module may run over rows: in any way that gives what the module itself gives in plain PyTorch.
+
+A copy of the module is called with two rows of different weights on different samples, one after the other. Its
+outputs, its gradients and the buffers it leaves are what the rewritten module (`lowered`) or the module under `vmap`
+must equal, in float64, where equal means equal; where neither does, rows are called one at a time. What is found
+depends on what the module does, not on whose samples it is shown or how fast it is.
+"""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from coterie.engine.called import Called
+from coterie.engine.kernels.lowered import Lowered, lower
+from coterie.engine.layout import Layout
+from coterie.engine.reference import COMPARED, REAL, Reference, Seen, gradients, same, slopes
+from coterie.errors import BadInput
+
+Way = Lowered | Called
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is known of a module."""
+
+    lowered: Lowered | None  # the rewritten module, where it gives the same
+    vmapped: bool  # otherwise: whether `vmap` gives the same
+    draws: bool  # dropout's masks
+    couples_samples: bool  # in training what fills a batch would change the rest, unless it is rewritten and told which
+    couples_evaluation: bool  # the same in evaluation
+    changes_input: bool
+    unused: tuple[str, ...]  # parameters that take no part, which PyTorch's optimisers leave alone
+    output: tuple[int, ...]  # its shape for a sample
+
+
+def examine(
+    module: nn.Module, layout: Layout, row: Tensor, x: Tensor, device: torch.device, dtype: torch.dtype
+) -> Found:
+    """What is known of a module once it was called with weights like a row's (d,) on a few samples like x (n, ...)."""
+    tries = [(torch.device("cpu"), torch.float64, 1e-6)]
+    if (device, dtype) != tries[0][:2]:
+        tries.append((device, dtype, 1e-3))  # a module may know one type or one device alone
+    for device, dtype, tolerance in tries:
+        try:
+            samples = _samples(x.to(device, dtype) if x.is_floating_point() else x.to(device))
+            return _Examination(module, layout, row.to(device, dtype), samples, tolerance).found()
+        except BadInput:
+            raise
+        except Exception as error:  # a user's module may raise anything
+            said = (str(error).splitlines() or [type(error).__name__])[0]
+    raise BadInput(f"the model cannot take samples of shape {tuple(x.shape[1:])}: {said}")
+
+
+class _Examination:
+    """Two rows, of which the second has a partial batch."""
+
+    def __init__(self, module: nn.Module, layout: Layout, row: Tensor, x: Tensor, tolerance: float) -> None:
+        self.module, self.layout, self.x, self.tolerance = module, layout, x, tolerance
+        self.device, self.dtype = row.device, row.dtype
+        self.rows = _rows(row)
+        self.reference = Reference(self._copy(), layout, self.rows)
+
+    def found(self) -> Found:
+        """What the module does, and which other way does the same."""
+        call, whole = self.reference, self.x[0]
+        alone = call.repeated(1, self.x[1, :REAL])
+        first = {training: call(0, whole, training) for training in (True, False)}
+        unused = call.unused((first[True], alone[True]), 1, self.x[1, :REAL])
+        known = {"draws": call.watch.drawn[True], "changes_input": call.changes_input, "unused": unused}
+        known["output"] = tuple(alone[False].out.shape[1:])
+        lowered = None if call.own_backward else lower(self._copy())
+        if (
+            lowered is not None
+            and self._equals(lowered, _joined(first, alone), mask=True)
+            and self._single(lowered, first)
+        ):
+            masks = lowered.masks
+            return Found(lowered, False, couples_samples=masks[True], couples_evaluation=masks[False], **known)
+        filled = {training: call(1, self.x[1], training) for training in (True, False)}
+        expected = _joined(first, filled)
+        couples = {training: not self._same(filled[training].first(REAL), alone[training]) for training in filled}
+        if self._vmap_can() and self._equals(self._called(vmapped=True), expected):
+            couples[True] |= call.watch.by_frequency
+            return Found(None, True, couples_samples=couples[True], couples_evaluation=couples[False], **known)
+        self._check_one_by_one(expected)
+        # Such a module may look at its samples and do anything: nothing may fill a batch.
+        return Found(None, False, couples_samples=True, couples_evaluation=True, **known)
+
+    def _called(self, vmapped: bool) -> Called:
+        buffers = [column.name for column in self.layout.buffers]
+        return Called(self._copy(), buffers, self.reference.watch.drawn[True], vmapped)
+
+    def _check_one_by_one(self, expected: dict[bool, Seen]) -> None:
+        called = self._called(vmapped=False)
+        for training, seen in expected.items():
+            if not self._same(self._over_rows(called, training), seen):
+                raise BadInput(
+                    "the model does something else with a row's weights in place of its own; let it reach its "
+                    "parameters by the attributes under which they are registered"
+                )
+
+    def _vmap_can(self) -> bool:
+        """It trains an Embedding's padding, hands a hook all rows' gradients at once, and has no recurrent layers."""
+        watch, layers = self.reference.watch, list(self.module.modules())
+        hooks = watch.hooks or any(layer._backward_hooks or layer._backward_pre_hooks for layer in layers)
+        return not (watch.padding or hooks or any(isinstance(layer, nn.RNNBase) for layer in layers))
+
+    def _equals(self, way: Way, expected: dict[bool, Seen], mask: bool = False) -> bool:
+        """Whether all rows at once are what is expected, in training and in evaluation."""
+        try:
+            return all(self._same(self._over_rows(way, training, mask), seen) for training, seen in expected.items())
+        except Exception:  # whatever fails in this way does not in another
+            return False
+
+    def _single(self, lowered: Lowered, first: dict[bool, Seen]) -> bool:
+        """Whether the first row by itself trains as it does in company, when nobody says which samples are real."""
+        row, keys = self.layout.named(self.rows[:1]), torch.zeros(1, dtype=torch.int64, device=self.device)
+        with torch.no_grad():
+            out, moved = lowered(row, self.x[:1].clone(), keys, training=True)
+        return self._same(Seen(out[0], row | moved, {}), first[True].forward())
+
+    def _over_rows(self, way: Way, training: bool, mask: bool = False) -> Seen:
+        parts = (self.layout.parameters, self.layout.buffers)
+        weights, buffers = (self.layout.views(self.rows, part) for part in parts)
+        weights = {name: t.detach().requires_grad_(training) for name, t in weights.items()}
+        keys = torch.arange(2, device=self.device)
+        real = (
+            keys[:, None] * torch.arange(COMPARED, device=self.device) < REAL
+        )  # all of the first row, some of the second
+        with torch.set_grad_enabled(training):
+            told = real.to(self.dtype) if mask else None
+            out, moved = way(weights | buffers, self.x.clone(), keys, training, told)
+            grads = gradients(out, weights, slopes(out.shape[2:], out)) if training else {}
+        return Seen(out.detach()[real] if mask else out.detach().flatten(0, 1), buffers | moved, grads)
+
+    def _same(self, ours: Seen, theirs: Seen) -> bool:
+        return same(ours, theirs, self.tolerance)
+
+    def _copy(self) -> nn.Module:
+        try:
+            return copy.deepcopy(self.module).to(self.device, self.dtype)
+        except Exception as error:
+            said = (str(error).splitlines() or [type(error).__name__])[0]
+            raise BadInput(f"the model cannot be copied (copy.deepcopy: {said}); give every silo's its own") from None
+
+
+def _draw() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def _rows(row: Tensor) -> Tensor:
+    """Two rows (2, d) near a given one, none of their weights zero: a zero would hide what comes before it."""
+    noise = 0.4 * torch.rand(2, len(row), generator=_draw(), dtype=torch.float64).to(row) - 0.2
+    return torch.where(row == 0, noise, row * (1 + noise))
+
+
+def _samples(x: Tensor) -> Tensor:
+    """Samples (2, COMPARED, ...) between those of x (n, ...): each number from within what a place may hold."""
+    draw, count = _draw(), 2 * COMPARED
+    one, other = (x[torch.randint(len(x), (count,), generator=draw).to(x.device)] for _ in range(2))
+    if x.is_floating_point():
+        share = torch.rand(count, generator=draw, dtype=torch.float64).to(x).view(-1, *[1] * (x.ndim - 1))
+        made = one + share * (other - one)
+    else:
+        made = torch.where(torch.rand(one.shape, generator=draw).to(x.device) < 0.5, one, other)
+    return made.view(2, COMPARED, *x.shape[1:])
+
+
+def _joined(one: dict[bool, Seen], other: dict[bool, Seen]) -> dict[bool, Seen]:
+    """Two rows' as one."""
+    return {training: seen.beside(other[training]) for training, seen in one.items()}

@@ -1,0 +1,265 @@
+"""The module itself, called in plain PyTorch with one row's weights after another: what is right, and what is refused."""
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+from torch.nn import functional as F
+from torch.nn.parameter import is_lazy
+
+from coterie.engine.kernels.dropout import KeyedDropout
+from coterie.engine.layout import Layout
+from coterie.errors import BadInput
+
+# Samples of a row, and how many of them are real in a row whose batch is partial. Of two alone BatchNorm keeps little
+# but which is larger, and fifty layers of it turn the last digit into the sixth.
+COMPARED, REAL = 4, 3
+NAMED = 3  # parameters that a message names
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What calls of one row or of several left."""
+
+    out: Tensor  # (n, ...) of all samples, one row's after the other's
+    moved: Mapping[str, Tensor]  # (k, ...) the buffers
+    grads: Mapping[str, Tensor | None]  # (k, ...) of every parameter
+
+    def first(self, samples: int) -> "Seen":
+        """With the outputs of the first samples alone."""
+        return Seen(self.out[:samples], self.moved, self.grads)
+
+    def forward(self) -> "Seen":
+        """Without the gradients."""
+        return Seen(self.out, self.moved, {})
+
+    def beside(self, other: "Seen") -> "Seen":
+        """Together with another row's."""
+
+        def both(name: str) -> Tensor | None:
+            mine, its = self.grads[name], other.grads[name]
+            return None if mine is None or its is None else torch.cat([mine, its])
+
+        moved = {name: torch.cat([t, other.moved[name]]) for name, t in self.moved.items()}
+        return Seen(torch.cat([self.out, other.out]), moved, {name: both(name) for name in self.grads})
+
+
+class Reference:
+    """A copy of a module, called as people call it."""
+
+    def __init__(self, module: nn.Module, layout: Layout, rows: Tensor) -> None:
+        self.module, self.layout, self.rows = module.requires_grad_(), layout, rows
+        self.watch = Watch(rows.device)
+        self.changes_input = False
+        self.own_backward = False  # a gradient goes through an autograd.Function, of which no tracing sees the backward
+
+    def __call__(self, row: int, x: Tensor, training: bool, slope: bool = True) -> Seen:
+        """What a row does on its samples; in training with gradients, in the second row of its REAL samples."""
+        module, x = self.module, x.clone()
+        module.train(training)
+        parameters, given = dict(module.named_parameters()), self.layout.named(self.rows[row])
+        with torch.no_grad():
+            for name, tensor in (parameters | dict(module.named_buffers())).items():
+                if name in given:
+                    tensor.copy_(given[name])
+        versions = {name: parameter._version for name, parameter in parameters.items()}
+        self.watch.start(row, training)
+        with self.watch, torch.set_grad_enabled(training):
+            out = module(x)
+        _check_output(out, len(x))
+        for name, parameter in module.named_parameters():
+            if parameter._version != versions[name] or not torch.equal(parameter, given[name]):
+                raise BadInput(
+                    f"the model changes its parameter '{name}' when it is called, which rows cannot; let it use a "
+                    "changed copy (an Embedding: no max_norm)"
+                )
+        self.changes_input |= x._version > 0
+        after = dict(module.named_buffers())
+        moved = {column.name: after[column.name].detach().clone()[None] for column in self.layout.buffers}
+        asked = slopes(out.shape[1:], out)[row, : len(x)]
+        grads = gradients(out, parameters, asked) if training and slope else {}
+        self.own_backward |= _own_backward(out)
+        return Seen(out.detach(), moved, {name: None if g is None else g[None] for name, g in grads.items()})
+
+    def repeated(self, row: int, x: Tensor) -> dict[bool, Seen]:
+        """What a row does in evaluation and in training, of a module that does the same whenever it is asked the same."""
+        before = _random_states(x.device)
+        first = {training: self(row, x, training) for training in (False, True)}
+        again = {training: self(row, x, training, slope=False) for training in (True, False)}
+        if self.watch.drawn[False]:
+            raise BadInput(
+                "the model drops at random in evaluation, too, so its predictions could not be repeated; give F.dropout "
+                "training=self.training, or take nn.Dropout"
+            )
+        if _random_states(x.device) != before:
+            raise BadInput(
+                "the model draws random numbers that cannot be keyed, so no run could be repeated; dropout inside an "
+                "nn.LSTM or an attention layer does: set that to 0 and put nn.Dropout beside it"
+            )
+        if not all(same(first[training].forward(), again[training], 1e-9) for training in first):
+            raise BadInput(
+                "the model gives something else when it is called again with the same weights and samples; what it "
+                "counts or remembers must be a buffer of floating-point numbers, and what it draws nn.Dropout's"
+            )
+        return first
+
+    def unused(self, seen: Sequence[Seen], row: int, x: Tensor) -> tuple[str, ...]:
+        """The parameters that get no gradient because they take no part; those that do take part are refused."""
+        without = [{name for name, g in each.grads.items() if g is None} for each in seen]
+        never, ever = set.intersection(*without), set.union(*without)
+        if never != ever:
+            raise BadInput(
+                f"{_listed(sorted(ever - never))} of the model gets a gradient from some batches only, which an optimiser "
+                "over rows cannot skip; let every batch pass through all of the model"
+            )
+        names = tuple(name for name in seen[0].grads if name in never)
+        if blocked := [name for name in names if self._matters(name, row, x)]:
+            raise BadInput(
+                f"{_listed(blocked)} of the model gets no gradient though the output depends on it (torch.no_grad, "
+                "detach); frozen parts are not supported yet: compute their output beforehand and train the rest on it"
+            )
+        return names
+
+    def _matters(self, name: str, row: int, x: Tensor) -> bool:
+        """Whether other values of a parameter would train to another output."""
+        rows, before = self.rows, self(row, x, True, slope=False)
+        try:
+            self.rows = rows.clone()
+            self.layout.named(self.rows[row])[name].mul_(0.5)
+            return not same(self(row, x, True, slope=False), before, 1e-9)
+        finally:
+            self.rows = rows
+
+
+class Watch(KeyedDropout):
+    """Keyed dropout that notes what else a module asks for."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(torch.zeros((), dtype=torch.int64, device=device), active=True)
+        self.drawn = {False: False, True: False}  # masks: when evaluating, when training
+        self.padding = self.by_frequency = self.hooks = False
+
+    def start(self, key: int, training: bool) -> None:
+        """Before a call."""
+        self.key, self.calls, self.training = torch.full_like(self.key, key), 0, training
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function in (F.embedding, F.embedding_bag):
+            self.padding |= kwargs.get("padding_idx") is not None
+            self.by_frequency |= bool(kwargs.get("scale_grad_by_freq"))
+        self.hooks |= function is Tensor.register_hook
+        out = super().__torch_function__(function, types, args, kwargs)
+        self.drawn[self.training] |= self.calls > 0
+        return out
+
+
+def refuse_parts(module: nn.Module) -> None:
+    """Refuse what can be seen not to be a row before the module is ever called."""
+    named = dict(module.named_parameters())
+    if not named:
+        raise BadInput("the model has no parameters to train; give an nn.Module with at least one layer")
+    for name, parameter in named.items():
+        if is_lazy(parameter):
+            raise BadInput(
+                f"the model's parameter '{name}' has no size yet; give its layer all sizes, or call the module once and "
+                "give it as an object"
+            )
+        if parameter.is_complex():
+            raise BadInput(f"the model's parameter '{name}' is complex; hold its real and imaginary part as two")
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise BadInput(
+                f"the model's parameter '{name}' has a gradient hook, which its columns of a row have not; put it on "
+                "the layer (register_full_backward_hook)"
+            )
+    if frozen := [name for name, parameter in named.items() if not parameter.requires_grad]:
+        raise BadInput(
+            f"{_listed(frozen)} of the model is frozen (requires_grad=False); frozen parts are not supported yet: "
+            "compute their output beforehand and train the rest on it, or let them train"
+        )
+    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
+    if any(norm.momentum is None for norm in norms):
+        raise BadInput("BatchNorm with momentum=None averages over all steps, which rows cannot; give a momentum")
+
+
+def slopes(shape: torch.Size, like: Tensor) -> Tensor:
+    """What the gradient is asked of: Σ slope · output, for outputs (2, COMPARED, ...) of a shape."""
+    draw = torch.Generator().manual_seed(0)
+    made = torch.randn(2, COMPARED, *shape, generator=draw, dtype=torch.float64).to(like)
+    made[1, REAL:] = 0  # nothing is asked of what fills a batch
+    return made
+
+
+def gradients(out: Tensor, weights: Mapping[str, Tensor], slope: Tensor) -> dict[str, Tensor | None]:
+    """Of Σ slope · out with respect to each of the weights; None where it does not depend on them."""
+    if not out.requires_grad:
+        return dict.fromkeys(weights)
+    found = torch.autograd.grad(out, list(weights.values()), slope, allow_unused=True)
+    return {name: g.to_dense() if g is not None and g.is_sparse else g for name, g in zip(weights, found, strict=True)}
+
+
+def same(ours: Seen, theirs: Seen, tolerance: float) -> bool:
+    """Whether the two are equal but for rounding; gradients, as far as it matters for the largest of them."""
+    if ours.out.shape != theirs.out.shape or ours.grads.keys() != theirs.grads.keys():
+        return False
+    largest = max((_largest(g) for g in theirs.grads.values() if g is not None), default=0.0)
+    grads = [(ours.grads[name], g, largest) for name, g in theirs.grads.items()]
+    others = [(ours.out, theirs.out), *((ours.moved[name], t) for name, t in theirs.moved.items())]
+    return all(
+        _near(a, b, tolerance * scale + 1e-12) for a, b, scale in (*grads, *((*p, _largest(p[1])) for p in others))
+    )
+
+
+def _near(a: Tensor | None, b: Tensor | None, within: float) -> bool:
+    """Whether two tensors are that near; none is as good as zeros."""
+    if a is None or b is None:
+        return all(t is None or _largest(t) <= within for t in (a, b))
+    # One pass where all is finite; otherwise what is not must be alike.
+    return bool((a - b).abs().amax() <= within) or torch.allclose(a, b, 0, within, equal_nan=True)
+
+
+def _largest(t: Tensor) -> float:
+    low, high = (float(bound) for bound in t.aminmax())
+    return max(-low, high) if math.isfinite(high - low) else 0.0
+
+
+def _check_output(out: Any, samples: int) -> None:
+    if not isinstance(out, Tensor):
+        raise BadInput(f"the model gives a {type(out).__name__}; let it give one tensor, the outputs of every sample")
+    if out.ndim == 0 or len(out) != samples:
+        raise BadInput(
+            f"the model gives an output of shape {tuple(out.shape)} for {samples} samples; its first axis must be the "
+            "samples"
+        )
+
+
+def _own_backward(out: Tensor) -> bool:
+    todo, seen = [out.grad_fn], set[Any]()
+    while todo:
+        node = todo.pop()
+        if isinstance(node, BackwardCFunction):
+            return True
+        if node is not None and node not in seen:
+            seen.add(node)
+            todo += [before for before, _ in node.next_functions]
+    return False
+
+
+def _random_states(device: torch.device) -> tuple[Any, ...]:
+    """Of all generators that belong to nobody."""
+    numbers = np.random.get_state(legacy=False)["state"]  # type: ignore[call-overload]
+    gpu = torch.cuda.get_rng_state(device).tolist() if device.type == "cuda" else None
+    return torch.get_rng_state().tolist(), gpu, numbers["key"].tolist(), numbers["pos"], random.getstate()
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(f"'{name}'" for name in names[:NAMED])
+    return f"{shown} and {len(names) - NAMED} more" if len(names) > NAMED else shown

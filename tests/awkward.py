@@ -1,0 +1,752 @@
+"""Modules as people write them: what a batch, a gradient, a random number or a state may do that rows must survive."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
+
+CLASSES, INPUTS, HIDDEN, TOKENS = 3, 5, 6, 7
+
+
+class Net(nn.Module):
+    """Two layers with something awkward between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(INPUTS, HIDDEN), nn.Linear(HIDDEN, CLASSES)
+
+    def middle(self, h: Tensor) -> Any:
+        return h
+
+    def forward(self, x: Tensor) -> Any:
+        return self.out(self.middle(torch.tanh(self.first(x))))
+
+
+class Words(nn.Module):
+    """Classes of short texts."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(TOKENS, HIDDEN, **options), nn.Linear(HIDDEN, CLASSES)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.out(self.embed(x).tanh().mean(1))
+
+
+class WordsAdded(Words):
+    """The same, in words that can be rewritten for rows."""
+
+    def forward(self, x: Tensor) -> Any:
+        h = self.embed(x)
+        return self.out(torch.tanh(h[:, 0] + h[:, 1] + h[:, 2]))
+
+
+# Samples and rows
+
+
+class StackedFirst(Net):
+    def middle(self, h: Tensor) -> Any:
+        return self.second(torch.stack([h, torch.sigmoid(h)], 0))[0]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = nn.Linear(HIDDEN, HIDDEN)
+
+
+class TimeMajor(Net):
+    """Steps of a sequence before its samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(1, HIDDEN), nn.Linear(HIDDEN, HIDDEN)
+
+    def forward(self, x: Tensor) -> Any:
+        steps = torch.stack([torch.tanh(self.first(x[:, t : t + 1])) for t in range(INPUTS)], 0)
+        return self.out(self.second(steps)[-1])
+
+
+class FirstSample(Net):
+    def middle(self, h: Tensor) -> Any:
+        return h + h[:1]
+
+
+class SizeAsNumber(Net):
+    def middle(self, h: Tensor) -> Any:
+        return h * (h.size(0) * 0.1)
+
+
+class BatchMean(Net):
+    def middle(self, h: Tensor) -> Any:
+        return h - h.mean(0)
+
+
+class BatchSoftmax(Net):
+    def middle(self, h: Tensor) -> Any:
+        return h * F.softmax(h.sum(1), 0)[:, None]
+
+
+class Rolled(Net):
+    def middle(self, h: Tensor) -> Any:
+        return h + h.roll(1, 0)
+
+
+class SoFar(Net):
+    def middle(self, h: Tensor) -> Any:
+        return h.cumsum(0)
+
+
+class FunctionalBatchNorm(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(HIDDEN))
+        self.register_buffer("var", torch.ones(HIDDEN))
+
+    def middle(self, h: Tensor) -> Any:
+        return F.batch_norm(h, self.mean, self.var, training=self.training)
+
+
+def batch_norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
+
+
+def untracked() -> nn.Module:
+    norm = nn.BatchNorm1d(HIDDEN, track_running_stats=False)
+    return nn.Sequential(nn.Linear(INPUTS, HIDDEN), norm, nn.Linear(HIDDEN, CLASSES))
+
+
+def instance_norm() -> nn.Module:
+    norm = nn.InstanceNorm2d(2, track_running_stats=True, affine=True)
+    return nn.Sequential(norm, nn.Flatten(), nn.Linear(32, CLASSES))
+
+
+class FixedNorm(nn.Module):
+    """BatchNorm that is kept in evaluation mode, as people do who fine-tune."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = batch_norm()
+
+    def train(self, mode: bool = True) -> "FixedNorm":
+        super().train(mode)
+        self.net[1].eval()  # type: ignore[index]
+        return self
+
+    def forward(self, x: Tensor) -> Any:
+        return self.net(x)
+
+
+# Gradients
+
+
+class Straight(torch.autograd.Function):
+    """Round, and let gradients through."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return torch.tanh(4 * x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g
+
+
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x + 0
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return -g
+
+
+class Clamped(torch.autograd.Function):
+    """Gradients beyond a bound are cut off; within it nothing is to be seen of this."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x + 0
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g.clamp(-1e3, 1e3)
+
+
+class StraightThrough(Net):
+    def middle(self, h: Tensor) -> Any:
+        return Straight.apply(h)
+
+
+class GradientReversal(Net):
+    def middle(self, h: Tensor) -> Any:
+        return Reversed.apply(h)
+
+
+class GradientClamp(Net):
+    def middle(self, h: Tensor) -> Any:
+        return Clamped.apply(h)
+
+
+class BackwardHook(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first.register_full_backward_hook(lambda module, before, after: tuple(g and 0.5 * g for g in before))
+        self.out.register_full_backward_hook(lambda module, before, after: tuple(0.5 * g for g in before))
+
+
+class BackwardNorm(Net):
+    """A hook that looks at a whole batch's gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out.register_full_backward_hook(lambda module, before, after: tuple(g / g.norm() for g in before))
+
+
+class TensorHook(Net):
+    def middle(self, h: Tensor) -> Any:
+        if h.requires_grad:
+            h.register_hook(lambda g: g / g.norm())
+        return h
+
+
+class ForwardHook(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first.register_forward_hook(lambda module, given, out: 2 * out)
+
+
+class RootHook(Net):
+    """A hook of the module that is handed over itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_forward_hook(lambda module, given, out: 2 * out)
+
+
+class ParameterHook(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first.weight.register_hook(lambda g: 0.1 * g)
+
+
+class PartlyDetached(Net):
+    def middle(self, h: Tensor) -> Any:
+        return h.detach() + 0.1 * (h - h.detach())
+
+
+class Frozen(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first.requires_grad_(False)
+
+
+class UnderNoGrad(Net):
+    def forward(self, x: Tensor) -> Any:
+        with torch.no_grad():
+            h = torch.tanh(self.first(x))
+        return self.out(h)
+
+
+class Detached(Net):
+    def middle(self, h: Tensor) -> Any:
+        return h.detach()
+
+
+class Unused(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare, self.scale = nn.Linear(4, 4), nn.Parameter(torch.ones(3))
+
+
+class UnusedBeside(Unused):
+    """The same, under vmap."""
+
+    def middle(self, h: Tensor) -> Any:
+        return F.softplus(h)
+
+
+class UnusedByLoop(Unused):
+    """The same, one row at a time."""
+
+    def middle(self, h: Tensor) -> Any:
+        return h if float(h.detach().sum()) > -1e9 else -h
+
+
+class Experts(Net):
+    """Which of them a batch takes depends on the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList([nn.Linear(HIDDEN, HIDDEN) for _ in range(8)])
+
+    def middle(self, h: Tensor) -> Any:
+        return self.experts[int(h.detach().abs().sum() * 1e6) % 8](h)
+
+
+class Checkpointed(Net):
+    def middle(self, h: Tensor) -> Any:
+        return checkpoint(self.second, h, use_reentrant=False)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = nn.Linear(HIDDEN, HIDDEN)
+
+
+# Values that change
+
+
+class InPlaceInput(Net):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x.mul_(0.5))
+
+
+class ReluInput(Net):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(F.relu_(x))
+
+
+def relu_first() -> nn.Module:
+    return nn.Sequential(nn.ReLU(inplace=True), nn.Linear(INPUTS, CLASSES))
+
+
+class Written(Net):
+    def middle(self, h: Tensor) -> Any:
+        h = h.clone()
+        h[:, 0] = 0
+        return h
+
+
+class IntoZeros(Net):
+    """A batch of zeros of the default type, filled."""
+
+    def middle(self, h: Tensor) -> Any:
+        out = torch.zeros(len(h), HIDDEN)
+        out = out.to(h)
+        out[:, 1:] = h[:, :-1]
+        return out
+
+
+class WeightClamp(Net):
+    def forward(self, x: Tensor) -> Any:
+        self.out.weight.data.clamp_(-0.1, 0.1)
+        return super().forward(x)
+
+
+class CountingBuffer(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def middle(self, h: Tensor) -> Any:
+        if self.training:
+            self.steps += 1
+        return h / (1 + self.steps)
+
+
+class CountingAttribute(Net):
+    steps = 0
+
+    def middle(self, h: Tensor) -> Any:
+        self.steps += self.training
+        return h / (1 + self.steps)
+
+
+class CountingFloat(Net):
+    """A count that is a column of its row like any other statistic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+
+    def middle(self, h: Tensor) -> Any:
+        if self.training:
+            self.steps += 1
+        return h / (1 + 0.1 * self.steps)
+
+
+class AssignedBuffer(Net):
+    """A running mean that is assigned, not changed in place; samples meet in it alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(HIDDEN))
+
+    def middle(self, h: Tensor) -> Any:
+        y = h - self.mean
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * h.detach().mean(0)
+        return y
+
+
+class AttributeMean(Net):
+    """The same where no row can keep it."""
+
+    mean: Any = 0.0
+
+    def middle(self, h: Tensor) -> Any:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * h.detach().mean(0)
+        return h if self.training else h - self.mean
+
+
+class Carried(Net):
+    """A state that goes from batch to batch."""
+
+    state: Any = None
+
+    def middle(self, h: Tensor) -> Any:
+        before = 0 if self.state is None else self.state
+        self.state = h.detach().mean(0)
+        return h + before
+
+
+class Shown(Net):
+    """Keeps what it saw for whoever looks."""
+
+    def middle(self, h: Tensor) -> Any:
+        self.features = h
+        return h
+
+
+class ConstantBuffer(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("factor", torch.linspace(0.5, 2, HIDDEN), persistent=False)
+
+    def middle(self, h: Tensor) -> Any:
+        return h * self.factor
+
+
+class UnusedBuffer(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("nothing", torch.linspace(0.5, 2, HIDDEN))
+
+
+class ComplexBuffer(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("turn", torch.polar(torch.ones(HIDDEN), torch.linspace(0, 3, HIDDEN)))
+
+    def middle(self, h: Tensor) -> Any:
+        return (h * self.turn).real
+
+
+class ComplexParameter(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = nn.Parameter(torch.polar(torch.ones(HIDDEN), torch.linspace(0, 3, HIDDEN)))
+
+    def middle(self, h: Tensor) -> Any:
+        return (h * self.turn).real
+
+
+class AttributeTensor(Net):
+    """A constant of the default type that no `.to` reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = torch.eye(HIDDEN).flip(0)
+
+    def middle(self, h: Tensor) -> Any:
+        return h @ self.turn.to(h)
+
+
+# Random numbers
+
+
+class NumpyNoise(Net):
+    def middle(self, h: Tensor) -> Any:
+        return h * np.random.normal() if self.training else h
+
+
+class OwnGenerator(Net):
+    def middle(self, h: Tensor) -> Any:
+        return h * np.random.default_rng().normal()
+
+
+class StochasticDepth(Net):
+    """Seldom does anything."""
+
+    def middle(self, h: Tensor) -> Any:
+        return 0 * h if self.training and random.random() < 1e-6 else h
+
+
+class TorchNoise(Net):
+    def middle(self, h: Tensor) -> Any:
+        return h + torch.randn_like(h) if self.training else h
+
+
+class NoiseAlways(Net):
+    """`training` was forgotten: it drops in evaluation, too."""
+
+    def middle(self, h: Tensor) -> Any:
+        return F.dropout(h, 0.3)
+
+
+class FunctionalDropout(Net):
+    def middle(self, h: Tensor) -> Any:
+        return F.dropout(h, 0.3, self.training)
+
+
+class DropoutInPlace(Net):
+    def middle(self, h: Tensor) -> Any:
+        h = h + 0
+        F.dropout(h, 0.3, self.training, inplace=True)
+        return h
+
+
+class DropoutTimeMajor(Net):
+    """The mask goes over steps first, so a partial batch does not have the beginning of a full one's."""
+
+    def middle(self, h: Tensor) -> Any:
+        return F.dropout(torch.stack([h, 2 * h]), 0.3, self.training).sum(0)
+
+
+def dropout() -> nn.Module:
+    drop = nn.Dropout(0.4, inplace=True)
+    return nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.Hardswish(), drop, nn.Linear(HIDDEN, CLASSES))
+
+
+def channel_dropout() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.Dropout2d(0.4), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, CLASSES))
+
+
+# Control flow
+
+
+class DataIf(Net):
+    def middle(self, h: Tensor) -> Any:
+        return 2 * h if h.detach().sum() > 0 else -h
+
+
+class Item(Net):
+    def middle(self, h: Tensor) -> Any:
+        return h * h.detach().abs().max().item()
+
+
+class BooleanMask(Net):
+    def middle(self, h: Tensor) -> Any:
+        return h + h[h > 0].mean()
+
+
+class TrainingIf(Net):
+    def middle(self, h: Tensor) -> Any:
+        return torch.relu(h) if self.training else torch.sigmoid(h)
+
+
+class ThroughNumpy(Net):
+    def middle(self, h: Tensor) -> Any:
+        return h * torch.from_numpy(np.sign(h.detach().numpy()))
+
+
+# Weights
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.out = nn.Linear(INPUTS, 5), nn.Linear(5, 5), nn.Linear(5, CLASSES)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Any:
+        return self.out(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+
+class Positive(nn.Linear):
+    def forward(self, x: Tensor) -> Any:
+        return F.linear(x, self.weight.abs(), self.bias)
+
+
+def own_linear() -> nn.Module:
+    return nn.Sequential(Positive(INPUTS, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES))
+
+
+def weight_norm() -> nn.Module:
+    return nn.Sequential(parametrizations.weight_norm(nn.Linear(INPUTS, HIDDEN)), nn.Tanh(), nn.Linear(HIDDEN, CLASSES))
+
+
+def spectral_norm() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        parametrizations.spectral_norm(nn.Linear(INPUTS, HIDDEN)), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)
+    )
+
+
+def lazy() -> nn.Module:
+    return nn.Sequential(nn.LazyLinear(HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES))
+
+
+class Listed(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = nn.ParameterList([nn.Parameter(torch.full((HIDDEN,), 1.0 + i)) for i in range(2)])
+
+    def middle(self, h: Tensor) -> Any:
+        return h * self.scales[0] + torch.exp(-self.scales[1]) * h.abs()
+
+
+# Sequences
+
+
+class Cell(Net):
+    """An LSTM cell that starts from zeros of the default type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(1, HIDDEN)
+
+    def forward(self, x: Tensor) -> Any:
+        h, c = (torch.zeros(len(x), HIDDEN, dtype=x.dtype) for _ in range(2))
+        for t in range(INPUTS):
+            h, c = self.cell(x[:, t : t + 1], (h, c))
+        return self.out(h)
+
+
+class Float32Cell(Cell):
+    """Knows one type alone."""
+
+    def forward(self, x: Tensor) -> Any:
+        h = c = torch.zeros(len(x), HIDDEN, dtype=torch.float32)
+        for t in range(INPUTS):
+            h, c = self.cell(x[:, t : t + 1].to(torch.float32), (h, c))
+        return self.out(h)
+
+
+class Recurrent(Net):
+    """Time first, as nn.GRU likes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(1, HIDDEN)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.out(self.gru(x.t()[:, :, None])[0][-1])
+
+
+class Attention(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(TOKENS, HIDDEN, padding_idx=0)
+        self.layer = nn.TransformerEncoderLayer(HIDDEN, 2, 8, dropout=0.0, batch_first=True)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.out(self.layer(self.embed(x)).mean(1))
+
+
+class Bag(Words):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.EmbeddingBag(TOKENS, HIDDEN, mode="mean", padding_idx=0)  # type: ignore[assignment]
+
+    def forward(self, x: Tensor) -> Any:
+        return self.out(self.embed(x))
+
+
+class FunctionalPadding(Words):
+    def forward(self, x: Tensor) -> Any:
+        return self.out(F.embedding(x, self.embed.weight, padding_idx=0).tanh().mean(1))
+
+
+class Bytes(Net):
+    """Whole numbers in, made into float32 as for pictures."""
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x[:, :INPUTS].to(self.first.weight.dtype) / TOKENS)
+
+
+def circular() -> nn.Module:
+    conv = nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular")
+    return nn.Sequential(conv, nn.ReLU(), nn.Flatten(), nn.Linear(64, CLASSES))
+
+
+def transposed() -> nn.Module:
+    return nn.Sequential(nn.ConvTranspose2d(2, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(75, CLASSES))
+
+
+# Outputs
+
+
+class Pair(Net):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x), x
+
+
+class OneForAll(Net):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x).mean(0)
+
+
+def words(**options: Any) -> Callable[[], nn.Module]:
+    return lambda: Words(**options)
+
+
+def words_added(**options: Any) -> Callable[[], nn.Module]:
+    return lambda: WordsAdded(**options)
+
+
+TRAINED: dict[str, Callable[[], nn.Module]] = {
+    "plain": Net, "batch-norm": batch_norm, "untracked batch norm": untracked, "instance norm": instance_norm,
+    "norm kept in evaluation": FixedNorm, "functional batch norm": FunctionalBatchNorm,
+    "stacked before samples": StackedFirst, "time major": TimeMajor, "first sample": FirstSample,
+    "batch size as a number": SizeAsNumber, "batch mean": BatchMean, "softmax over samples": BatchSoftmax,
+    "rolled": Rolled, "sum so far": SoFar,
+    "straight-through": StraightThrough, "gradient reversal": GradientReversal, "gradient clamp": GradientClamp,
+    "backward hook": BackwardHook, "backward hook of a norm": BackwardNorm, "tensor hook": TensorHook,
+    "forward hook": ForwardHook, "hook of the root": RootHook, "partly detached": PartlyDetached,
+    "unused, rewritten": Unused, "unused, vmap": UnusedBeside, "unused, loop": UnusedByLoop,
+    "checkpointed": Checkpointed,
+    "input in place": InPlaceInput, "relu of the input": ReluInput, "relu layer first": relu_first,
+    "written into": Written, "into zeros": IntoZeros,
+    "count in a float buffer": CountingFloat, "assigned buffer": AssignedBuffer, "shown activations": Shown,
+    "constant buffer": ConstantBuffer, "unused buffer": UnusedBuffer, "complex buffer": ComplexBuffer,
+    "attribute tensor": AttributeTensor,
+    "functional dropout": FunctionalDropout, "dropout in place": DropoutInPlace, "dropout layer in place": dropout,
+    "dropout time major": DropoutTimeMajor, "channel dropout": channel_dropout,
+    "if on data": DataIf, "item": Item, "boolean mask": BooleanMask, "if training": TrainingIf,
+    "through numpy": ThroughNumpy,
+    "tied": Tied, "own linear": own_linear, "weight norm": weight_norm, "spectral norm": spectral_norm,
+    "parameter list": Listed,
+    "lstm cell": Cell, "gru": Recurrent, "attention": Attention, "bag": Bag,
+    "padding, rewritten": words_added(padding_idx=0), "padding": words(padding_idx=0),
+    "functional padding": FunctionalPadding, "by frequency": words(scale_grad_by_freq=True),
+    "by frequency, rewritten": words_added(scale_grad_by_freq=True), "whole numbers": Bytes,
+    "circular": circular, "transposed": transposed,
+}  # fmt: skip
+
+PICTURES = ("instance norm", "channel dropout", "circular", "transposed")
+TEXTS = (
+    "attention", "bag", "padding, rewritten", "padding", "functional padding", "by frequency",
+    "by frequency, rewritten", "whole numbers",
+)  # fmt: skip
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "frozen": (Frozen, r"'first.weight', 'first.bias'.* frozen \(requires_grad=False\)"),
+    "under no_grad": (UnderNoGrad, r"'first.weight', 'first.bias'.* no gradient"),
+    "detached": (Detached, r"'first.weight', 'first.bias'.* no gradient"),
+    "experts": (Experts, r"'experts.* gradient from some batches only"),
+    "hook of a parameter": (ParameterHook, "'first.weight' has a gradient hook"),
+    "clamped weights": (WeightClamp, "changes its parameter 'out.weight'"),
+    "count in a whole buffer": (CountingBuffer, "something else when it is called again"),
+    "count in an attribute": (CountingAttribute, "something else when it is called again"),
+    "mean in an attribute": (AttributeMean, "something else when it is called again"),
+    "carried state": (Carried, "something else when it is called again"),
+    "numpy noise": (NumpyNoise, "random numbers that cannot be keyed"),
+    "a generator of its own": (OwnGenerator, "something else when it is called again"),
+    "stochastic depth": (StochasticDepth, "random numbers that cannot be keyed"),
+    "torch noise": (TorchNoise, "random numbers that cannot be keyed"),
+    "dropout in evaluation": (NoiseAlways, "drops at random in evaluation"),
+    "complex parameter": (ComplexParameter, "'turn' is complex"),
+    "lazy": (lazy, "'0.weight' has no size yet"),
+    "a pair": (Pair, "gives a tuple"),
+    "one for all": (OneForAll, r"output of shape \(3,\)"),
+    "momentum None": (
+        lambda: nn.Sequential(nn.Linear(INPUTS, CLASSES), nn.BatchNorm1d(CLASSES, momentum=None)), "momentum=None"
+    ),
+}  # fmt: skip
