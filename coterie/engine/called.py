@@ -40,7 +40,7 @@ class Called:
 
         try:
             if self.vmapped and len(x) > 1:
-                return vmap(call, randomness="different")(tensors, x, keys)  # type: ignore[no-any-return]
+                return vmap(call, randomness="different")(tensors, x, keys)
             each = [{name: t[row] for name, t in tensors.items()} for row in range(len(x))]
             # Copies of the samples: to autograd, views of one batch would all change when one of them does.
             calls = [call(one, own.clone(), key) for one, own, key in zip(each, x, keys, strict=True)]

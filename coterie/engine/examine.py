@@ -7,7 +7,7 @@ depends on what the module does, not on whose samples it is shown or how fast it
 """
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from coterie.engine.called import Called
 from coterie.engine.kernels.lowered import Lowered, lower
 from coterie.engine.layout import Layout
-from coterie.engine.reference import COMPARED, REAL, Reference, Seen, gradients, same, slopes
+from coterie.engine.reference import REAL, SAMPLES, Reference, Seen, gradients, same, slopes
 from coterie.errors import BadInput
 
 Way = Lowered | Called
@@ -23,16 +23,16 @@ Way = Lowered | Called
 
 @dataclass(frozen=True)
 class Found:
-    """What is known of a module."""
+    """What is known of a module; at first that its rows go one by one, which is always right."""
 
-    lowered: Lowered | None  # the rewritten module, where it gives the same
-    vmapped: bool  # otherwise: whether `vmap` gives the same
     draws: bool  # dropout's masks
-    couples_samples: bool  # in training what fills a batch would change the rest, unless it is rewritten and told which
-    couples_evaluation: bool  # the same in evaluation
     changes_input: bool
     unused: tuple[str, ...]  # parameters that take no part, which PyTorch's optimisers leave alone
     output: tuple[int, ...]  # its shape for a sample
+    lowered: Lowered | None = None  # the rewritten module, where it gives the same
+    vmapped: bool = False  # otherwise: whether `vmap` gives the same
+    couples_samples: bool = True  # in training what fills a batch would change the rest, unless `lowered` is told of it
+    couples_evaluation: bool = True  # the same in evaluation
 
 
 def examine(
@@ -64,29 +64,31 @@ class _Examination:
 
     def found(self) -> Found:
         """What the module does, and which other way does the same."""
-        call, whole = self.reference, self.x[0]
-        alone = call.repeated(1, self.x[1, :REAL])
+        call, (whole, filled), short = self.reference, self.x, self.x[1, :REAL]
+        alone = call.repeated(1, short)
         first = {training: call(0, whole, training) for training in (True, False)}
-        unused = call.unused((first[True], alone[True]), 1, self.x[1, :REAL])
-        known = {"draws": call.watch.drawn[True], "changes_input": call.changes_input, "unused": unused}
-        known["output"] = tuple(alone[False].out.shape[1:])
-        lowered = None if call.own_backward else lower(self._copy())
-        if (
-            lowered is not None
-            and self._equals(lowered, _joined(first, alone), mask=True)
-            and self._single(lowered, first)
-        ):
+        unused = call.unused((first[True], alone[True]), 1, short)
+        found = Found(call.watch.drawn[True], call.changes_input, unused, tuple(alone[False].out.shape[1:]))
+        lowered = self._rewritten(first, alone)
+        if lowered is not None:
             masks = lowered.masks
-            return Found(lowered, False, couples_samples=masks[True], couples_evaluation=masks[False], **known)
-        filled = {training: call(1, self.x[1], training) for training in (True, False)}
-        expected = _joined(first, filled)
-        couples = {training: not self._same(filled[training].first(REAL), alone[training]) for training in filled}
-        if self._vmap_can() and self._equals(self._called(vmapped=True), expected):
-            couples[True] |= call.watch.by_frequency
-            return Found(None, True, couples_samples=couples[True], couples_evaluation=couples[False], **known)
-        self._check_one_by_one(expected)
-        # Such a module may look at its samples and do anything: nothing may fill a batch.
-        return Found(None, False, couples_samples=True, couples_evaluation=True, **known)
+            return replace(found, lowered=lowered, couples_samples=masks[True], couples_evaluation=masks[False])
+        full = {training: call(1, filled, training) for training in (True, False)}
+        expected = _joined(first, full)
+        if not self._vmap_can() or not self._equals(self._called(vmapped=True), expected):
+            # Such a module may look at its samples and do anything: nothing may fill a batch.
+            self._check_one_by_one(expected)
+            return found
+        couples = {training: not self._same(full[training].first(REAL), alone[training]) for training in full}
+        trained = couples[True] or call.watch.by_frequency
+        return replace(found, vmapped=True, couples_samples=trained, couples_evaluation=couples[False])
+
+    def _rewritten(self, first: dict[bool, Seen], alone: dict[bool, Seen]) -> Lowered | None:
+        """The rewritten module, where it does the same; of a batch that is filled, with the real samples."""
+        lowered = None if self.reference.own_backward else lower(self._copy())
+        if lowered is None or not self._equals(lowered, _joined(first, alone), mask=True):
+            return None
+        return lowered if self._single(lowered, first) else None
 
     def _called(self, vmapped: bool) -> Called:
         buffers = [column.name for column in self.layout.buffers]
@@ -126,9 +128,7 @@ class _Examination:
         weights, buffers = (self.layout.views(self.rows, part) for part in parts)
         weights = {name: t.detach().requires_grad_(training) for name, t in weights.items()}
         keys = torch.arange(2, device=self.device)
-        real = (
-            keys[:, None] * torch.arange(COMPARED, device=self.device) < REAL
-        )  # all of the first row, some of the second
+        real = keys[:, None] * torch.arange(SAMPLES, device=self.device) < REAL  # all of the first row
         with torch.set_grad_enabled(training):
             told = real.to(self.dtype) if mask else None
             out, moved = way(weights | buffers, self.x.clone(), keys, training, told)
@@ -157,15 +157,17 @@ def _rows(row: Tensor) -> Tensor:
 
 
 def _samples(x: Tensor) -> Tensor:
-    """Samples (2, COMPARED, ...) between those of x (n, ...): each number from within what a place may hold."""
-    draw, count = _draw(), 2 * COMPARED
+    """Samples (2, SAMPLES, ...) like those of x (n, ...): every number lies between two that its place holds."""
+    draw, count = _draw(), 2 * SAMPLES
     one, other = (x[torch.randint(len(x), (count,), generator=draw).to(x.device)] for _ in range(2))
-    if x.is_floating_point():
-        share = torch.rand(count, generator=draw, dtype=torch.float64).to(x).view(-1, *[1] * (x.ndim - 1))
-        made = one + share * (other - one)
+    share = torch.rand(one.shape, generator=draw, dtype=torch.float64).to(x.device)
+    if not x.is_floating_point():
+        made = torch.where(share < 0.5, one, other)
+    elif len(x) == 1:
+        made = one - 0.1 * share.to(x.dtype) * one  # there is no other
     else:
-        made = torch.where(torch.rand(one.shape, generator=draw).to(x.device) < 0.5, one, other)
-    return made.view(2, COMPARED, *x.shape[1:])
+        made = torch.lerp(one, other, share.to(x.dtype))
+    return made.view(2, SAMPLES, *x.shape[1:])
 
 
 def _joined(one: dict[bool, Seen], other: dict[bool, Seen]) -> dict[bool, Seen]:

@@ -1,4 +1,4 @@
-"""The module itself, called in plain PyTorch with one row's weights after another: what is right, and what is refused."""
+"""The module itself, called in plain PyTorch with the weights of one row: what is right, and what is refused."""
 
 import math
 import random
@@ -19,7 +19,7 @@ from coterie.errors import BadInput
 
 # Samples of a row, and how many of them are real in a row whose batch is partial. Of two alone BatchNorm keeps little
 # but which is larger, and fifty layers of it turn the last digit into the sixth.
-COMPARED, REAL = 4, 3
+SAMPLES, REAL = 4, 3
 NAMED = 3  # parameters that a message names
 
 
@@ -88,14 +88,14 @@ class Reference:
         return Seen(out.detach(), moved, {name: None if g is None else g[None] for name, g in grads.items()})
 
     def repeated(self, row: int, x: Tensor) -> dict[bool, Seen]:
-        """What a row does in evaluation and in training, of a module that does the same whenever it is asked the same."""
+        """What a row does in evaluation and in training, of a module that does the same when asked again."""
         before = _random_states(x.device)
         first = {training: self(row, x, training) for training in (False, True)}
         again = {training: self(row, x, training, slope=False) for training in (True, False)}
         if self.watch.drawn[False]:
             raise BadInput(
-                "the model drops at random in evaluation, too, so its predictions could not be repeated; give F.dropout "
-                "training=self.training, or take nn.Dropout"
+                "the model drops at random in evaluation, too, so its predictions could not be repeated; give "
+                "F.dropout training=self.training, or take nn.Dropout"
             )
         if _random_states(x.device) != before:
             raise BadInput(
@@ -115,8 +115,8 @@ class Reference:
         never, ever = set.intersection(*without), set.union(*without)
         if never != ever:
             raise BadInput(
-                f"{_listed(sorted(ever - never))} of the model gets a gradient from some batches only, which an optimiser "
-                "over rows cannot skip; let every batch pass through all of the model"
+                f"{_listed(sorted(ever - never))} of the model gets a gradient from some batches only, which an "
+                "optimiser over rows cannot skip; let every batch pass through all of the model"
             )
         names = tuple(name for name in seen[0].grads if name in never)
         if blocked := [name for name in names if self._matters(name, row, x)]:
@@ -170,8 +170,8 @@ def refuse_parts(module: nn.Module) -> None:
     for name, parameter in named.items():
         if is_lazy(parameter):
             raise BadInput(
-                f"the model's parameter '{name}' has no size yet; give its layer all sizes, or call the module once and "
-                "give it as an object"
+                f"the model's parameter '{name}' has no size yet; give its layer all sizes, or call the module once "
+                "and give it as an object"
             )
         if parameter.is_complex():
             raise BadInput(f"the model's parameter '{name}' is complex; hold its real and imaginary part as two")
@@ -191,9 +191,9 @@ def refuse_parts(module: nn.Module) -> None:
 
 
 def slopes(shape: torch.Size, like: Tensor) -> Tensor:
-    """What the gradient is asked of: Σ slope · output, for outputs (2, COMPARED, ...) of a shape."""
+    """What the gradient is asked of: Σ slope · output, for outputs (2, SAMPLES, ...) of a shape."""
     draw = torch.Generator().manual_seed(0)
-    made = torch.randn(2, COMPARED, *shape, generator=draw, dtype=torch.float64).to(like)
+    made = torch.randn(2, SAMPLES, *shape, generator=draw, dtype=torch.float64).to(like)
     made[1, REAL:] = 0  # nothing is asked of what fills a batch
     return made
 
@@ -222,11 +222,12 @@ def _near(a: Tensor | None, b: Tensor | None, within: float) -> bool:
     """Whether two tensors are that near; none is as good as zeros."""
     if a is None or b is None:
         return all(t is None or _largest(t) <= within for t in (a, b))
-    # One pass where all is finite; otherwise what is not must be alike.
-    return bool((a - b).abs().amax() <= within) or torch.allclose(a, b, 0, within, equal_nan=True)
+    return torch.allclose(a, b, 0, within, equal_nan=True)
 
 
 def _largest(t: Tensor) -> float:
+    if not t.numel():
+        return 0.0
     low, high = (float(bound) for bound in t.aminmax())
     return max(-low, high) if math.isfinite(high - low) else 0.0
 
@@ -255,7 +256,7 @@ def _own_backward(out: Tensor) -> bool:
 
 def _random_states(device: torch.device) -> tuple[Any, ...]:
     """Of all generators that belong to nobody."""
-    numbers = np.random.get_state(legacy=False)["state"]  # type: ignore[call-overload]
+    numbers = np.random.get_state(legacy=False)["state"]
     gpu = torch.cuda.get_rng_state(device).tolist() if device.type == "cuda" else None
     return torch.get_rng_state().tolist(), gpu, numbers["key"].tolist(), numbers["pos"], random.getstate()
 

@@ -12,11 +12,12 @@ from coterie.engine.examine import Way, examine
 from coterie.engine.kernels.lowered import Lowered
 from coterie.engine.kernels.shapes import Shapes
 from coterie.engine.layout import Layout
-from coterie.engine.reference import COMPARED, refuse_parts
+from coterie.engine.reference import refuse_parts
 from coterie.errors import BadInput
 from coterie.keys import generator
 
 Program = Callable[..., tuple[Tensor, dict[str, Tensor]]]
+COMPARED = 8  # samples from which those are made on which a module is examined
 
 
 class Model:
@@ -105,7 +106,7 @@ class Model:
         """Find out, once, from a few samples how this module may run over rows, or refuse it."""
         if self._way is not None:
             return
-        found = examine(self.module, self.layout, self.start(0), x[: 2 * COMPARED], self.device, self.dtype)
+        found = examine(self.module, self.layout, self.start(0), x[:COMPARED], self.device, self.dtype)
         self.draws, self.output = found.draws, found.output
         self.couples_samples, self.couples_evaluation = found.couples_samples, found.couples_evaluation
         self.still = self.layout.places(found.unused).to(self.device) if found.unused else None

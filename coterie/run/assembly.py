@@ -70,7 +70,7 @@ class Assembly(HoldsData):
         # PyTorch's own switches: float32 means float32 unless TensorFloat-32 was asked for.
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
-        first = torch.from_numpy(silos[0].train.x[:COMPARED]).to(self.model.device)
+        first = torch.from_numpy(silos[0].train.x[:COMPARED].copy()).to(self.model.device)  # a module may change it
         first = first.to(self.model.dtype) if first.is_floating_point() else first
         self.model.probe(first)
         self._check_labels(first[:2], torch.from_numpy(silos[0].train.y[:2]).to(self.model.device))

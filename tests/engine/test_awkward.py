@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from awkward import PICTURES, REFUSED, TEXTS, TOKENS, TRAINED, Float32Cell, Words, words
-from plain import NAMES, batches, by_steps, close, data, loss_of, make_engine, make_silos
+from awkward import PICTURES, REFUSED, TEXTS, TOKENS, TRAINED, Float32Cell, words
+from plain import TRAINING, batches, by_steps, close, data, loss_of, make_engine, make_silos
 from torch import Tensor, nn
 
 from coterie.data.silo import Part, Silo
@@ -15,6 +15,7 @@ from coterie.engine.plan import Plan
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
 from coterie.errors import BadInput
+from coterie.run.assembly import Assembly
 from coterie.wire import Predictor
 
 TRAIN = {"momentum": 0.9, "weight_decay": 0.05, "local_epochs": 3}
@@ -140,6 +141,14 @@ def test_what_is_probed_is_not_changed() -> None:
     assert torch.equal(x, before)
 
 
+def test_assembling_silos_does_not_change_their_data() -> None:
+    silos = silos_for("plain")
+    before = [silo.train.x.copy() for silo in silos]
+    Assembly(silos, TRAINED["input in place"], 3, TRAINING, device="cpu")
+    for silo, x in zip(silos, before, strict=True):
+        assert (silo.train.x == x).all()
+
+
 def test_every_word_counts_as_padding_where_it_is_only_in_later_samples() -> None:
     """The way is chosen by what the module does, not by what the first samples happen to hold."""
     silos = silos_for("padding")
@@ -157,4 +166,3 @@ def test_the_way_does_not_depend_on_whose_samples_are_looked_at() -> None:
             model.probe(data(silo)[0][:2])
             found.add((model.way, model.couples_samples, model.couples_evaluation))
         assert len(found) == 1, name
-    assert len(NAMES) > 2 and issubclass(Words, nn.Module)
