@@ -59,13 +59,34 @@ __all__ = [
     "Weights", "bank", "check_method", "load_model", "method_table", "option", "plain_step", "rows", "shared",
     "silos", "spread", "weighted_mean",
 ]  # fmt: skip
-# Where all that is not a method lies: first what a user needs, then what the author of a method does.
+# Where each lies: first what a user needs, then the methods, then what the author of a method does.
 _PLACES = {
     "api": "Federation Silos method_table silos",
     "result": "Comparison Result",
     "personal.model": "PersonalModel",
     "personal.file": "load_model",
     "errors": "BadInput",
+    "methods.apfl": "APFL",
+    "methods.apple": "APPLE",
+    "methods.cfl": "ClusteredFL",
+    "methods.dfedavg": "DFedAvg",
+    "methods.dfedem": "DFedEM",
+    "methods.ditto": "Ditto",
+    "methods.fedacs": "FedACS",
+    "methods.fedamp": "FedAMP",
+    "methods.fedavg": "FedAvg",
+    "methods.fedavg_ft": "FedAvgFT",
+    "methods.fedavg_local": "FedAvgLocal",
+    "methods.fedem": "FedEM",
+    "methods.fedfomo": "FedFomo",
+    "methods.fedprox": "FedProx",
+    "methods.fedprox_ft": "FedProxFT",
+    "methods.heurfedamp": "HeurFedAMP",
+    "methods.mocha": "MOCHA",
+    "methods.perfedavg": "PerFedAvg",
+    "methods.pfedme": "PFedMe",
+    "methods.scaffold": "SCAFFOLD",
+    "methods.separate": "Separate",
     "engine.method": "Cohort Method Model Nothing NothingDown NothingKept NothingUp Roster spread",
     "engine.task": "Batch Task Weights plain_step",
     "methods.parts.averaging": "Global GlobalDown GlobalModel ModelUp weighted_mean",
@@ -78,9 +99,9 @@ _PLACE_OF = {name: place for place, names in _PLACES.items() for name in names.s
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for when it is asked for: the command line starts without PyTorch."""
-    if name not in __all__:
+    if name not in _PLACE_OF:
         raise AttributeError(f"module 'coterie' has no attribute '{name}'")
-    return getattr(import_module(f"coterie.{_PLACE_OF.get(name, 'methods')}"), name)
+    return getattr(import_module(f"coterie.{_PLACE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

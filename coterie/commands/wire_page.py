@@ -51,7 +51,7 @@ def page() -> str:
     study, federation = prepare(check(read("digits"), ["fedavg"]), seed=0)
     parts = [HEAD.format(model=study.model["name"], d=federation.model.width, m=len(federation.members))]
     linear = check(read("digits") | {"model": {"name": "linear"}}, ["fedavg"])
-    methods: dict[str, Method] = {name: kind() for name, kind in METHODS.items()}
+    methods: dict[str, Method] = {name: METHODS[name]() for name in METHODS.packaged}
     for how in COMPRESSED:
         methods[f"fedavg, compress = {toml.value(how)}"] = make("fedavg", {"compress": how})
     for name, method in methods.items():

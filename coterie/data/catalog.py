@@ -15,6 +15,7 @@ from coterie.errors import BadInput, nearest, shown
 from coterie.keys import generator
 from coterie.options import Option, describe, option, parse
 from coterie.options import resolved as written
+from coterie.registry import Registry
 
 RECIPE = {"silos", "groups", "members", "sizes", "dominating"}  # what a preset of `groups` stands for
 VALIDATION = {
@@ -81,7 +82,7 @@ _IDX = "four official IDX files in `path`, gzipped or not"
 _MED = "the official MedMNIST .npz in `path`"
 _BIN = "the official binary files in `path`, or an .npz archive"
 
-CATALOG: dict[str, Entry] = {
+_PACKAGED = {
     "digits": Entry(
         "Optical recognition of handwritten digits", 10, (1, 8, 8), 1797, "CC BY 4.0", "comes with scikit-learn",
         Embedded, lambda o: sets.digits(), "groups",
@@ -140,6 +141,13 @@ CATALOG: dict[str, Entry] = {
         Own, silos=load_own,
     ),
 }  # fmt: skip
+CATALOG: Registry[Entry] = Registry(
+    "data set",
+    "coterie.data",
+    _PACKAGED,
+    lambda thing: isinstance(thing, Entry),
+    "a coterie.data.catalog.Entry",
+)
 
 
 def load(name: str, options: Mapping[str, Any], seed: int, where: str = "[data]") -> Federated:

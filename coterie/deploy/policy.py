@@ -23,7 +23,7 @@ class Refused(Exception):
 class Policy:
     """The limits of what this silo does for a coordinator."""
 
-    methods: tuple[str, ...] = option(tuple(METHODS), "methods it takes part in")
+    methods: tuple[str, ...] = option(tuple(METHODS.packaged), "methods it takes part in")
     rounds: int = option(1000, "rounds of a run it takes part in, at most", low=1)
     fields: tuple[str, ...] = option((), "fields that may leave; none listed: those that the method's page lists")
     smallest_cohort: int = option(2, "silos that a round must ask, at least", low=1)
@@ -85,10 +85,10 @@ def read_policy(folder: Path) -> Policy:
 
 def policy_text() -> str:
     """A policy file with every limit at its default, and what each means."""
-    names = ",\n".join(
-        "    " + ", ".join(f'"{n}"' for n in list(METHODS)[i : i + 6]) for i in range(0, len(METHODS), 6)
-    )
     default = Policy()
+    names = ",\n".join(
+        "    " + ", ".join(f'"{n}"' for n in default.methods[i : i + 6]) for i in range(0, len(default.methods), 6)
+    )
     return f"""# What this silo allows. A request outside it is refused, and no bytes leave.
 # The file is read anew for every request.
 

@@ -1,61 +1,47 @@
-"""The registry: a method is one file and one line here."""
+"""The methods by name: one that comes with Coterie is one file and one line here."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from coterie.engine.method import Method
 from coterie.errors import BadInput, nearest, shown
-from coterie.methods.apfl import APFL
-from coterie.methods.apple import APPLE
-from coterie.methods.cfl import ClusteredFL
-from coterie.methods.dfedavg import DFedAvg
-from coterie.methods.dfedem import DFedEM
-from coterie.methods.ditto import Ditto
-from coterie.methods.fedacs import FedACS
-from coterie.methods.fedamp import FedAMP
-from coterie.methods.fedavg import FedAvg
-from coterie.methods.fedavg_ft import FedAvgFT
-from coterie.methods.fedavg_local import FedAvgLocal
-from coterie.methods.fedem import FedEM
-from coterie.methods.fedfomo import FedFomo
-from coterie.methods.fedprox import FedProx
-from coterie.methods.fedprox_ft import FedProxFT
-from coterie.methods.heurfedamp import HeurFedAMP
-from coterie.methods.mocha import MOCHA
-from coterie.methods.perfedavg import PerFedAvg
-from coterie.methods.pfedme import PFedMe
-from coterie.methods.scaffold import SCAFFOLD
-from coterie.methods.separate import Separate
 from coterie.methods.wrappers.clip import Clipping, WithClipping
 from coterie.methods.wrappers.compress import Compression, WithCompression
 from coterie.methods.wrappers.finetune import FineTuning, WithFineTuning
 from coterie.methods.wrappers.privacy import Privacy, WithPrivacy
 from coterie.methods.wrappers.robust import Robustness, WithRobustness
 from coterie.options import parse, resolved
+from coterie.registry import Registry
 
-METHODS: dict[str, type[Method]] = {
-    "separate": Separate,
-    "fedavg": FedAvg,
-    "fedprox": FedProx,
-    "fedavg-local": FedAvgLocal,
-    "fedavg-ft": FedAvgFT,
-    "fedprox-ft": FedProxFT,
-    "scaffold": SCAFFOLD,
-    "apfl": APFL,
-    "ditto": Ditto,
-    "perfedavg": PerFedAvg,
-    "pfedme": PFedMe,
-    "fedfomo": FedFomo,
-    "cfl": ClusteredFL,
-    "fedamp": FedAMP,
-    "heurfedamp": HeurFedAMP,
-    "fedacs": FedACS,
-    "apple": APPLE,
-    "fedem": FedEM,
-    "dfedem": DFedEM,
-    "dfedavg": DFedAvg,
-    "mocha": MOCHA,
-}
+METHODS: Registry[type[Method]] = Registry(
+    "method",
+    "coterie.methods",
+    {
+        "separate": "coterie.methods.separate:Separate",
+        "fedavg": "coterie.methods.fedavg:FedAvg",
+        "fedprox": "coterie.methods.fedprox:FedProx",
+        "fedavg-local": "coterie.methods.fedavg_local:FedAvgLocal",
+        "fedavg-ft": "coterie.methods.fedavg_ft:FedAvgFT",
+        "fedprox-ft": "coterie.methods.fedprox_ft:FedProxFT",
+        "scaffold": "coterie.methods.scaffold:SCAFFOLD",
+        "apfl": "coterie.methods.apfl:APFL",
+        "ditto": "coterie.methods.ditto:Ditto",
+        "perfedavg": "coterie.methods.perfedavg:PerFedAvg",
+        "pfedme": "coterie.methods.pfedme:PFedMe",
+        "fedfomo": "coterie.methods.fedfomo:FedFomo",
+        "cfl": "coterie.methods.cfl:ClusteredFL",
+        "fedamp": "coterie.methods.fedamp:FedAMP",
+        "heurfedamp": "coterie.methods.heurfedamp:HeurFedAMP",
+        "fedacs": "coterie.methods.fedacs:FedACS",
+        "apple": "coterie.methods.apple:APPLE",
+        "fedem": "coterie.methods.fedem:FedEM",
+        "dfedem": "coterie.methods.dfedem:DFedEM",
+        "dfedavg": "coterie.methods.dfedavg:DFedAvg",
+        "mocha": "coterie.methods.mocha:MOCHA",
+    },
+    lambda thing: isinstance(thing, type) and issubclass(thing, Method),
+    "a class made from coterie.engine.method.Method",
+)
 
 
 def method_class(name: str) -> type[Method]:
@@ -97,7 +83,7 @@ def innermost(method: Method) -> Method:
 def name_of(method: Method) -> str:
     """A method's registered name, that of the method inside a wrapper, or where the code of an unregistered one is."""
     kind = type(innermost(method))
-    return next((name for name, known in METHODS.items() if known is kind), f"{kind.__module__}:{kind.__qualname__}")
+    return METHODS.name_of(kind) or f"{kind.__module__}:{kind.__qualname__}"
 
 
 def written(label: str, method: Method) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The models a study can name: each a function of its options, the shape of a sample and the number of outputs."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -13,20 +13,34 @@ from coterie.models.linear import MLP, Linear, linear, mlp
 from coterie.models.mobilenet import MobileNet, mobilenet_v2
 from coterie.models.resnet import ResNet, resnet18
 from coterie.options import parse, resolved
+from coterie.registry import Registry
 
 LARGEST = 1 << 30  # weights of one model: 4 GB
-Builder = Callable[[Any, tuple[int, ...], int], nn.Module]
 
-MODELS: dict[str, tuple[type, Builder]] = {
-    "linear": (Linear, linear),
-    "mlp": (MLP, mlp),
-    "cnn": (CNN, cnn),
-    "cnn-em": (CNNEm, cnn),
-    "cnn-apple": (CNNApple, cnn),
-    "resnet18": (ResNet, resnet18),
-    "mobilenet_v2": (MobileNet, mobilenet_v2),
-    "char-lstm": (CharLSTM, char_lstm),
-}
+
+class Architecture(NamedTuple):
+    """A model that has a name: a frozen dataclass of its options, and what makes it."""
+
+    options: type
+    build: Callable[[Any, tuple[int, ...], int], nn.Module]  # from options, the shape of a sample, how many outputs
+
+
+MODELS: Registry[Architecture] = Registry(
+    "model",
+    "coterie.models",
+    {
+        "linear": Architecture(Linear, linear),
+        "mlp": Architecture(MLP, mlp),
+        "cnn": Architecture(CNN, cnn),
+        "cnn-em": Architecture(CNNEm, cnn),
+        "cnn-apple": Architecture(CNNApple, cnn),
+        "resnet18": Architecture(ResNet, resnet18),
+        "mobilenet_v2": Architecture(MobileNet, mobilenet_v2),
+        "char-lstm": Architecture(CharLSTM, char_lstm),
+    },
+    lambda thing: isinstance(thing, Architecture),
+    "a coterie.models.Architecture",
+)
 
 
 AUTO = "auto"  # the model that suits the data
