@@ -14,7 +14,9 @@ from coterie.data.catalog import resolved as resolved_data
 from coterie.data.sources import BY_HAND, FORMS, SOURCES
 from coterie.data.splits import SPLITS
 from coterie.engine.method import Method
+from coterie.methods import METHODS
 from coterie.options import Option, describe, resolved
+from coterie.registry import Registry
 from coterie.study import study as studies
 from coterie.study.cost import client_steps
 from coterie.wire import Record, described
@@ -23,7 +25,7 @@ from coterie.wire import Record, described
 def method_page(name: str, kind: type[Method], console: Console) -> None:
     """One method: paper, hyper-parameters, what leaves the silo."""
     console.print(f"[bold]{name}[/]: {escape(kind.summary)}")
-    console.print(f"[dim]{escape(kind.paper)}[/]\n")
+    console.print(f"[dim]{credits(METHODS, name, kind.paper)}[/]\n")
     console.print(options_table(describe(kind)))
     method = kind()
     for title, record in (
@@ -96,7 +98,8 @@ def data_table(console: Console) -> None:
         size = f"{entry.size:,}" if entry.size else "-"
         classes = str(entry.classes) if entry.classes is not None else "-"
         here = "-" if name in ("npz", "own") else "yes" if name not in FORMS or places[name] else "no"
-        table.add_row(f"[bold]{name}[/]", entry.title, size, classes, entry.licence, here)
+        licence = credits(CATALOG, name, entry.licence)
+        table.add_row(f"[bold]{name}[/]", escape(entry.title), size, classes, licence, here)
     console.print(table)
     console.print(f"\nFiles are kept in {escape(str(cache.root()))}", highlight=False, soft_wrap=True)
     for name, place in places.items():
@@ -110,7 +113,7 @@ def data_page(name: str, console: Console) -> None:
     name = canonical(name)
     entry, given = CATALOG[name], resolved_data(name, {})
     console.print(f"[bold]{name}[/]: {escape(entry.title)}")
-    console.print(f"[dim]{escape(entry.licence)}; {escape(entry.source)}[/]\n")
+    console.print(f"[dim]{credits(CATALOG, name, entry.licence, entry.source)}[/]\n")
     if name in FORMS:
         files_page(name, console)
     if "split" in given:
@@ -133,6 +136,12 @@ def files_page(name: str, console: Console) -> None:
     for file in SOURCES.get(name, ()):
         console.print(f"[dim]{file.urls[0]} {file.checksum}[/]", highlight=False, soft_wrap=True)
     console.print()
+
+
+def credits(registry: Registry[Any], name: str, *known: str) -> str:
+    """What is known of where a thing comes from, and the package that brings it, if any does."""
+    origin = registry.origin(name)
+    return escape("; ".join(filter(None, [*known, "" if origin is None else f"from {origin}"])))
 
 
 def as_written(value: Any) -> str:

@@ -55,6 +55,9 @@ def run(
     model: Annotated[
         str | None, typer.Option(help="auto, a model by name, or your own nn.Module as package.module:Class")
     ] = None,
+    method_file: Annotated[
+        Path | None, typer.Option(help="your own methods: a Python file, of which MyMethod goes by my-method")
+    ] = None,
     unseen: Annotated[float | None, typer.Option(help="share of the silos that arrive only after training")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda")] = None,
     rows: Annotated[str | None, typer.Option(help="silos trained in one call: auto, all or a number")] = None,
@@ -77,6 +80,7 @@ def run(
     from coterie.report.table import differences_table
     from coterie.report.terminal import show_outcome
     from coterie.run import experiment
+    from coterie.run.method_file import lend_methods
     from coterie.run.progress import shown
     from coterie.run.tracking import check_trackers, tracked
     from coterie.runs.folder import default_folder, stopped
@@ -91,8 +95,8 @@ def run(
             into = None if out is None else out / each
             try:
                 run(
-                    study, methods, assignments, rounds, seeds, each, scale, model=model, unseen=unseen,
-                    device=device, rows=rows, out=into, track=track, quiet=quiet,
+                    study, methods, assignments, rounds, seeds, each, scale, model=model, method_file=method_file,
+                    unseen=unseen, device=device, rows=rows, out=into, track=track, quiet=quiet,
                 )  # fmt: skip
             except BadInput as error:  # as when one of the data sets is not at hand
                 if torchrun.used():
@@ -102,6 +106,7 @@ def run(
             raise BadInput("left out " + "; ".join(f"{each} ({error})" for each, error in left_out.items()))
         return
     console, code = Console(), model if is_code(model) else None
+    lend_methods(method_file)
 
     def say(line: str) -> None:
         if not quiet:
@@ -171,7 +176,7 @@ def methods(name: Annotated[str | None, typer.Argument(help="a method, for its d
 
     With NAME one of them: its paper, its hyper-parameters, what leaves the silo.
     """
-    from coterie.commands.describe import method_page
+    from coterie.commands.describe import credits, method_page
     from coterie.methods import METHODS, method_class
 
     console = Console()
@@ -182,7 +187,7 @@ def methods(name: Annotated[str | None, typer.Argument(help="a method, for its d
     for heading in ("method", "what it does", "paper"):
         table.add_column(heading, no_wrap=heading == "method")
     for each, kind in METHODS.items():
-        table.add_row(f"[bold]{each}[/]", kind.summary, f"[dim]{kind.paper}[/]")
+        table.add_row(f"[bold]{each}[/]", escape(kind.summary), f"[dim]{credits(METHODS, each, kind.paper)}[/]")
     console.print(table)
 
 

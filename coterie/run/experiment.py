@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
+from importlib.metadata import distributions
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,13 @@ from coterie.durable import sync_all
 from coterie.engine.rehearsal import held_at_peak, peak_memory
 from coterie.engine.rounds import Outcome, Progress
 from coterie.errors import BadInput, warn
+from coterie.methods import METHODS
 from coterie.models import build, code
 from coterie.options import parse
 from coterie.personal.export import save_models
 from coterie.run.assembly import Assembly
 from coterie.run.finished import PREDICTED, Finished, device_name, label_counts, predicted, summarized, versions, write
+from coterie.run.method_file import CHECKSUM
 from coterie.runs.checkpoint import Checkpoint, traces_in
 from coterie.runs.folder import Begun, checkpoint_folder, claim, close, held, leaving, partial_results
 from coterie.study.study import Study, check, loads
@@ -186,13 +189,31 @@ def resume(out: Path, watch: Watch, code: str | None = None, say: Say = lambda l
 
 def unfinished(out: Path, code: str | None = None) -> Study:
     """The study whose run was stopped or killed; `code` is its model, where that was one's own."""
-    return check(loads(Begun.read(out).study, str(out)), code=code)
+    begun = Begun.read(out)
+    _check_plugins(begun.machine, out)
+    return check(loads(begun.study, str(out)), code=code)
+
+
+def _check_plugins(machine: Mapping[str, str], out: Path) -> None:
+    """Refuse to go on without the packages and the file of methods that a run began with."""
+    for name, version in machine.items():
+        if version.startswith(CHECKSUM):
+            given, lent = METHODS.lent
+            if given.version != version:
+                other = f"; {given.name} is another" if lent else ""
+                raise BadInput(
+                    f"--resume {out}: its methods are from {name}; give --method-file {name} as it was{other}"
+                )
+        elif name not in ("device", *versions({})) and not any(distributions(name=name)):
+            raise BadInput(
+                f"--resume {out}: uses {name} {version}, which is not installed; pip install {name}=={version}"
+            )
 
 
 def _go_on(study: Study, out: Path, watch: Watch, say: Say) -> Finished:
     begun = Begun.read(out)
     study, federations = prepare_all(study)
-    machine = {"device": device_name(federations[study.seeds[0]].model.device), **versions()}
+    machine = {"device": device_name(federations[study.seeds[0]].model.device), **versions(study.plugins)}
     now = Begun(study.as_toml(), begun.command, machine, {str(seed): f.checksum() for seed, f in federations.items()})
     if begun.data and begun.data != now.data:
         raise BadInput(f"--resume {out}: the data are not those that the run began with; bring them back or start anew")

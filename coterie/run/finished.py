@@ -71,7 +71,7 @@ def summarized(
     return {
         "study": study.name,
         "device": device_name(device),
-        "versions": versions(),
+        "versions": versions(study.plugins),
         **({"privacy": together} if together else {}),
         **judgement(methods, results, predictions, kept, alone, sizes),
         "methods": methods,
@@ -128,13 +128,14 @@ def _threads() -> str:
     return f"{count} thread{'s' * (count != 1)}"
 
 
-def versions() -> dict[str, str]:
+def versions(plugins: Mapping[str, str]) -> dict[str, str]:
     """What the numbers were computed with."""
     return {
         "coterie": VERSION,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
+        **plugins,
     }
 
 

@@ -13,8 +13,8 @@ from coterie.data.own.gather import Holding
 from coterie.engine.method import Method
 from coterie.engine.training import Training
 from coterie.errors import BadInput, nearest, shown
-from coterie.methods import make, written
-from coterie.models import AUTO, build
+from coterie.methods import METHODS, make, name_of, written
+from coterie.models import AUTO, MODELS, build
 from coterie.models.code import is_code, load_code
 from coterie.options import option, parse, resolved
 
@@ -75,6 +75,13 @@ class Study:
     def training_of(self, label: str) -> Training:
         """How a method trains: as all do, but for what its own `train` table says."""
         return replace(self.training, **self.own.get(label, {}))
+
+    @property
+    def plugins(self) -> dict[str, str]:
+        """The packages that bring what it names, and their versions; of a file of methods its checksum."""
+        origins = [METHODS.origin(name_of(method)) for method in self.methods.values()]
+        origins += [MODELS.origin(self.model["name"]), catalog.CATALOG.origin(self.data["name"])]
+        return dict(origin for origin in origins if origin is not None)
 
     def as_table(self) -> dict[str, Any]:
         """The study with every default written back; reading it again gives the same study."""
