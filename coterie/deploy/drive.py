@@ -167,7 +167,7 @@ class Federated:
         classes = max(each.classes for each in members.values())
         outputs = classes or first.outputs
         samples = float(np.median([each.sizes[0] for each in members.values()]))
-        return Job(
+        job = Job(
             method=name,
             options=written(name, self.study.methods[name]),
             model=build(self.study.model, first.sample, outputs, samples)[1],
@@ -182,6 +182,7 @@ class Federated:
             study=self.study.name,
             schema={} if schema is None else schema.as_table(),
         )
+        return replace(job, plugins=job.brought())
 
     def _tell(self, outcome: Outcome | None = None, **news: Any) -> None:
         """Leave word of how far the run is, for whoever looks."""

@@ -19,9 +19,9 @@ from coterie.engine.rows import Model
 from coterie.engine.store import SPLITS
 from coterie.engine.training import Training
 from coterie.errors import BadInput, plain
-from coterie.methods import make
+from coterie.methods import METHODS, make
 from coterie.methods.wrappers.buffers import local_buffers
-from coterie.models import build
+from coterie.models import MODELS, build
 from coterie.options import option, parse
 from coterie.wire import Up, rows
 
@@ -78,6 +78,7 @@ class Job:
     validation: tuple[int, ...] = option(MISSING, "their validation samples", low=0)
     study: str = ""
     schema: dict[str, Any] = field(default_factory=dict)  # of tables and pictures: how all silos encode them
+    plugins: dict[str, str] = field(default_factory=dict)  # packages that bring its method and model, their versions
 
     def __post_init__(self) -> None:
         if not len(self.names) == len(self.sizes) == len(self.validation) == len(set(self.names)):
@@ -91,6 +92,14 @@ class Job:
     def made(self) -> Method:
         """The method that runs, whatever its label."""
         return make(self.method, self.options)
+
+    def brought(self) -> dict[str, str]:
+        """The packages of this machine that bring its method and model, and their versions."""
+        origins = [
+            METHODS.origin(str(self.options.get("method", self.method))),
+            MODELS.origin(str(self.model.get("name"))),
+        ]
+        return dict(origin for origin in origins if origin is not None)
 
     def built(self, device: torch.device | str = "cpu") -> tuple[Method, Model, Roster]:
         """The method, the model and the roster, the same at every party."""
@@ -187,9 +196,7 @@ def request(head: str, body: bytes) -> Request:
         raise BadInput(f"a request arrived damaged: {error}") from None
     if not isinstance(table, dict) or "body" in table:
         raise BadInput("a request arrived damaged: its head is not one")
-    if table.get("version") != own.VERSION:  # first: another version may ask in other words
-        theirs = str(table.get("version"))[:40]
-        raise BadInput(f"the coordinator runs coterie {theirs}, this silo {own.VERSION}; install the same")
+    _check_version("coterie", table.get("version"), own.VERSION)  # first: another version may ask in other words
     read = parse(Request, table, "a request")
     names = {"run": read.run, "silo": read.silo}
     if read.job is not None:
@@ -197,4 +204,15 @@ def request(head: str, body: bytes) -> Request:
     for what, name in names.items():
         if not name.isprintable() or len(name) > LONGEST_NAME:
             raise BadInput(f"a request {what}: may hold no control characters and {LONGEST_NAME} characters at most")
+    if read.job is not None:
+        theirs, ours = read.job.plugins, read.job.brought()
+        for package in sorted(theirs.keys() | ours.keys()):
+            _check_version(package, theirs.get(package), ours.get(package))
     return replace(read, body=body)
+
+
+def _check_version(package: str, theirs: Any, ours: str | None) -> None:
+    """Refuse to compute with another version than the coordinator's, or with a package that it does not use."""
+    if theirs != ours:
+        package, theirs = (plain(str(each), 40) for each in (package, theirs or "none"))
+        raise BadInput(f"the coordinator runs {package} {theirs}, this silo {ours or 'none'}; install the same")
