@@ -14,7 +14,8 @@ TOY = Path(__file__).parent / "toy_package"
 
 
 def install(folder: Path, name: str, version: str, entries: dict[str, dict[str, str]], text: str) -> Path:
-    """A package of one module."""
+    """A package of one module, which its entry points name."""
+    (module,) = {place.partition(":")[0] for group in entries.values() for place in group.values()}
     info = folder / f"{name}-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
@@ -22,7 +23,7 @@ def install(folder: Path, name: str, version: str, entries: dict[str, dict[str, 
     written.read_dict(entries)
     with (info / "entry_points.txt").open("w") as file:
         written.write(file)
-    (folder / f"{name}.py").write_text(text)
+    (folder / f"{module}.py").write_text(text)
     return folder
 
 
@@ -40,7 +41,8 @@ def use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forget() -> None:
-    """Look again at what is installed."""
+    """Look again at what is installed, and import it anew."""
+    for group in ("coterie.methods", "coterie.models", "coterie.data"):
+        for _, each in registry.installed(group):
+            sys.modules.pop(each.module, None)
     registry.installed.cache_clear()
-    for name in ("toy", "other", "broken"):
-        sys.modules.pop(name, None)
