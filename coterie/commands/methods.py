@@ -22,6 +22,21 @@ from coterie import check_method
 def test_{name}_is_a_method():
     check_method({kind}())
 '''
+PACKAGE = """[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "{label}"
+version = "0.1.0"
+dependencies = ["coterie"]
+
+[project.entry-points."coterie.methods"]
+{label} = "{name}:{kind}"
+
+[tool.setuptools]
+py-modules = ["{name}"]
+"""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -32,6 +47,7 @@ def add_to(app: typer.Typer) -> None:
 def new_method(
     name: Annotated[str, typer.Argument(help="its file without .py, e.g. my_method")],
     into: Annotated[Path, typer.Option(help="the folder to write to")] = Path(),
+    package: Annotated[bool, typer.Option("--package", help="and pyproject.toml, by which pip installs it")] = False,
 ) -> None:
     """Write a method to start from.
 
@@ -44,6 +60,8 @@ def new_method(
         into / f"{name}.py": skeleton.replace(SKELETON, kind),
         into / f"test_{name}.py": TEST.format(name=name, kind=kind),
     }
+    if package:
+        files[into / "pyproject.toml"] = PACKAGE.format(name=name, kind=kind, label=name.replace("_", "-"))
     for path in files:
         if path.exists():
             raise BadInput(f"{path}: exists already and is not overwritten; give another name or remove it")

@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 
 import numpy as np
+import plugin
 import pytest
 from command import call
 
@@ -50,6 +52,19 @@ def test_a_method_that_nothing_lists_is_trained_and_written_with_the_place_of_it
     assert list(both.table().index) == ["SecondTry", "separate"]
     with pytest.raises(co.BadInput, match="SecondTry: share"):
         fed.train(kind(share=2.0), rounds=1, quiet=True)
+
+
+def test_the_package_of_a_skeleton_brings_it_to_the_command_line(tmp_path, monkeypatch, capsys):
+    assert call("new-method", "third_try", "--into", tmp_path, "--package") == 0
+    project = tomllib.loads((tmp_path / "pyproject.toml").read_text("utf-8"))["project"]
+    text = (tmp_path / "third_try.py").read_text("utf-8")
+    made = plugin.install(tmp_path / "site", project["name"], project["version"], project["entry-points"], text)
+    with monkeypatch.context() as patch:
+        plugin.use(made, patch)
+        assert call("methods", "third-try") == 0
+    plugin.forget()
+    page = capsys.readouterr().out
+    assert "from third-try 0.1.0" in page and "share of the global model" in page
 
 
 @pytest.mark.parametrize("name", ["My-Method", "class", "1st", "../up", "", "ä", "a b"])
