@@ -3,9 +3,8 @@
 import hashlib
 import re
 import sys
-from importlib.abc import FileLoader, SourceLoader
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 from coterie.engine.method import Method
 from coterie.errors import BadInput
@@ -14,10 +13,6 @@ from coterie.registry import OWN, Origin
 
 MODULE = "method_file"
 CHECKSUM = "sha256:"
-
-
-class Uncached(FileLoader, SourceLoader):
-    """Compiles a file as it is now: what is run is what the checksum is of."""
 
 
 def lend_methods(path: Path | None) -> None:
@@ -34,13 +29,10 @@ def lend_methods(path: Path | None) -> None:
 
 def _read(path: Path) -> tuple[Origin, dict[str, type[Method]]]:
     """Every method that a file defines; MyMethod is my-method."""
-    loader = Uncached(MODULE, str(path))
-    spec = spec_from_file_location(MODULE, path, loader=loader)
-    assert spec is not None  # a loader is given
-    module = sys.modules[MODULE] = module_from_spec(spec)  # where a dataclass looks for its types
+    module = sys.modules[MODULE] = ModuleType(MODULE)  # where a dataclass looks for its types
     try:
         text = path.read_bytes()
-        loader.exec_module(module)
+        exec(compile(text, str(path), "exec"), vars(module))  # what is run is what the checksum is of
     except OSError as error:
         raise BadInput(f"--method-file {path}: {error.strerror or error}; give a Python file") from None
     except Exception as error:  # in a file of one's own anything may fail
