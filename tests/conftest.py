@@ -1,4 +1,7 @@
-"""One thread: the models of the tests are too small to gain from more, and lose much on cores that are busy."""
+"""One thread: the models of the tests are too small to gain from more, and lose much on cores that are busy.
+
+And one small run, which the tests of what reads a run look at.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,8 +9,18 @@ from pathlib import Path
 import plugin
 import pytest
 import torch
+from command import call, small
 
 torch.set_num_threads(1)
+HOSTILE = "<img src=x onerror=alert(1)>\"'"
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    study = small(folder, **{'name = "small"': "name = '''" + HOSTILE.replace("'", "") + "'''\nseeds = [0, 1]"})
+    assert call("run", study, "--methods", "separate,fedamp,fedem", "--out", folder / "out", "--quiet") == 0
+    return folder / "out"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
