@@ -17,7 +17,8 @@ def together(weights: Array) -> list[int]:
     """An order of the silos in which those that weigh each other most are neighbours."""
     if len(weights) < 3:
         return list(range(len(weights)))
-    mutual = _mutual(weights)
+    share = _between(weights)
+    mutual = (share + share.T) / 2
     if np.ptp(mutual[~np.eye(len(mutual), dtype=bool)]) < 1e-9:
         return list(range(len(weights)))
     apart = mutual.max() - mutual
@@ -89,8 +90,3 @@ def _between(weights: Array) -> Array:
     np.fill_diagonal(between, 0)
     total = between.sum(1, keepdims=True)
     return np.asarray(np.divide(between, total, out=np.zeros_like(between), where=total > 0))
-
-
-def _mutual(weights: Array) -> Array:
-    share = _between(weights)
-    return np.asarray((share + share.T) / 2)

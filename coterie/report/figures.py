@@ -5,7 +5,7 @@ from typing import Any
 
 from pandas import DataFrame
 
-from coterie.report.canvas import Figure, axis_labels, blank, label, legend_below, plotly_objects
+from coterie.report.canvas import Figure, axis_labels, blank, label, legend_below
 from coterie.report.series import curve
 from coterie.report.table import compared_score, error_of
 from coterie.report.theme import Ink
@@ -59,7 +59,6 @@ def bars(summary: Scores, inks: Mapping[str, Ink]) -> Figure:
 
 def silo_distribution(summary: Scores, inks: Mapping[str, Ink]) -> Figure:
     """Every silo's score at the picked round: a box and a dot per silo for each method."""
-    go = plotly_objects()
     error = error_of(summary)
     figure = blank(height=90 + 44 * len(summary), showlegend=False)
     for (method, scores), shown in zip(summary.items(), axis_labels(summary), strict=True):
@@ -72,8 +71,8 @@ def silo_distribution(summary: Scores, inks: Mapping[str, Ink]) -> Figure:
             boxpoints="all",
             jitter=0.5,
             pointpos=0,
-            marker=go.box.Marker(color=inks[method].colour, size=5, opacity=0.75),
-            line=go.box.Line(color=inks[method].colour, width=1.5),
+            marker={"color": inks[method].colour, "size": 5, "opacity": 0.75},
+            line={"color": inks[method].colour, "width": 1.5},
             fillcolor=inks[method].faded(0.15),
             hovertemplate="%{text}: %{x:.4g}<extra></extra>" if error else "%{text}: %{x:.2f}%<extra></extra>",
             hoveron="points",

@@ -18,7 +18,7 @@ def gains(standings: Sequence[Mapping[str, Any]], unit: str) -> Figure:
     figure = blank(
         height=100 + (22 if few else 6) * len(shown), legend={"orientation": "h", "y": 1, "yanchor": "bottom"}
     )
-    for outcome, said in OUTCOMES.items():
+    for outcome, name in OUTCOMES.items():
         part = [s for s in shown if s["outcome"] == outcome]
         if not part:
             continue
@@ -34,10 +34,10 @@ def gains(standings: Sequence[Mapping[str, Any]], unit: str) -> Figure:
                 "width": 0,
             },
             mode="markers",
-            name=said,
+            name=name,
             marker={"color": COLOURS[outcome], "size": 8 if few else 5},
             customdata=[label(s["silo"]) for s in part],
-            hovertemplate="%{customdata}: %{x:.3g}" + unit + "<extra>" + said + "</extra>",
+            hovertemplate="%{customdata}: %{x:.3g}" + unit + "<extra>" + name + "</extra>",
         )
     figure.add_vline(x=0, line={"width": 1, "color": "#8C8C8C"})
     figure.update_xaxes(title_text=f"gain over training alone{',' * bool(unit)}{unit}")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.report.canvas import Figure, blank, label, plotly_objects
+from coterie.report.canvas import Figure, blank, label
 from coterie.report.clusters import Array, network
 from coterie.report.theme import group_colour
 
@@ -14,7 +14,6 @@ NAMED = 40  # more silos than this are named on pointing at them only
 
 def graph(weights: Array, silos: Sequence[str]) -> Figure:
     """The ties of more than an even share in one round's weights, rows the takers."""
-    plotly_objects()
     found = network(weights)
     x, y = found.places[:, 0], found.places[:, 1]
     figure = blank(height=540, showlegend=False, hovermode="closest")

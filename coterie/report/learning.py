@@ -66,5 +66,5 @@ def _silos(trace: Mapping[str, Array]) -> list[str]:
 
 
 def _rounds(trace: Mapping[str, Array]) -> list[int] | None:
-    """The rounds after which a trace was kept, where it says so."""
+    """The rounds after which a trace was kept, where it holds them."""
     return [int(round) for round in trace["rounds"]] if "rounds" in trace else None

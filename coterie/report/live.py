@@ -14,16 +14,12 @@ from coterie.errors import BadInput
 from coterie.measure.metrics import main_measure
 from coterie.report import figures
 from coterie.report.html import cell, table
-from coterie.report.page import page_of, shell
+from coterie.report.page import POLICY, page_of, shell
 from coterie.report.table import summary_cells
 from coterie.report.theme import asset, inks
 from coterie.runs.folder import CHECKPOINTS
 from coterie.runs.read import Run, read_run
 
-POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
-    "connect-src 'self'; form-action 'none'; base-uri 'none'"
-)
 BODY = """<section><h2>Progress</h2><div id="progress"></div></section>
 <section><h2>Over the rounds</h2><div class="figure"><div class="plot" id="curves" style="height:460px"></div></div>
 </section>
@@ -36,12 +32,12 @@ class Live(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, folder: Path) -> None:
-        read_run(folder)  # a folder that cannot be read is told before a browser opens
+        read_run(folder)  # a folder that cannot be read is an error before a browser opens
         super().__init__(("127.0.0.1", 0), Handler)
         self.folder = folder
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that left before its answer came is no error to tell."""
+        """A browser that left before its answer came is no error to report."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -96,7 +92,7 @@ def page(run: Run) -> str:
         f"<h1>{escape(run.name)}</h1><p class='lead' id='status' role='status'>Reading…</p>"
         "<p><a href='/report' target='_blank'>The whole report as of now</a></p>"
     )
-    return shell(run.name, header, BODY, asset("page.js") + asset("live.js"), POLICY)
+    return shell(run.name, header, BODY, asset("page.js") + asset("live.js"), f"{POLICY}; connect-src 'self'")
 
 
 def state(folder: Path, known: str) -> dict[str, Any]:

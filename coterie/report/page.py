@@ -42,8 +42,8 @@ def page_of(run: Run) -> str:
     if not run.methods:
         raise BadInput("there are no results yet; the report needs those of at least one method")
     body = "\n".join(text for text in (make(run) for make in SECTIONS) if text)
-    told = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts(run).items())
-    header = f"<p class='kicker'>Coterie study</p><h1>{escape(run.name)}</h1><dl class='facts'>{told}</dl>"
+    listed = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts(run).items())
+    header = f"<p class='kicker'>Coterie study</p><h1>{escape(run.name)}</h1><dl class='facts'>{listed}</dl>"
     if not run.finished:
         header += "<p class='note unfinished'>This run has not finished: this is what there is so far.</p>"
     return shell(run.name, header, body, asset("page.js"), POLICY)

@@ -24,15 +24,20 @@ def matrix(pairs: DataFrame, methods: Sequence[str], lower_better: bool) -> tupl
     return better, p
 
 
+def marked(better: Array, p: Array) -> tuple[Array, float]:
+    """The differences that are significant, nought in place of the others, and the size of the largest."""
+    shown = np.where(np.isnan(better), np.nan, np.where(p < SURE, better, 0))
+    return shown, float(np.nanmax(np.abs(shown), initial=0)) or 1.0
+
+
 def significance(pairs: DataFrame, methods: Sequence[str], lower_better: bool) -> Figure:
     """Colour only where the difference is significant; point at a cell for the figures."""
     better, p = matrix(pairs, methods, lower_better)
     names = axis_labels(methods, longest=16)
-    sure = np.where(p < SURE, better, np.nan)
-    largest = float(np.nanmax(np.abs(sure))) if np.isfinite(sure).any() else 1.0
+    shown, largest = marked(better, p)
     figure = blank(height=max(320, 150 + 24 * len(methods)))
     figure.add_heatmap(
-        z=np.where(np.isnan(better), np.nan, np.where(p < SURE, better, 0)),
+        z=shown,
         x=names,
         y=names,
         customdata=np.dstack([np.nan_to_num(better), np.nan_to_num(p)]),

@@ -34,7 +34,7 @@ def thinned(count: int, most: int) -> list[int]:
 
 
 def _natural(name: object) -> tuple[int, float, str]:
-    """2 before 10, and words after numbers."""
+    """2 before 10, and names after numbers."""
     try:
         return (0, float(str(name)), "")
     except ValueError:

@@ -1,7 +1,6 @@
 """The figures of a run as files for papers and pages, drawn with matplotlib in the report's colours."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -17,7 +16,7 @@ from coterie.measure.verdict_words import ranked, unit
 from coterie.personal.export import file_name
 from coterie.report import static_weights
 from coterie.report.gains import COLOURS
-from coterie.report.pairs import matrix
+from coterie.report.pairs import marked, matrix
 from coterie.report.series import class_counts, curve
 from coterie.report.table import compared_score, error_of
 from coterie.report.theme import Ink, inks
@@ -76,8 +75,8 @@ def _figures(run: Run) -> Iterator[tuple[str, tuple[float, float], Draw]]:
         labels = run.labels
         yield "labels", (6.4, 3.0), lambda axes: _labels(axes, class_counts(labels))
     if run.significance is not None and len(run.significance):
-        pairs, side = run.significance, 1.6 + 0.3 * count
-        better, p = matrix(pairs, list(run.methods), error_of(run.methods) is not None)
+        side = 1.6 + 0.3 * count
+        better, p = matrix(run.significance, list(run.methods), error_of(run.methods) is not None)
         yield "significance", (side + 0.6, side), lambda axes: _significance(axes, better, p, list(run.methods))
     for method, trace in run.traces.items():
         yield from static_weights.figures(file_name(method), trace)
@@ -173,9 +172,8 @@ def _labels(axes: Any, counts: Any) -> None:
 
 
 def _significance(axes: Any, better: Any, p: Any, methods: list[str]) -> None:
-    sure = np.where(p < SURE, better, np.where(np.isnan(better), np.nan, 0))
-    largest = float(np.nanmax(np.abs(sure))) if np.isfinite(sure).any() else 1.0
-    drawn = axes.imshow(sure, cmap="RdBu", vmin=-(largest or 1), vmax=largest or 1)
+    shown, largest = marked(better, p)
+    drawn = axes.imshow(shown, cmap="RdBu", vmin=-largest, vmax=largest)
     axes.figure.colorbar(drawn, ax=axes, label="row over column", pad=0.02, shrink=0.8)
     for i, j in zip(*np.nonzero(p < SURE), strict=True):
         axes.text(j, i, "+" if better[i, j] > 0 else "−", ha="center", va="center")
@@ -193,27 +191,14 @@ def legend(axes: Any, count: int) -> None:
 
 
 def saved(path: Path, size: tuple[float, float], draw: Draw) -> Path:
-    with _pyplot() as figure_of:
-        figure, axes = figure_of(size)
-        draw(axes)
-        figure.savefig(path, metadata=UNDATED[path.suffix[1:]])
-    return path
-
-
-@contextmanager
-def _pyplot() -> Iterator[Callable[[tuple[float, float]], tuple[Any, Any]]]:
-    """Figures without a window and without a trace in the user's settings."""
+    """Draw a figure to a file: without a window, and without a trace in the user's settings."""
     try:
         import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise BadInput("figures need matplotlib, which is not installed here: pip install matplotlib") from None
     with matplotlib.rc_context(STYLE):
-
-        def make(size: tuple[float, float]) -> tuple[Any, Any]:
-            figure = Figure(figsize=size)
-            FigureCanvasAgg(figure)
-            return figure, figure.add_subplot()
-
-        yield make
+        figure = Figure(figsize=size)
+        draw(figure.add_subplot())
+        figure.savefig(path, metadata=UNDATED[path.suffix[1:]])
+    return path

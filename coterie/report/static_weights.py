@@ -33,10 +33,8 @@ def ticks(axes: Any, side: str, names: Sequence[str]) -> None:
     if len(names) > MOST_TICKS:
         put([])
         (axes.set_xlabel if side == "x" else axes.set_ylabel)(f"{len(names)} silos")
-    elif side == "x":
-        put(range(len(names)), [text(name) for name in names], rotation=90, fontsize=7)
     else:
-        put(range(len(names)), [text(name) for name in names], fontsize=7)
+        put(range(len(names)), [text(name) for name in names], rotation=90 if side == "x" else 0, fontsize=7)
 
 
 def text(name: str) -> str:

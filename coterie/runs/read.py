@@ -65,7 +65,7 @@ def read_run(folder: Path) -> Run:
             str(summary["study"]),
             methods,
             results,
-            {name: trace for name in methods if (trace := _trace(folder / "collaboration" / f"{name}.npz"))},
+            {name: read_npz(trace) for name in methods if (trace := folder / "collaboration" / f"{name}.npz").exists()},
             labels,
             summary.get("verdict"),
             DataFrame(summary["significance"]) if summary.get("significance") else None,
@@ -84,7 +84,7 @@ def _so_far(folder: Path) -> Run:
     study = tomllib.loads(begun.study)
     results = partial_results(folder)
     results = results[results["method"].isin(study["methods"])]
-    # How much test data each silo has is told at the end only, so until then no score is weighted by it.
+    # How much test data each silo has is written at the end only, so until then no score is weighted by it.
     sizes = {int(seed): dict.fromkeys(results["silo"].unique(), 1) for seed in results["seed"].unique()}
     methods = {
         name: {key: value for key, value in scores.items() if not key.startswith("weighted")}
@@ -110,9 +110,3 @@ def _scores(scores: Mapping[str, Any]) -> dict[str, Any]:
         told = scores.get(key, scores["per_silo"])  # a run from before they were told apart has the best round's alone
         restored[key] = {str(k): math.inf if v is None else float(v) for k, v in told.items()}
     return restored
-
-
-def _trace(path: Path) -> dict[str, Array]:
-    if not path.exists():
-        return {}
-    return read_npz(path)
