@@ -74,31 +74,35 @@ def stock(labels: Indices, classes: int, rng: np.random.Generator) -> list[Indic
     return [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
 
 
+def take(piles: list[Indices], counts: Indices) -> Indices:
+    """So many samples from the top of each pile, which shrinks."""
+    taken = np.concatenate([pile[:n] for pile, n in zip(piles, counts, strict=True)])
+    piles[:] = [pile[n:] for pile, n in zip(piles, counts, strict=True)]
+    return taken
+
+
 def held_out(
     holdings: Sequence[Indices], labels: Array, split: str, options: HeldOut, rng: np.random.Generator
 ) -> Split:
     """Cut each silo's samples into train, validation and test, all with the silo's own class proportions."""
-    validation, keep = options.validation, options.keep
-    tests, trains, spares = [], [], []
+    cuts = []
     for held in holdings:
         test, rest = carve(held, labels, portion(options.test_share, len(held)), rng)
-        train, spare = carve(rest, labels, len(rest) if keep is None else min(keep, len(rest)), rng)
-        tests.append(test)
-        trains.append(train)
-        spares.append(spare)
-    wanted = [portion(validation, len(train)) for train in trains]
-    pooled = [len(spare) >= count for spare, count in zip(spares, wanted, strict=True)]
-    shares = []
-    for i, count in enumerate(wanted):
-        held_out, left = carve(spares[i] if pooled[i] else trains[i], labels, count, rng)
-        shares.append(Share(trains[i] if pooled[i] else left, held_out, tests[i]))
+        train, spare = carve(rest, labels, len(rest) if options.keep is None else min(options.keep, len(rest)), rng)
+        cuts.append((train, spare, test))
+    shares, found = list[Share](), set[Origin]()
+    for train, spare, test in cuts:
+        count = portion(options.validation, len(train))
+        pooled = len(spare) >= count
+        validation, left = carve(spare if pooled else train, labels, count, rng)
+        shares.append(Share(train if pooled else left, validation, test))
+        found |= {origin(options.validation, pooled)} if count else set()
     check_training(shares, split)
-    found = {origin(validation, each) for each, count in zip(pooled, wanted, strict=True) if count}
     return Split(shares, "both" if len(found) > 1 else found.pop() if found else "none")
 
 
 def origin(validation: float, pooled: bool) -> Origin:
-    """Where validation samples came from, in a word."""
+    """Where validation samples came from."""
     return "none" if validation == 0 else "pool" if pooled else "train"
 
 

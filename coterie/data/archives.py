@@ -81,7 +81,7 @@ def _bounded(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
     total = 0
     for entry in tar:
         if entry.issparse():
-            raise BadInput(f"{path} {entry.name}: is said to be mostly holes; pack it without")
+            raise BadInput(f"{path} {entry.name}: is packed as a sparse file; pack it as a plain one")
         total += entry.size + tarfile.BLOCKSIZE
         _check_total(total, path)
         yield entry

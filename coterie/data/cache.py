@@ -11,9 +11,9 @@ DEBIAN = Path("/usr/share/datasets")  # where Debian's packages dataset-… put 
 
 def root() -> Path:
     """The folder of all sets: `COTERIE_DATA`, or one in the platform's cache folder."""
-    said = os.environ.get("COTERIE_DATA")
-    if said:
-        return Path(said).expanduser()
+    chosen = os.environ.get("COTERIE_DATA")
+    if chosen:
+        return Path(chosen).expanduser()
     if sys.platform == "win32":
         caches = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
     elif sys.platform == "darwin":

@@ -43,8 +43,8 @@ class Speeches:
     """A text with speaking roles."""
 
     path: str = option("", "the text; none: where a fetched one is kept")
-    window: int = option(80, "characters a sample has, to tell the next one from", low=1)
-    stride: int = option(1, "characters from one sample of a role to its next; 1: every character is to be told", low=1)
+    window: int = option(80, "characters of a sample, from which the next one is predicted", low=1)
+    stride: int = option(1, "characters from one sample of a role to its next; 1: every character is predicted", low=1)
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Entry:
     """What is known about a data set."""
 
     title: str
-    classes: int | None  # None: as the file says
-    shape: tuple[int, ...]  # of one sample; empty: as the file says
+    classes: int | None  # None: as in the file
+    shape: tuple[int, ...]  # of one sample; empty: as in the file
     size: int | None  # samples in all
     licence: str
     source: str
@@ -150,24 +150,24 @@ CATALOG: Registry[Entry] = Registry(
 )
 
 
-def load(name: str, options: Mapping[str, Any], seed: int, where: str = "[data]") -> Federated:
+def load(name: str, options: Mapping[str, Any], seed: int) -> Federated:
     """The silos a `[data]` table describes."""
-    plan = _plan(name, options, where)
+    plan = _plan(name, options)
     silos = CATALOG[plan.name].silos
-    made = _dealt(plan, seed, where) if silos is None else silos(plan.own, seed)
+    made = _dealt(plan, seed) if silos is None else silos(plan.own, seed)
     check_silos(made.silos, made.classes)
     dirty = dirty_silos(len(made.silos), plan.dirty.dirty, seed)
     return replace(made, silos=dirtied(made.silos, made.classes, plan.dirty, seed), dirty=dirty)
 
 
-def read(name: str, options: Mapping[str, Any], where: str = "[data]") -> Pool:
+def read(name: str, options: Mapping[str, Any]) -> Pool:
     """A set as one pool, before it is shared out; of `options` only its own count."""
-    return _pool(_plan(name, options, where), where)
+    return _pool(_plan(name, options))
 
 
-def resolved(name: str, options: Mapping[str, Any], where: str = "[data]") -> dict[str, Any]:
+def resolved(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The `[data]` table with every default written back; loading it gives the same silos."""
-    plan = _plan(name, options, where)
+    plan = _plan(name, options)
     table = {"name": plan.name, **written(plan.own)}
     if plan.split is not None:
         table |= {"split": plan.split, **written(plan.split_options)}
@@ -183,18 +183,20 @@ def canonical(name: str) -> str:
     return known
 
 
-def describe_options(name: str, split_name: str | None = None) -> list[Option]:
-    """The options a set's `[data]` table takes with this split, or with its default one."""
+def describe_options(name: str) -> list[Option]:
+    """The options a set's `[data]` table takes with its default split."""
     entry = CATALOG[name]
-    of_split = [] if entry.pool is None else describe(SPLITS[split_name or entry.split][0])
-    always = describe(Dirty) + ([] if entry.pool is None else describe(Subsample))
-    return describe(entry.options) + of_split + always
+    if entry.pool is None:
+        schemas = [entry.options, Dirty]
+    else:
+        schemas = [entry.options, SPLITS[entry.split][0], Dirty, Subsample]
+    return [option for schema in schemas for option in describe(schema)]
 
 
-def _dealt(plan: Plan, seed: int, where: str) -> Federated:
+def _dealt(plan: Plan, seed: int) -> Federated:
     """A set shared out among silos."""
     assert plan.subsample is not None  # every set that is dealt has one
-    pool = subsampled(_pool(plan, where), plan.subsample, seed)
+    pool = subsampled(_pool(plan), plan.subsample, seed)
     result = split(pool, plan.split_options, generator(seed, "split", plan.name))
     groups = [share.group for share in result.shares]
     note = VALIDATION[result.validation_from]
@@ -206,45 +208,45 @@ def _generated(options: Synthetic, seed: int) -> Federated:
     return Federated(silos, 2, "synthetic", "generated; every sample has its label", [0] * len(silos), [])
 
 
-def _pool(plan: Plan, where: str) -> Pool:
+def _pool(plan: Plan) -> Pool:
     entry = CATALOG[plan.name]
     if entry.pool is None:
         raise BadInput(f"data set {plan.name}: it comes silo by silo")
     pool = entry.pool(plan.own)
     if entry.shape and pool.x.shape[1:] != entry.shape:
-        raise BadInput(f"{where} {plan.name}: samples are {pool.x.shape[1:]}, expected {entry.shape}; check `path`")
-    check_finite(pool.x, f"{where} {plan.name} inputs")  # here, where a sample's number is its place in the file
+        raise BadInput(f"[data] {plan.name}: samples are {pool.x.shape[1:]}, expected {entry.shape}; check `path`")
+    check_finite(pool.x, f"[data] {plan.name} inputs")  # here, where a sample's number is its place in the file
     return pool
 
 
-def _plan(name: str, options: Mapping[str, Any], where: str) -> Plan:
+def _plan(name: str, options: Mapping[str, Any]) -> Plan:
     try:
-        name, said = canonical(name), canonical(options.get("name", name))
+        name, other = canonical(name), canonical(options.get("name", name))
     except BadInput as error:
-        raise BadInput(f"{where} name: {error}") from None
-    if said != name:
-        raise BadInput(f"{where} name: '{options['name']}' and '{name}' are both asked for; give one")
+        raise BadInput(f"[data] name: {error}") from None
+    if other != name:
+        raise BadInput(f"[data] name: '{options['name']}' and '{name}' are both asked for; give one")
     entry = CATALOG[name]
     table = {key: value for key, value in options.items() if key != "name"}
-    dirty = parse(Dirty, _taken(table, Dirty), where)
+    dirty = parse(Dirty, _taken(table, Dirty), "[data]")
     if entry.pool is None:
         if "split" in table:
-            raise BadInput(f"{where} split: {name} comes silo by silo and takes no split; remove it")
-        return Plan(name, parse(entry.options, table, where), None, None, None, dirty)
+            raise BadInput(f"[data] split: {name} comes silo by silo and takes no split; remove it")
+        return Plan(name, parse(entry.options, table, "[data]"), None, None, None, dirty)
 
-    subsample = parse(Subsample, _taken(table, Subsample), where)
+    subsample = parse(Subsample, _taken(table, Subsample), "[data]")
     rule = table.pop("split", entry.split)
     if rule not in SPLITS:
-        raise BadInput(f"{where} split: unknown split {shown(rule)}; {nearest(str(rule), SPLITS)}")
+        raise BadInput(f"[data] split: unknown split {shown(rule)}; {nearest(str(rule), SPLITS)}")
     schema = SPLITS[rule][0]
     own, of_split = _taken(table, entry.options), _taken(table, schema)
     for key in table:
         always = {"name", "split"} | _keys(Dirty) | _keys(Subsample)
         known = nearest(str(key), _keys(entry.options) | _keys(schema) | always)
-        raise BadInput(f"{where}: unknown key '{key}' for {name} with split = \"{rule}\"; {known}")
+        raise BadInput(f"[data]: unknown key '{key}' for {name} with split = \"{rule}\"; {known}")
     if rule == entry.split:
         of_split = _defaults(entry.split_options, of_split) | of_split
-    return Plan(name, parse(entry.options, own, where), rule, parse(schema, of_split, where), subsample, dirty)
+    return Plan(name, parse(entry.options, own, "[data]"), rule, parse(schema, of_split, "[data]"), subsample, dirty)
 
 
 def _taken(table: dict[str, Any], schema: type[Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Whether a file is the one its publisher speaks of."""
+"""Whether a file is the one that was published."""
 
 import gzip
 import hashlib
@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import IO
 
 from coterie.data.sources import SOURCES, UNPACKED
-
-CHUNK = 1 << 20
 
 
 def matches(path: Path, checksum: str) -> bool:
@@ -34,7 +32,5 @@ def published(name: str, path: Path) -> bool:
 
 def _digest(file: IO[bytes], like: str) -> str:
     kind = like.partition(":")[0]
-    made = hashlib.new(kind, usedforsecurity=False)
-    while piece := file.read(CHUNK):
-        made.update(piece)
+    made = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False))  # type: ignore[arg-type]
     return f"{kind}:{made.hexdigest()}"

@@ -19,13 +19,13 @@ WAIT = 1.0  # seconds before the second try, doubled before each one after it
 LONGEST = 30.0  # seconds between two tries
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 1 << 16
-PASSING = {408, 425, 429, 500, 502, 503, 504}  # what a server says that may soon say something else
+PASSING = {408, 425, 429, 500, 502, 503, 504}  # answers of a server that may soon answer otherwise
 
-Watch = Callable[[int, int | None], None]  # bytes so far, bytes in all where the server says
+Watch = Callable[[int, int | None], None]  # bytes so far, bytes in all where that is known
 
 
 class Failed(Exception):
-    """Nothing came of any address; says why."""
+    """No address gave the file; its text is why."""
 
 
 class _Again(Exception):
@@ -82,9 +82,9 @@ def _continue(url: str, part: Path, watch: Watch) -> None:
                 part.unlink()
                 raise _Again("the server has less than was fetched before") from None
         elif error.code in PASSING:
-            raise _Again(f"the server said {error.code} {error.reason}") from None
+            raise _Again(f"the server answered {error.code} {error.reason}") from None
         else:
-            raise _Elsewhere(f"the server said {error.code} {error.reason}") from None
+            raise _Elsewhere(f"the server answered {error.code} {error.reason}") from None
     except urllib.error.URLError as error:
         if isinstance(error.reason, socket.gaierror):
             raise _Elsewhere("its name is not known here (no network?)") from None

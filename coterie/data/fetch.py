@@ -12,7 +12,7 @@ from coterie.data.importing import import_set
 from coterie.data.sources import BY_HAND, SOURCES, File
 from coterie.errors import BadInput
 
-Watch = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where the server says
+Watch = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where that is known
 
 
 def fetch(name: str, watch: Watch, pause: Callable[[float], Any] = time.sleep) -> Path:

@@ -17,6 +17,7 @@ from coterie.data.allot import (
     origin,
     portion,
     stock,
+    take,
 )
 from coterie.data.recipes import RECIPES
 from coterie.data.silo import Indices, Pool, Share
@@ -75,9 +76,9 @@ def groups(pool: Pool, options: Groups, rng: np.random.Generator) -> Split:
     _check_supply((train + test).sum(axis=0), held, pool)
     pooled = bool((held >= (train + test + validation).sum(axis=0)).all())
 
-    trains, tests = _draw_from(piles, train), _draw_from(piles, test)
+    trains, tests = ([np.sort(take(piles, row)) for row in counts] for counts in (train, test))
     if pooled:
-        validations = _draw_from(piles, validation)
+        validations = [np.sort(take(piles, row)) for row in validation]
     else:
         cuts = [carve(own, labels, portion(options.validation, len(own)), rng) for own in trains]
         validations, trains = [cut for cut, _ in cuts], [left for _, left in cuts]
@@ -90,13 +91,7 @@ def _from_preset(o: Groups) -> dict[str, Any]:
     if o.preset not in RECIPES:
         raise ValueError(f"unknown preset '{o.preset}'; {nearest(str(o.preset), RECIPES)}")
     recipe = RECIPES[o.preset]
-    values = {
-        "members": recipe.members,
-        "silos": sum(recipe.members),
-        "groups": len(recipe.members),
-        "sizes": recipe.sizes,
-        "dominating": recipe.dominating,
-    }
+    values = {**vars(recipe), "silos": sum(recipe.members), "groups": len(recipe.members)}
     for name, value in values.items():
         # The same value is let through: a study is re-run from a table with preset and values both written out.
         if getattr(o, name) not in (None, value):
@@ -159,12 +154,3 @@ def _check_supply(needed: Indices, held: Indices, pool: Pool) -> None:
             f"split groups: class {worst} of {pool.name} needs {needed[worst]} samples for train and test "
             f"but {short[worst]} are missing; use fewer silos or smaller sizes"
         )
-
-
-def _draw_from(piles: list[Indices], counts: Indices) -> list[Indices]:
-    """Take from the top of the piles, which shrink: counts (silos, classes)."""
-    drawn = []
-    for row in counts.tolist():
-        drawn.append(np.sort(np.concatenate([pile[:n] for pile, n in zip(piles, row, strict=True)])))
-        piles[:] = [pile[n:] for pile, n in zip(piles, row, strict=True)]
-    return drawn

@@ -4,7 +4,7 @@ import gzip
 import math
 import zlib
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 
@@ -18,18 +18,15 @@ CHUNK = 1 << 20
 def read_idx(path: Path) -> Array:
     """The uint8 array in an IDX file, plain or gzipped."""
     try:
-        if path.suffix == ".gz":
-            with gzip.open(path) as file:
-                return _array(file, path, None)
-        with path.open("rb") as file:
-            return _array(file, path, path.stat().st_size)
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return _array(file, path)  # type: ignore[arg-type]
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadInput(f"{path}: damaged gzip file ({error}); fetch it again") from None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
 
 
-def _array(file: "BinaryIO | gzip.GzipFile", path: Path, size: int | None) -> Array:
+def _array(file: IO[bytes], path: Path) -> Array:
     magic = file.read(4)
     if len(magic) < 4 or magic[:3] != b"\x00\x00\x08" or not 1 <= magic[3] <= 4:
         raise BadInput(f"{path}: not an IDX file of bytes; expected an MNIST-like file, fetch it again")
@@ -40,17 +37,14 @@ def _array(file: "BinaryIO | gzip.GzipFile", path: Path, size: int | None) -> Ar
     claimed = math.prod(shape)
     if not 0 < claimed <= LARGEST:
         raise BadInput(f"{path}: its header claims {claimed} bytes of data, the limit is {LARGEST}; fetch it again")
-    held = claimed if size is None else size - 4 - len(dimensions)
-    if held != claimed:
-        raise BadInput(f"{path}: its header claims {claimed} bytes of data {shape}, but {held} follow; fetch it again")
     data = _read_at_most(file, claimed + 1)
     if len(data) != claimed:
-        found = f"only {len(data)}" if len(data) < claimed else "more"
-        raise BadInput(f"{path}: its header claims {claimed} bytes of data but it holds {found}; fetch it again")
+        found = len(data) if len(data) < claimed else "more"
+        raise BadInput(f"{path}: its header claims {claimed} bytes of data {shape}, but {found} follow; fetch it again")
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 
-def _read_at_most(file: "BinaryIO | gzip.GzipFile", limit: int) -> bytearray:
+def _read_at_most(file: IO[bytes], limit: int) -> bytearray:
     """Read piece by piece, so that memory follows what is there and not what the header claims."""
     data = bytearray()
     while len(data) < limit and (piece := file.read(min(CHUNK, limit - len(data)))):

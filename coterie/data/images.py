@@ -88,7 +88,7 @@ def _from_table(table: Member, pictures: dict[str, Member], path: Path) -> list[
         if None in row or None in row.values():
             raise BadInput(f"{path} {TABLE} line {line}: not as many values as columns; correct it")
         if len(row.get("owner", "")) > LONGEST_NAME:
-            raise BadInput(f"{path} {TABLE} line {line}: an owner's name has more than {LONGEST_NAME} letters")
+            raise BadInput(f"{path} {TABLE} line {line}: an owner's name has more than {LONGEST_NAME} characters")
         row["file"] = str(table.name.parent / row["file"])
         if row["file"] not in pictures:
             raise BadInput(f"{path} {TABLE} line {line}: {row['file']} is not there; correct it")

@@ -19,7 +19,6 @@ from coterie.data.sources import BESIDE, FORMS, SOURCES, SPEECHES
 from coterie.errors import BadInput
 
 LARGEST = 4 << 30  # bytes of one file
-CHUNK = 1 << 20
 PICKLED = {"cifar10": "data_batch_1", "cifar100": "train"}  # of the "python version", which is pickles
 
 
@@ -110,13 +109,10 @@ def _nearest(file: str, found: Sequence[Member], path: Path) -> Member | None:
 def _copy(member: Member, target: Path) -> None:
     if member.size > LARGEST:
         raise BadInput(f"{member.name}: claims {member.size} bytes, more than the limit of {LARGEST}; get it again")
-    left = member.size
     with member.open() as source, target.open("wb") as out:
-        while left and (piece := source.read(min(CHUNK, left))):
-            out.write(piece)
-            left -= len(piece)
-    if left:
-        raise BadInput(f"{member.name}: ends {left} bytes early; get it again")
+        shutil.copyfileobj(source, out)  # no more than it claims comes out of an archive
+    if missing := member.size - target.stat().st_size:
+        raise BadInput(f"{member.name}: ends {missing} bytes early; get it again")
 
 
 def _save(target: Path, arrays: Mapping[str, Array]) -> None:

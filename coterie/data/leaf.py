@@ -22,7 +22,7 @@ def read_leaf(files: Sequence[Member]) -> dict[str, Array]:
     for file in files:
         for user, held in _users(file).items():
             if len(user) > LONGEST_NAME:
-                raise BadInput(f"{file.name}: a user's name has {len(user)} letters; {LONGEST_NAME} are allowed")
+                raise BadInput(f"{file.name}: a user's name has {len(user)} characters; {LONGEST_NAME} are allowed")
             images, labels = _held(held, f"{file.name} {user}")
             x.append(images)
             y.append(labels)

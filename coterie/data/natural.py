@@ -21,7 +21,7 @@ class Natural(HeldOut):
 def natural(pool: Pool, options: Natural, rng: np.random.Generator) -> Split:
     """Every silo the samples of one owner; where they overlap, cut in time: first train, then validation, then test."""
     if pool.owner is None:
-        raise BadInput(f'split natural: {pool.name} does not say whose a sample is; use split = "iid" or "dirichlet"')
+        raise BadInput(f'split natural: {pool.name} has no owner for each sample; use split = "iid" or "dirichlet"')
     _, owner, sizes = np.unique(pool.owner, return_inverse=True, return_counts=True)
     enough = np.flatnonzero(sizes >= options.min_samples)
     wanted = len(enough) if options.silos is None else options.silos

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.data.allot import MOST_SILOS, HeldOut, Split, held_out, labels_of
+from coterie.data.allot import MOST_SILOS, HeldOut, Split, held_out, labels_of, stock, take
 from coterie.data.silo import Indices, Pool
 from coterie.errors import BadInput
 from coterie.options import option
@@ -34,13 +34,11 @@ def pachinko(pool: Pool, options: Pachinko, rng: np.random.Generator) -> Split:
         )
     cells, kind = np.unique(np.stack([pool.coarse, labels]), axis=1, return_inverse=True)  # (2, cells), (N,)
     parents = np.unique(cells[0], return_inverse=True)[1]
-    piles = [rng.permutation(np.flatnonzero(kind == cell)) for cell in range(cells.shape[1])]
+    piles = stock(kind, cells.shape[1], rng)
     held = []
     for _ in range(options.silos):
         left = np.array([len(pile) for pile in piles])
-        counts = _draw(left, parents, options, rng)
-        held.append(np.concatenate([pile[:n] for pile, n in zip(piles, counts, strict=True)]))
-        piles = [pile[n:] for pile, n in zip(piles, counts, strict=True)]
+        held.append(take(piles, _draw(left, parents, options, rng)))
     return held_out(held, labels, "pachinko", options, rng)
 
 

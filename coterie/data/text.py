@@ -15,41 +15,40 @@ LARGEST = 1 << 28  # bytes of text
 MOST_CHARACTERS = 1 << 30  # of all samples together
 _ROLE = re.compile(r"([A-Za-z][^:\n]{0,60}):")
 _CODE = np.full(128, VOCABULARY.index("?"), np.int64)
-_CODE[[ord(letter) for letter in VOCABULARY]] = np.arange(len(VOCABULARY))
+_CODE[[ord(character) for character in VOCABULARY]] = np.arange(len(VOCABULARY))
 
 
 def speeches(text: str) -> dict[str, str]:
-    """All a role says, in order: a speech follows its role's name and a colon, and ends at an empty line."""
-    said: dict[str, list[str]] = {}
+    """The lines of each role, in order: a speech follows its role's name and a colon, and ends at an empty line."""
+    found: dict[str, list[str]] = {}
     for block in re.split(r"\n[ \t]*\n+", text.replace("\r\n", "\n")):
         first, _, rest = block.strip("\n").partition("\n")
         role = _ROLE.fullmatch(first.strip())
         if role and rest.strip():
-            said.setdefault(role[1], []).append(" ".join(rest.split()))
-    return {role: " ".join(lines) for role, lines in said.items()}
+            found.setdefault(role[1], []).append(" ".join(rest.split()))
+    return {role: " ".join(lines) for role, lines in found.items()}
 
 
 def roles(name: str, file: Path, window: int, stride: int) -> Pool:
-    """Samples of `window` characters and the one that follows, `stride` apart, within what one role says."""
-    text = _read(file)
-    said = speeches(text)
-    if not said:
-        raise BadInput(f"{file}: no speeches; expected a role's name and a colon on a line, and what it says below")
+    """Samples of `window` characters and the one that follows, `stride` apart, within the lines of one role."""
+    found = speeches(_read(file))
+    if not found:
+        raise BadInput(f"{file}: no speeches; expected a role's name and a colon on a line, and its speech below")
     x: list[Array] = []
     y: list[Array] = []
     owner: list[str] = []
-    wanted = sum(max(len(words) - window, 0) // stride for words in said.values()) * window
+    wanted = sum(max(len(lines) - window, 0) // stride for lines in found.values()) * window
     if wanted > MOST_CHARACTERS:
         raise BadInput(f"{file}: samples of {wanted} characters in all; use a smaller window or a larger stride")
-    for role, words in said.items():
-        codes = encoded(words)
+    for role, lines in found.items():
+        codes = encoded(lines)
         if len(codes) > window:
             view = np.lib.stride_tricks.sliding_window_view(codes, window + 1)[::stride]
             x.append(view[:, :-1])
             y.append(view[:, -1])
             owner += [role] * len(view)
     if not owner:
-        raise BadInput(f"{file}: no role says more than {window} characters; use a smaller window")
+        raise BadInput(f"{file}: no role has more than {window} characters; use a smaller window")
     return Pool(
         name,
         np.concatenate(x),

@@ -124,11 +124,11 @@ def test_an_unknown_host_is_passed_over(get, server, monkeypatch):
 
 
 def test_trouble_without_end_is_said_and_leaves_nothing_in_place(get, tmp_path):
-    with pytest.raises(Failed, match=r"127\.0\.0\.1:\d+/file: the server said 503"):
+    with pytest.raises(Failed, match=r"127\.0\.0\.1:\d+/file: the server answered 503"):
         get(*["503"] * 99)
     with pytest.raises(Failed, match="checksum is not the published one"):
         get(*["corrupt"] * 99)
-    with pytest.raises(Failed, match="the server said 404"):
+    with pytest.raises(Failed, match="the server answered 404"):
         get("404")
     with pytest.raises(Failed, match="checksum is not the published one"):
         get(content=b"something else was published")

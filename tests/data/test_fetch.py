@@ -76,7 +76,7 @@ def test_without_a_network_it_says_what_to_put_where(monkeypatch, own_cache):
         with pytest.raises(BadInput) as caught:
             fetch.fetch("mnist", lambda *about: None)
     said = str(caught.value)
-    assert "the server said 404" in said
+    assert "the server answered 404" in said
     assert f"put into {own_cache / 'mnist'} the files " in said
     for file in files:
         assert f"{file.name} ({file.urls[0]}, {file.checksum})" in said

@@ -79,7 +79,7 @@ def test_samples_without_classes_will_do():
         (pool(50, 20), Natural(silos=3), "2 of the 2 owners in test set have 10 samples or more, 3 are asked for"),
         (pool(9, 8), Natural(), "0 of the 2 owners in test set have 10 samples or more, 1 are asked for"),
         (pool(20, overlap=40), Natural(), "silo 0 is left with no training samples"),
-        (Pool("test set", np.zeros((4, 1)), np.zeros(4, int), 1), Natural(), "test set does not say whose a sample is"),
+        (Pool("test set", np.zeros((4, 1)), np.zeros(4, int), 1), Natural(), "test set has no owner for each sample"),
     ],
 )
 def test_what_cannot_be_is_said(p, options, said):

@@ -90,7 +90,7 @@ def test_a_random_split_of_overlapping_windows_is_refused(tmp_path):
     ("content", "said"),
     [
         (b"just prose", "no speeches; expected a role's name and a colon"),
-        (b"A:\nshort", "no role says more than 80 characters"),
+        (b"A:\nshort", "no role has more than 80 characters"),
         (b"\xff\xfe\x00", "not text in UTF-8"),
     ],
 )
