@@ -6,6 +6,7 @@ writes every default back into it, and prints `coterie methods NAME`.
 
 import dataclasses
 import math
+import operator
 import sys
 import types
 import typing
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 from coterie.errors import BadInput, nearest, shown
 
 T = TypeVar("T")
+BOUNDS = {"low": operator.ge, "high": operator.le, "above": operator.gt, "below": operator.lt}
 
 
 def option(
@@ -116,11 +118,7 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
                     raise error
         raise BadInput(f"{where}: expected {_say(hint)}, found {shown(value)}")
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        if isinstance(value, hint):
-            return value
-        if not isinstance(value, Mapping):
-            raise BadInput(f"{where}: expected a table, found {shown(value)}")
-        return parse(hint, value, where)
+        return value if isinstance(value, hint) else parse(hint, value, where)
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise BadInput(f"{where}: expected a list, found {shown(value)}")
@@ -159,14 +157,9 @@ def _check_range(value: Any, rules: Mapping[str, Any], where: str) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
-    within = (
-        (rules.get("low") is None or value >= rules["low"])
-        and (rules.get("high") is None or value <= rules["high"])
-        and (rules.get("above") is None or value > rules["above"])
-        and (rules.get("below") is None or value < rules["below"])
-    )
-    if not within:
-        raise BadInput(f"{where}: {shown(value)} is out of range; allowed: {_range(rules)}")
+    for bound, holds in BOUNDS.items():
+        if rules.get(bound) is not None and not holds(value, rules[bound]):
+            raise BadInput(f"{where}: {shown(value)} is out of range; allowed: {_range(rules)}")
 
 
 def _range(rules: Mapping[str, Any]) -> str:
@@ -179,7 +172,7 @@ def _range(rules: Mapping[str, Any]) -> str:
 
 
 def _say(hint: Any) -> str:
-    """A type in a user's words."""
+    """A type as a user calls it."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_say(a) for a in arguments if a is not type(None))

@@ -1,4 +1,4 @@
-"""The stacked LSTM of McMahan et al. (2017) that tells the next character, as FedEM uses it on Shakespeare.
+"""The stacked LSTM of McMahan et al. (2017) that predicts the next character, as FedEM uses it on Shakespeare.
 
 PyTorch's own LSTM runs one model at a time. This one is made of linear layers, so that the models of many silos run
 at once; weights and results are those of `nn.LSTM`.
@@ -66,5 +66,5 @@ class NextCharacter(nn.Module):
 def char_lstm(options: CharLSTM, shape: tuple[int, ...], outputs: int) -> nn.Module:
     """The network for sequences of `shape` (characters,), of as many different ones as there are classes."""
     if len(shape) != 1 or outputs < 2:
-        raise BadInput(f"[model] char-lstm takes sequences of characters (length,) and tells the next, not {shape}")
+        raise BadInput(f"[model] char-lstm takes sequences of characters (length,) and predicts the next, not {shape}")
     return NextCharacter(options, shape[0], outputs)

@@ -1,9 +1,9 @@
 """The convolutional network of McMahan et al. (2017), which FedAMP uses; FedEM's and APPLE's differ in sizes."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import nn
 
 from coterie.errors import BadInput
@@ -39,17 +39,16 @@ class CNNApple(CNN):
 
 def cnn(options: CNN, shape: tuple[int, ...], outputs: int) -> nn.Module:
     """The network for images of `shape` (channels, height, width); pooling halves them."""
-    if len(shape) != 3 or min(_sizes(options, shape)) < 1:
+    pooled = _sizes(options, shape)
+    if len(shape) != 3 or min(pooled) < 1:
         raise BadInput(f"[model] cnn takes images (channels, height, width) of a size that pools twice, not {shape}")
     layers: list[nn.Module] = []
     before = shape[0]
     for after in options.channels:
         layers += [nn.Conv2d(before, after, options.kernel, padding=options.padding), nn.ReLU(), nn.MaxPool2d(2)]
         before = after
-    features = nn.Sequential(*layers, nn.Flatten())
-    with torch.random.fork_rng(devices=[]):
-        width = features(torch.zeros(1, *shape)).shape[1]
-    return nn.Sequential(*features, nn.Linear(width, options.hidden), nn.ReLU(), nn.Linear(options.hidden, outputs))
+    hidden = nn.Linear(before * math.prod(pooled), options.hidden)
+    return nn.Sequential(*layers, nn.Flatten(), hidden, nn.ReLU(), nn.Linear(options.hidden, outputs))
 
 
 def _sizes(options: CNN, shape: tuple[int, ...]) -> list[int]:

@@ -1,4 +1,4 @@
-"""The study of a folder of your own silos: what `coterie run --silos` runs where no study says otherwise."""
+"""The study of a folder of your own silos: what `coterie run --silos` runs where no study is given."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,7 +41,7 @@ def _with_rate(label: str, table: Any) -> Any:
 def on_folder(study: Mapping[str, Any] | None, folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     """A study, or the default one, with a folder of own silos for its data."""
     table = dict(OWN if study is None else study)
-    said = {key: value for key, value in options.items() if value is not None}
+    given = {key: value for key, value in options.items() if value is not None}
     if study is None:
         table["name"] = folder.resolve().name or "own"
-    return table | {"data": {"name": "own", "path": str(folder), **said}}
+    return table | {"data": {"name": "own", "path": str(folder), **given}}

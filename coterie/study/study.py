@@ -28,7 +28,7 @@ PUBLISHED = ("published", "published_decile", "published_cloud")
 KEYS = ("name", *TEXTS, "seeds", "data", "model", "train", "engine", "methods", *PUBLISHED, "compared")
 CELLS = ("cells", "small")  # what `select` turns into the keys above
 COMPARED = ("bmta", "weighted", "unseen")
-LARGEST = 1 << 22  # letters of a study
+LARGEST = 1 << 22  # characters of a study
 DEEPEST = 10  # tables within tables
 
 
@@ -73,7 +73,7 @@ class Study:
     code: Any = None
 
     def training_of(self, label: str) -> Training:
-        """How a method trains: as all do, but for what its own `train` table says."""
+        """How a method trains: as all do, but for the keys of its own `train` table."""
         return replace(self.training, **self.own.get(label, {}))
 
     @property
@@ -133,7 +133,7 @@ def read(name: str | None) -> dict[str, Any]:
     except ValueError:  # also of a name that no file can have
         raise BadInput(f"study {name}: not a text file; give a .toml file in UTF-8") from None
     if len(text) > LARGEST:
-        raise BadInput(f"study {name}: more than {LARGEST} letters; give a .toml file")
+        raise BadInput(f"study {name}: more than {LARGEST} characters; give a .toml file")
     return loads(text, name)
 
 
@@ -219,29 +219,27 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
         raise BadInput("study: no methods to run; add a [methods.NAME] table or --methods NAME")
     for label in chosen:
         _check_label(label)
+    compared = table.get("compared", COMPARED[0])
+    if compared not in COMPARED:
+        raise BadInput(f"study: 'compared' is the score to set beside published ones: {', '.join(COMPARED)}")
+    published: dict[str, Any] = {key: _published(table, key) for key in PUBLISHED}
     return Study(
-        name,
-        texts["about"],
-        tuple(seeds),
-        catalog.resolved(data.get("name", "digits"), data),
-        _model(model, code, AUTO if data.get("name") == "own" else "mlp"),
-        training,
-        parse(Machine, table.get("engine", {}), "[engine]"),
-        {label: make(label, _without_train(options)) for label, options in chosen.items()},
-        {
+        name=name,
+        seeds=tuple(seeds),
+        data=catalog.resolved(data.get("name", "digits"), data),
+        model=_model(model, code, AUTO if data.get("name") == "own" else "mlp"),
+        training=training,
+        machine=parse(Machine, table.get("engine", {}), "[engine]"),
+        methods={label: make(label, _without_train(options)) for label, options in chosen.items()},
+        own={
             label: _own_training(options["train"], f"[methods.{label}.train]", training)
             for label, options in chosen.items()
             if isinstance(options, Mapping) and "train" in options
         },
-        texts["paper"],
-        texts["cell"],
-        texts["scale"],
-        texts["measured"],
-        _published(table, "published"),
-        _published(table, "published_decile"),
-        _published(table, "published_cloud"),
-        _compared(table.get("compared", COMPARED[0])),
+        compared=compared,
         code=None if code is None else load_code(code),
+        **texts,
+        **published,
     )
 
 
@@ -258,7 +256,7 @@ def _model(table: Mapping[str, Any], code: str | None, default: str) -> dict[str
 def _check_label(label: str) -> None:
     """Refuse a label that could not name a file of the results, or that names one elsewhere."""
     if not label.isprintable() or label.strip(" .") != label or not label or {*label} & {*"/\\"} or len(label) > 60:
-        raise BadInput(f"[methods] {shown(label)}: a label is up to 60 printable letters, none of them / or \\")
+        raise BadInput(f"[methods] {shown(label)}: a label is up to 60 printable characters, none of them / or \\")
 
 
 def _published(study: Mapping[str, Any], key: str) -> dict[str, float]:
@@ -269,12 +267,6 @@ def _published(study: Mapping[str, Any], key: str) -> dict[str, float]:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
             raise BadInput(f"[{key}] {label}: expected a percentage, found {shown(value)}")
     return {str(label): float(value) for label, value in table.items()}
-
-
-def _compared(score: Any) -> str:
-    if score not in COMPARED:
-        raise BadInput(f"study: 'compared' is the score to set beside published ones: {', '.join(COMPARED)}")
-    return str(score)
 
 
 def _without_train(table: Any) -> Any:
