@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from coterie import toml
 from coterie.errors import BadInput
 from coterie.runs.joined import ordered
 from coterie.study import study as studies
@@ -93,23 +94,15 @@ def differences(table: Mapping[str, Any], ran: Collection[str] = ()) -> list[str
     wanted = built_in(table)
     if not wanted:
         return []
-    said, missing = [], [method for method in wanted["methods"] if method not in table["methods"]]
+    found, missing = [], [method for method in wanted["methods"] if method not in table["methods"]]
     if nowhere := [method for method in missing if method not in ran]:
-        said.append(f"without {', '.join(nowhere)}")
-    ours, theirs = dict(_flat(table)), dict(_flat(wanted))
+        found.append(f"without {', '.join(nowhere)}")
+    ours, theirs = toml.flat(table), toml.flat(wanted)
     for key in sorted(ours.keys() | theirs.keys()):
         known = key.split(".")
         where = known[0] == "engine" and known[-1] != "precision"  # on which alone of these results depend
         if where or known[-1] in NO_DIFFERENCE or known[0].startswith("published") or known[:2][-1] in missing:
             continue
         if ours.get(key) != theirs.get(key):
-            said.append(f"{key} = {ours.get(key, 'none')} (study: {theirs.get(key, 'none')})")
-    return said
-
-
-def _flat(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterable[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, (*path, key))
-        else:
-            yield ".".join((*path, key)), value
+            found.append(f"{key} = {ours.get(key, 'none')} (study: {theirs.get(key, 'none')})")
+    return found

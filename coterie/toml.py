@@ -25,6 +25,14 @@ def value(item: Any) -> str:
     return "[" + ", ".join(value(v) for v in item) + "]"
 
 
+def flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """The values of a table and of those within it, by their keys as one writes them: train.lr."""
+    values: dict[str, Any] = {}
+    for key, item in table.items():
+        values |= flat(item, f"{path}{key}.") if isinstance(item, Mapping) else {f"{path}{key}": item}
+    return values
+
+
 def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
     plain = {k: v for k, v in table.items() if not isinstance(v, Mapping) or len(path) >= 2}
     inner = {k: v for k, v in table.items() if k not in plain}

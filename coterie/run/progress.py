@@ -40,14 +40,14 @@ def shown(study: Study, console: Console, quiet: bool) -> Iterator[Watch]:
             what = f"{method}, seed {seed}" if several else method
             if before + report.round == total:
                 what = "verdict, report"
-            bar.update(job, completed=before + report.round, what=f"{what:<15}", score=_told(report))
+            bar.update(job, completed=before + report.round, what=f"{what:<15}", score=_score(report))
             if report.round == report.rounds:
                 before += report.rounds
 
         yield watch
 
 
-def _told(report: Report) -> str:
+def _score(report: Report) -> str:
     if report.score is None:
         return ""
     size = f"{report.score:.4g}" if lower_better(report.measure) else f"{100 * report.score:.1f}%"

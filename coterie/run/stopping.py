@@ -15,25 +15,25 @@ SHOW_CURSOR = "\x1b[?25h"  # which a progress bar hides
 
 @contextmanager
 def promptly(farewell: str) -> Iterator[None]:
-    """Work that may be ended at any moment, since what it has done is on disk; `farewell` is what is then said."""
-    ear, mouth = socket.socketpair()
-    mouth.setblocking(False)
-    before = signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
-    Thread(target=_listen, args=(ear, farewell), daemon=True).start()
+    """Work that may be ended at any moment, since what it has done is on disk; `farewell` is what is then printed."""
+    signals, sent = socket.socketpair()
+    sent.setblocking(False)
+    before = signal.set_wakeup_fd(sent.fileno(), warn_on_full_buffer=False)
+    Thread(target=_listen, args=(signals, farewell), daemon=True).start()
     try:
         yield
     finally:
         signal.set_wakeup_fd(before)
-        mouth.close()
+        sent.close()
 
 
-def _listen(ear: socket.socket, farewell: str) -> None:
-    with ear:
-        if not ear.recv(1):
+def _listen(signals: socket.socket, farewell: str) -> None:
+    with signals:
+        if not signals.recv(1):
             return  # the work has ended, and nobody asked
-        ear.settimeout(PATIENCE)
+        signals.settimeout(PATIENCE)
         try:
-            if not ear.recv(1):
+            if not signals.recv(1):
                 return  # it has ended by itself
         except TimeoutError:
             pass

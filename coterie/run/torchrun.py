@@ -1,11 +1,11 @@
-"""One of several processes that `torchrun` started: the first writes and speaks, the others follow in silence."""
+"""One of several processes that `torchrun` started: the first writes and prints, the others print nothing."""
 
 import os
 import signal
 import time
 from collections.abc import Callable
 
-PATIENCE = 5.0  # seconds: torchrun ends all processes when one has failed, so the first is given time to say why
+PATIENCE = 5.0  # seconds: torchrun ends all processes when one has failed, so the first is given time to print why
 
 
 def used() -> bool:
@@ -19,15 +19,15 @@ def follower() -> bool:
 
 
 def hush() -> Callable[[], None]:
-    """Let a follower say nothing, since the first says it too; what is returned lets it speak again."""
+    """Let a follower print nothing, since the first prints it too; what is returned lets it print errors again."""
     if not follower():
         return lambda: None
-    voice, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    errors, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nowhere, stream)
 
     def speak() -> None:
-        os.dup2(voice, 2)
+        os.dup2(errors, 2)
 
     return speak
 

@@ -1,29 +1,20 @@
 """A run in TensorBoard or MLflow: what was set, and the mean test score of every method and seed, round by round."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from coterie import toml
 from coterie.engine.rounds import Progress
 from coterie.errors import BadInput, Stopped, nearest
 from coterie.run.experiment import Watch
 from coterie.study.study import Study
 
 FOLDER = "coterie.folder"  # MLflow's tag by which a study that goes on finds its runs
-
-
-class Tracker(Protocol):
-    """Where a run is told to."""
-
-    def tell(self, method: str, seed: int, report: Progress) -> None:
-        """One round's mean test score over silos."""
-
-    def close(self, status: str) -> None:
-        """Nothing more comes."""
 
 
 class TensorBoard:
@@ -35,16 +26,18 @@ class TensorBoard:
         self.study, self.folder = study, out / "tensorboard"
         self.writers: dict[tuple[str, int], Any] = {}
 
-    def tell(self, method: str, seed: int, report: Progress) -> None:
+    def log(self, method: str, seed: int, report: Progress) -> None:
+        """One round's mean test score over silos."""
         if (method, seed) not in self.writers:
             tensorboard: Any = import_module("torch.utils.tensorboard")
-            # What a run that was killed had told of this round and of later ones is told again.
+            # What a run that was killed had logged of this round and of later ones is logged again.
             writer = tensorboard.SummaryWriter(str(self.folder / f"{method}-seed-{seed}"), purge_step=report.round)
             writer.add_text("study", f"```\n{self.study.as_toml()}```")
             self.writers[method, seed] = writer
         self.writers[method, seed].add_scalar(tag(report), report.score, report.round)
 
     def close(self, status: str) -> None:
+        """Nothing more comes."""
         for writer in self.writers.values():
             writer.close()
 
@@ -60,17 +53,18 @@ class MLflow:
     def __init__(self, study: Study, out: Path, resumed: bool) -> None:
         self.study, self.out, self.resumed = study, out.resolve(), resumed
         self.runs: dict[tuple[str, int], str] = {}
-        self.told: dict[tuple[str, int], int] = {}  # the last round
+        self.logged: dict[tuple[str, int], int] = {}  # the last round
         self.client: Any = None
         self.experiment = ""
 
-    def tell(self, method: str, seed: int, report: Progress) -> None:
+    def log(self, method: str, seed: int, report: Progress) -> None:
+        """One round's mean test score over silos."""
         if self.client is None:
             self._connect()
         this = (method, seed)
         if this not in self.runs:
-            self.runs[this], self.told[this] = self._begun(method, seed, report) or (self._begin(method, seed), -1)
-        if report.round > self.told[this]:
+            self.runs[this], self.logged[this] = self._begun(method, seed, report) or (self._begin(method, seed), -1)
+        if report.round > self.logged[this]:
             self.client.log_metric(self.runs[this], tag(report), report.score, step=report.round)
 
     def _begin(self, method: str, seed: int) -> str:
@@ -81,7 +75,7 @@ class MLflow:
         return run
 
     def _begun(self, method: str, seed: int, report: Progress) -> tuple[str, int] | None:
-        """The run that a study which goes on had begun, and the last round it was told."""
+        """The run that a study which goes on had begun, and its last round."""
         if not self.resumed:
             return None
         known = self.client.search_runs([self.experiment], order_by=["attributes.start_time DESC"])
@@ -93,7 +87,7 @@ class MLflow:
         return None
 
     def _connect(self) -> None:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nothing of a run is told to others unasked
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nothing of a run goes to others unasked
         from mlflow import MlflowClient
 
         here = f"sqlite:///{self.out / 'mlflow.db'}"
@@ -102,6 +96,7 @@ class MLflow:
         self.experiment = known.experiment_id if known else self.client.create_experiment(self.study.name)
 
     def close(self, status: str) -> None:
+        """Nothing more comes."""
         for run in self.runs.values():
             self.client.set_terminated(run, status)
 
@@ -111,7 +106,7 @@ def tag(report: Progress) -> str:
     return f"{report.measure}/test"
 
 
-TRACKERS: dict[str, Any] = {"tensorboard": TensorBoard, "mlflow": MLflow}
+TRACKERS: dict[str, type[TensorBoard] | type[MLflow]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
 
 
 def check_trackers(names: Sequence[str]) -> None:
@@ -125,18 +120,18 @@ def check_trackers(names: Sequence[str]) -> None:
 
 @contextmanager
 def tracked(study: Study, names: Sequence[str], out: Path, watch: Watch, resumed: bool = False) -> Iterator[Watch]:
-    """What to call after each round, telling the trackers too; they write nothing before the first round is told."""
-    trackers: list[Tracker] = [TRACKERS[name](study, out, resumed) for name in names]
+    """What to call after each round, which calls the trackers too; before the first round they write nothing."""
+    trackers = [TRACKERS[name](study, out, resumed) for name in names]
     status = "FAILED"
 
-    def told(method: str, seed: int, report: Progress) -> None:
+    def reported(method: str, seed: int, report: Progress) -> None:
         watch(method, seed, report)
         if report.score is not None and study.training.measures(report.round):
             for tracker in trackers:
-                tracker.tell(method, seed, report)
+                tracker.log(method, seed, report)
 
     try:
-        yield told
+        yield reported
         status = "FINISHED"
     except (KeyboardInterrupt, Stopped):
         status = "KILLED"
@@ -153,15 +148,8 @@ def settings(study: Study, method: str, seed: int) -> dict[str, Any]:
     train = {**table["train"], **own.get("train", {})}
     chosen = {"data": table["data"], "model": table["model"], "train": train}
     chosen["method"] = {"name": method} | {key: value for key, value in own.items() if key != "train"}
-    return {"seed": seed, **_flat(chosen)}
+    return {"seed": seed, **toml.flat(chosen)}
 
 
 def _name(method: str, seed: int) -> str:
     return f"{method}, seed {seed}"
-
-
-def _flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        flat |= _flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
-    return flat

@@ -34,16 +34,16 @@ def client_of(monkeypatch):
     return lambda out: MlflowClient(tracking_uri=f"sqlite:///{out / 'mlflow.db'}")
 
 
-def stopped_after_telling(monkeypatch, tracker):
-    """The command is killed just after a tracker was told of fedamp's first round."""
-    tell = tracker.tell
+def stopped_after_logging(monkeypatch, tracker):
+    """The command is killed just after a tracker has logged fedamp's first round."""
+    log = tracker.log
 
-    def told(self, method, seed, report):
-        tell(self, method, seed, report)
+    def logged(self, method, seed, report):
+        log(self, method, seed, report)
         if (method, report.round) == ("fedamp", 1):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(tracker, "tell", told)
+    monkeypatch.setattr(tracker, "log", logged)
 
 
 def test_tensorboard_holds_every_round_of_every_method_and_seed(tmp_path):
@@ -53,8 +53,8 @@ def test_tensorboard_holds_every_round_of_every_method_and_seed(tmp_path):
     assert {path.name for path in (out / "tensorboard").iterdir()} == {"separate-seed-3", "fedamp-seed-3"}
     for method in ("separate", "fedamp"):
         events = events_of(out / "tensorboard" / f"{method}-seed-3")
-        told = {event.step: event.value for event in events.Scalars("accuracy/test")}
-        assert told == pytest.approx(means(out, method)) and set(told) == {0, 1, 2}
+        logged = {event.step: event.value for event in events.Scalars("accuracy/test")}
+        assert logged == pytest.approx(means(out, method)) and set(logged) == {0, 1, 2}
         assert b"[methods.fedamp]" in events.Tensors("study/text_summary")[0].tensor_proto.string_val[0]
 
 
@@ -65,27 +65,27 @@ def test_mlflow_holds_every_round_and_what_was_set(tmp_path, client_of):
     [run] = client.search_runs([client.get_experiment_by_name("small").experiment_id])
     assert (run.info.run_name, run.info.status) == ("fedamp, seed 0", "FINISHED")
     assert (run.data.params["method.tau"], run.data.params["train.lr"], run.data.params["seed"]) == ("0.75", "0.1", "0")
-    told = {each.step: each.value for each in client.get_metric_history(run.info.run_id, "accuracy/test")}
-    assert told == pytest.approx(means(out, "fedamp")) and set(told) == {0, 1, 2}
+    logged = {each.step: each.value for each in client.get_metric_history(run.info.run_id, "accuracy/test")}
+    assert logged == pytest.approx(means(out, "fedamp")) and set(logged) == {0, 1, 2}
 
 
 def test_tensorboard_holds_no_round_twice_of_a_run_that_was_stopped_and_resumed(tmp_path, monkeypatch):
     pytest.importorskip("tensorboard")
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        stopped_after_telling(patch, tracking.TensorBoard)
+        stopped_after_logging(patch, tracking.TensorBoard)
         assert call("run", small(tmp_path), "--track", "tensorboard", "--out", out, "--quiet") == 130
     assert call("run", "--resume", out, "--track", "tensorboard", "--quiet") == 0
     for method in ("separate", "fedamp"):
-        told = events_of(out / "tensorboard" / f"{method}-seed-0").Scalars("accuracy/test")
-        assert [event.step for event in told] == [0, 1, 2]
-        assert [event.value for event in told] == pytest.approx(list(means(out, method).values()))
+        logged = events_of(out / "tensorboard" / f"{method}-seed-0").Scalars("accuracy/test")
+        assert [event.step for event in logged] == [0, 1, 2]
+        assert [event.value for event in logged] == pytest.approx(list(means(out, method).values()))
 
 
 def test_mlflow_goes_on_in_the_runs_of_a_study_that_was_stopped(tmp_path, monkeypatch, client_of):
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        stopped_after_telling(patch, tracking.MLflow)
+        stopped_after_logging(patch, tracking.MLflow)
         assert call("run", small(tmp_path), "--track", "mlflow", "--out", out, "--quiet") == 130
     assert call("run", "--resume", out, "--track", "mlflow", "--quiet") == 0
     client = client_of(out)
@@ -104,8 +104,8 @@ def test_regression_is_tracked_by_its_error(tmp_path, monkeypatch):
     hospitals(tmp_path / "hospitals")
     words = ("--silos", "hospitals", "--label", "cost", "--drop", "patient,outcome", "--methods", "fedavg")
     assert call("run", *words, "--rounds", 2, "--track", "tensorboard", "--out", "out", "--quiet") == 0
-    told = events_of("out/tensorboard/fedavg-seed-0").Scalars("rmse/test")
-    assert {event.step: event.value for event in told} == pytest.approx(means(tmp_path / "out", "fedavg", "rmse"))
+    logged = events_of("out/tensorboard/fedavg-seed-0").Scalars("rmse/test")
+    assert {event.step: event.value for event in logged} == pytest.approx(means(tmp_path / "out", "fedavg", "rmse"))
 
 
 def test_the_settings_of_a_method_are_its_own(tmp_path):
