@@ -20,7 +20,7 @@ class Group(TyperGroup):
     def resolve_command(
         self, ctx: "click.Context", args: list[str]
     ) -> "tuple[str | None, click.Command | None, list[str]]":
-        """A word that is no command is a data set to show."""
+        """An argument that is no command is a data set to show."""
         known = self.get_command(ctx, args[0]) is not None or args[0].startswith("-")
         return super().resolve_command(ctx, args if known else ["show", *args])
 

@@ -81,5 +81,5 @@ def new_method(
 def class_name(name: str) -> str:
     """my_method -> MyMethod."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name, re.ASCII) or keyword.iskeyword(name):
-        raise BadInput(f"new-method {name}: expected a Python module's name in small letters, e.g. my_method")
+        raise BadInput(f"new-method {name}: expected a Python module's name in lower case, e.g. my_method")
     return "".join(word.capitalize() for word in name.split("_"))

@@ -1,7 +1,7 @@
 """`coterie report`, `compare`, `figures` and `watch`: looking at runs."""
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +28,8 @@ def report(
     from coterie.runs.read import read_run
 
     target = folder / "report.html" if out is None else out
-    _written(lambda: render(read_run(folder), target), target)
+    with _writing(target):
+        render(read_run(folder), target)
     Console().print(f"Report: [bold]{escape(str(target))}[/]", highlight=False, soft_wrap=True)
     if show:
         _browse(target.resolve().as_uri())
@@ -54,9 +55,9 @@ def compare(folders: Folders) -> None:
             raise BadInput(f"{name}: there are no results yet; wait for its first round")
     console = Console()
     beside = comparison(runs)
-    told, beside.caption = str(beside.caption), None  # a narrow table would break it into a narrow column
+    caption, beside.caption = str(beside.caption), None  # a narrow table would break it into a narrow column
     console.print(beside)
-    console.print(Text(told, "dim italic"))
+    console.print(Text(caption, "dim italic"))
     differing = settings(list(runs.values()))
     if differing:
         table = Table(box=None, pad_edge=False)
@@ -90,17 +91,14 @@ def figures(
         raise BadInput(f"--format {kind}: expected {', '.join(FORMATS)}")
     target = folders[0] / "figures" if out is None else out
     runs = [read_run(folder) for folder in folders]
-    whole = joined(runs) if sweep is None else None
-    drawn = list[Path]()
-
-    def draw() -> None:
+    if sweep is None:
+        runs = [joined(runs)]
+    with _writing(target):
         target.mkdir(parents=True, exist_ok=True)
-        if whole is not None:
-            drawn.extend(draw_all(whole, target, kind, None if only is None else only.split(",")))
-        elif sweep is not None:
-            drawn.append(draw_sweep(runs, sweep, target, kind))
-
-    _written(draw, target)
+        if sweep is None:
+            drawn = draw_all(runs[0], target, kind, None if only is None else only.split(","))
+        else:
+            drawn = [draw_sweep(runs, sweep, target, kind)]
     for path in drawn:
         Console().print(str(path), markup=False, highlight=False, soft_wrap=True)
 
@@ -113,8 +111,8 @@ def watch(folder: Folder, show: Open = False) -> None:
     from coterie.report.live import Live
 
     with Live(folder) as server:
-        told = f"Watching [bold]{escape(str(folder))}[/] at [bold]{server.address}[/] (Ctrl-C ends)"
-        Console().print(told, highlight=False, soft_wrap=True)
+        line = f"Watching [bold]{escape(str(folder))}[/] at [bold]{server.address}[/] (Ctrl-C ends)"
+        Console().print(line, highlight=False, soft_wrap=True)
         if show:
             _browse(server.address)
         with suppress(KeyboardInterrupt):
@@ -127,10 +125,11 @@ def add_to(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def _written(write: Callable[[], None], target: Path) -> None:
-    """Write something, or say in a line why it cannot be."""
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """Where something is written, an error in one line of why it cannot be."""
     try:
-        write()
+        yield
     except OSError as error:
         raise BadInput(f"{target}: {error.strerror or error}; give a place that can be written") from None
 
