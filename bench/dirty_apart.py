@@ -31,8 +31,8 @@ def accuracies(cell: Cell) -> list[list[str]]:
 
 
 def weights(cell: Cell) -> list[str]:
-    """From whom clean and dirty silos take: in words, for each method that weighs silos, of the first folder."""
-    said = []
+    """From whom clean and dirty silos take: a sentence for each method that weighs silos, of the first folder."""
+    sentences = []
     for trace in sorted((cell.folders[0] / "collaboration").glob("*.npz")):
         arrays = read_npz(trace)
         matrix, silos = np.array(arrays["collaboration"][-1], dtype=float), [str(silo) for silo in arrays["silos"]]
@@ -40,12 +40,12 @@ def weights(cell: Cell) -> list[str]:
         own = 100 * within_group(matrix, arrays["groups"])
         np.fill_diagonal(matrix, 0)
         from_dirty = 100 * matrix[:, dirty].sum(1) / matrix.sum(1)
-        said += [
+        sentences += [
             f"{trace.stem}: {kind} silos take {from_dirty[rows].mean():.1f}% of it from dirty ones, "
             f"{own[rows].mean():.1f}% from their own group"
             for kind, rows in (("clean", ~dirty), ("dirty", dirty))
         ]
-    return said
+    return sentences
 
 
 def _dirty(table: dict[str, Any], seed: int, silos: Any) -> dict[str, bool]:

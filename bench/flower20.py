@@ -28,10 +28,10 @@ COMMAND = [sys.executable, "-m", "coterie"]
 LOOK = 0.5
 
 
-def started(*words: str, log: Path) -> subprocess.Popen[bytes]:
+def started(*arguments: str, log: Path) -> subprocess.Popen[bytes]:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     with log.open("ab") as file:
-        return subprocess.Popen([*COMMAND, *words], stdout=file, stderr=file, env=env, start_new_session=True)
+        return subprocess.Popen([*COMMAND, *arguments], stdout=file, stderr=file, env=env, start_new_session=True)
 
 
 def online(fed: Path) -> int:
@@ -64,7 +64,7 @@ def kill_whole(silo: subprocess.Popen[bytes], home: Path) -> None:
 
 
 def watch(fed: Path, running: subprocess.Popen[bytes], strike: Callable[[], None]) -> dict[str, float]:
-    """Follow a run and say what each round took and who was missing; the memory at its peak."""
+    """Follow a run and print what each round took and who was missing; the memory at its peak."""
     peak = dict[str, float]()
     since, sampled, seen = time.monotonic(), 0.0, ("", -1)
     while running.poll() is None:
@@ -74,9 +74,8 @@ def watch(fed: Path, running: subprocess.Popen[bytes], strike: Callable[[], None
             news = json.loads(next((fed / "coordinator" / "runs").glob("*/progress.json")).read_text())
         if news.get("state") in ("training", "measuring") and (news["state"], news["round"]) != seen:
             if seen[0] == "training" and news["round"] != seen[1]:
-                missing = {name: why for name, why in news["silos"].items() if why}
-                told = "; ".join(f"{name}: {why}" for name, why in missing.items())
-                print(f"round {seen[1] + 1}: {time.monotonic() - since:.1f} s; missing {told or 'nobody'}", flush=True)
+                missing = "; ".join(f"{name}: {why}" for name, why in news["silos"].items() if why) or "nobody"
+                print(f"round {seen[1] + 1}: {time.monotonic() - since:.1f} s; missing {missing}", flush=True)
             since, seen = time.monotonic(), (news["state"], news["round"])
         if seen == ("training", 1) and news.get("waiting"):
             strike()
@@ -94,8 +93,8 @@ def main() -> None:
     names = [f"silo-{i:02}" for i in range(given.silos)]
     with tempfile.TemporaryDirectory() as place:
         fed = Path(place) / "fed"
-        words = ["federation", "new", str(fed), "--silos", ",".join(names), "--port", str(free_port())]
-        subprocess.run([*COMMAND, *words], check=True)
+        arguments = ["federation", "new", str(fed), "--silos", ",".join(names), "--port", str(free_port())]
+        subprocess.run([*COMMAND, *arguments], check=True)
         dealt = catalog.load("digits", {"name": "digits", "split": "iid", "silos": given.silos}, 0).silos
         for name, part in zip(names, dealt, strict=True):
             save_silo(part, fed / "silos" / name / "data.npz")

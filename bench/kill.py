@@ -2,8 +2,8 @@
 
     python bench/kill.py --runs 100
 
-Every run is a process of its own that runs the `coterie` command. A round counts as completed once the progress bar is
-told of it; of those none may be trained again.
+Every run is a process of its own that runs the `coterie` command. A round counts as completed once it is reported to
+the progress bar; of those none may be trained again.
 """
 
 import argparse
@@ -58,43 +58,44 @@ Line = tuple[str, int]  # a method, and how many of its rounds are completed
 class Run:
     """A `coterie` command in a process of its own."""
 
-    def __init__(self, *words: str) -> None:
-        self.began, ear = time.perf_counter(), os.pipe()
+    def __init__(self, *arguments: str) -> None:
+        self.began = time.perf_counter()
+        self.pipe, writing = os.pipe()
         self.pid = os.fork()
         if not self.pid:
-            os.close(ear[0])
-            _command(words, ear[1])
-        os.close(ear[1])
-        self.ear, self.text = ear[0], b""
+            os.close(self.pipe)
+            _command(arguments, writing)
+        os.close(writing)
+        self.text = b""
 
-    def heard(self, timeout: float | None = None) -> bool:
-        """Wait for the next word of it; False once it has ended, or nothing came in time."""
-        if not select.select([self.ear], [], [], timeout)[0]:
+    def reported(self, timeout: float | None = None) -> bool:
+        """Wait for its next report; False once it has ended, or nothing came in time."""
+        if not select.select([self.pipe], [], [], timeout)[0]:
             return False
-        more = os.read(self.ear, 4096)
+        more = os.read(self.pipe, 4096)
         self.text += more
         return bool(more)
 
     def lines(self) -> list[Line]:
-        """What it has told so far."""
-        words = [line.split() for line in self.text.decode().split("\n")[:-1]]
-        return [(method, int(done)) for method, done in words]
+        """What it has reported so far."""
+        reports = [line.split() for line in self.text.decode().split("\n")[:-1]]
+        return [(method, int(done)) for method, done in reports]
 
     def end(self) -> int:
-        """Hear it to its end; its exit code, or minus the signal that ended it."""
-        while self.heard():
+        """Read it to its end; its exit code, or minus the signal that ended it."""
+        while self.reported():
             pass
-        os.close(self.ear)
+        os.close(self.pipe)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
-def _command(words: tuple[str, ...], mouth: int) -> None:
+def _command(arguments: tuple[str, ...], pipe: int) -> None:
     @contextmanager
-    def told(study, console, quiet):  # type: ignore[no-untyped-def]
-        yield lambda method, seed, report: os.write(mouth, f"{method} {report.round}\n".encode())
+    def shown(study, console, quiet):  # type: ignore[no-untyped-def]
+        yield lambda method, seed, report: os.write(pipe, f"{method} {report.round}\n".encode())
 
-    progress.shown = told
-    sys.argv = ["coterie", *words]
+    progress.shown = shown
+    sys.argv = ["coterie", *arguments]
     torch.set_num_threads(1)
     code = 1
     try:
@@ -107,12 +108,12 @@ def _command(words: tuple[str, ...], mouth: int) -> None:
 
 
 def kill(run: Run, stretches: list[float], draw: random.Random) -> int:
-    """Kill a run in a stretch between two words of it, at a moment of that; how it ended: it may have before."""
+    """Kill a run in a stretch between two of its reports, at a moment of that; how it ended: it may have before."""
     before = draw.randrange(len(stretches))
-    while len(run.lines()) < before and run.heard():
+    while len(run.lines()) < before and run.reported():
         pass
     until = time.perf_counter() + draw.uniform(0, stretches[before])
-    while (left := until - time.perf_counter()) > 0 and run.heard(left):
+    while (left := until - time.perf_counter()) > 0 and run.reported(left):
         pass
     os.kill(run.pid, signal.SIGKILL)
     return run.end()
@@ -147,37 +148,37 @@ def main() -> int:
 def measured(folder: Path, runs: int, draw: random.Random) -> int:
     """Run, kill, resume and compare."""
     (folder / "study.toml").write_text(STUDY, "utf-8")
-    words = ("run", str(folder / "study.toml"), "--quiet", "--out")
-    assert Run(*words, str(folder / "warm")).end() == 0
-    unbroken = Run(*words, str(folder / "unbroken"))
+    arguments = ("run", str(folder / "study.toml"), "--quiet", "--out")
+    assert Run(*arguments, str(folder / "warm")).end() == 0
+    unbroken = Run(*arguments, str(folder / "unbroken"))
     moments = [unbroken.began]
-    while unbroken.heard():
+    while unbroken.reported():
         moments += [time.perf_counter()] * (len(unbroken.lines()) + 1 - len(moments))
     assert unbroken.end() == 0
     stretches = np.diff([*moments, time.perf_counter()]).tolist()
     whole = bits(folder / "unbroken")
-    print(f"unbroken: {sum(stretches):.2f} s, {len(moments) - 1} words of a round, {len(whole)} things to compare")
+    print(f"unbroken: {sum(stretches):.2f} s, {len(moments) - 1} reports of a round, {len(whole)} things to compare")
 
     killed = kills = identical = lost = 0
     where = Counter[str]()
     while killed < runs:
         out, completed, code = folder / "out", dict[str, int](), -signal.SIGKILL
-        run, before = Run(*words, str(out)), kills
+        run, before = Run(*arguments, str(out)), kills
         while code == -signal.SIGKILL:
             left_alone = kills > before and draw.random() < 0.5
             code = run.end() if left_alone else kill(run, stretches, draw)
-            told = run.lines()
-            for method in dict(told):
-                rounds = [done for each, done in told if each == method]
+            reports = run.lines()
+            for method in dict(reports):
+                rounds = [done for each, done in reports if each == method]
                 lost += max(0, completed.get(method, 0) - rounds[0])
                 completed[method] = max(completed.get(method, 0), *rounds)
             if code == -signal.SIGKILL:
                 kills += 1
-                where[" ".join(map(str, told[-1])) if told else "nothing"] += 1
+                where[" ".join(map(str, reports[-1])) if reports else "nothing"] += 1
                 if (out / ".unfinished").exists():
                     run = Run("run", "--resume", str(out), "--quiet")
                 elif not (out / "results.parquet").exists():
-                    run = Run(*words, str(out))  # killed before it had made its folder
+                    run = Run(*arguments, str(out))  # killed before it had made its folder
                 else:
                     break  # killed after it had written its last file
         same = not (out / ".unfinished").exists() and bits(out) == whole
@@ -187,7 +188,7 @@ def measured(folder: Path, runs: int, draw: random.Random) -> int:
             identical += same
             print(f"{killed} of {runs}: {'identical' if same else 'DIFFERENT'}", flush=True)
     print(f"{runs} runs, {kills} kills: {lost} completed rounds lost, {identical} of {runs} results identical")
-    print("last word before the kill: " + ", ".join(f"{word} ({count})" for word, count in sorted(where.items())))
+    print("last report before the kill: " + ", ".join(f"{last} ({count})" for last, count in sorted(where.items())))
     return 0 if identical == runs and lost == 0 else 1
 
 

@@ -2,8 +2,8 @@
 
     python bench/load.py --silos 1000 --rounds 200
 
-Runs the command itself; what is measured is the process's resident memory (RSS) when the progress bar is told of a
-round. Linux only.
+Runs the command itself; what is measured is the process's resident memory (RSS) when a round is reported to the
+progress bar. Linux only.
 """
 
 import argparse
@@ -50,18 +50,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--method", default="fedamp")
     asked = parser.parse_args()
-    shown = [10, 20, 50, 100, 150, asked.rounds]
+    printed = [10, 20, 50, 100, 150, asked.rounds]
     began = time.perf_counter()
 
     @contextmanager
-    def told(study, console, quiet):  # type: ignore[no-untyped-def]
+    def shown(study, console, quiet):  # type: ignore[no-untyped-def]
         def watch(method: str, seed: int, report: progress.Report) -> None:
-            if report.round in shown:
+            if report.round in printed:
                 print(f"round {report.round}: {resident():.0f} MB, {time.perf_counter() - began:.0f} s", flush=True)
 
         yield watch
 
-    progress.shown = told
+    progress.shown = shown
     with tempfile.TemporaryDirectory() as folder:
         study, out = Path(folder) / "study.toml", Path(folder) / "out"
         study.write_text(STUDY.format(silos=asked.silos, rounds=asked.rounds, method=asked.method), "utf-8")

@@ -1,8 +1,8 @@
 """Pages of results from the folders of finished runs: `python bench/results.py docs/results/runs/* --out docs/results`.
 
 A page has one section for each cell of its study that was run. Several folders of one cell (other seeds, other methods)
-make one table; what was run otherwise than the built-in study says is listed above it. Words of one's own are kept in
-`words/STUDY.md` beside the pages, and stand at the top of them. Figures are drawn of the first folder of a cell and of
+make one table; what was run otherwise than in the built-in study is listed above it. Text of one's own is kept in
+`words/STUDY.md` beside the pages, and stands at their top. Figures are drawn of the first folder of a cell and of
 those that have other methods and all else the same; beside a paper's figures even if other methods are not in them.
 """
 
@@ -47,8 +47,8 @@ def page(name: str, cells: Mapping[str, Cell], out: Path, others: Sequence[Cell]
         "its round on test data, as the papers do; val-picked picks it on validation data.",
         "",
     ]
-    words = out / "words" / f"{name}.md"
-    lines += [words.read_text("utf-8").strip(), ""] if words.exists() else []
+    text = out / "words" / f"{name}.md"
+    lines += [text.read_text("utf-8").strip(), ""] if text.exists() else []
     order = list(studies.read(name).get("cells", {})) if name in studies.built_in() else []
     sections = sorted(cells.values(), key=lambda cell: order.index(cell.name) if cell.name in order else len(order))
     missing = [cell for cell in order if not any(each == cell or each.startswith(f"{cell} ") for each in cells)]
@@ -88,11 +88,11 @@ def section(name: str, cell: Cell, out: Path) -> list[str]:
         about = [f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}", summary["device"]]
         about += [f"{tool} {version}" for tool, version in summary["versions"].items()]
         other = differences(table, cell.methods())
-        said = [f"Otherwise than in the study: {'; '.join(other)}."] if other else []
-        alike.setdefault(("; ".join(about), *said), []).append(summary)
-    for (about, *said), summaries in alike.items():
+        changed = [f"Otherwise than in the study: {'; '.join(other)}."] if other else []
+        alike.setdefault(("; ".join(about), *changed), []).append(summary)
+    for (about, *changed), summaries in alike.items():
         lines += [f"    {summary.get('command', '')}" for summary in summaries]
-        lines += ["", f"{about}; {', '.join(map(_time, summaries))}.", *said, ""]
+        lines += ["", f"{about}; {', '.join(map(_time, summaries))}.", *changed, ""]
     lines += results(cell) + significance(name, cell) + kinds(cell) + blocks(cell) + pictures(name, cell, out)
     return lines
 
@@ -150,24 +150,24 @@ def significance(name: str, cell: Cell) -> list[str]:
 
 def blocks(cell: Cell) -> list[str]:
     """How much silos take from their own group."""
-    said = [
+    shares = [
         f"{method} {scores['within_group']:.1f}% (of the silo with the least {scores['within_group_least']:.1f}%)"
         for method in cell.methods()
         for scores in cell.of(method)[:1]
         if "within_group" in scores
     ]
-    return (
-        [f"Weight on others that stays within the silo's own group, last round: {', '.join(said)}.", ""] if said else []
-    )
+    if not shares:
+        return []
+    return [f"Weight on others that stays within the silo's own group, last round: {', '.join(shares)}.", ""]
 
 
 def kinds(cell: Cell) -> list[str]:
     """Silos with clean and dirty labels apart."""
     if not cell.tables[0]["data"].get("dirty"):
         return []
-    rows, said = _table(dirty_apart.HEAD, dirty_apart.accuracies(cell)), dirty_apart.weights(cell)
+    rows, weights = _table(dirty_apart.HEAD, dirty_apart.accuracies(cell)), dirty_apart.weights(cell)
     lines = ["Silos whose labels are clean, and those whose labels are dirty:", "", *rows, ""]
-    return [*lines, f"Weight on others, last round: {'; '.join(said)}.", ""] if said else lines
+    return [*lines, f"Weight on others, last round: {'; '.join(weights)}.", ""] if weights else lines
 
 
 def _time(summary: Mapping[str, Any]) -> str:
@@ -196,7 +196,7 @@ def write(folders: Sequence[Path], out: Path) -> list[Path]:
 
 
 def main() -> None:
-    """Write the pages and say where."""
+    """Write the pages and print where."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path, help="folders of finished runs")
     parser.add_argument("--out", type=Path, default=Path("docs/results"), help="where the pages go")

@@ -27,7 +27,7 @@ PATIENCE = 600  # seconds for one run of one library
 
 
 def once(peer: str, method: str, path: Path, rounds: int) -> dict[str, object] | str:
-    """One run of one library in its environment: what it tells, or why it tells nothing."""
+    """One run of one library in its environment: its result, or why there is none."""
     interpreter = Path(sys.executable) if peer == OURS else python(peer)
     if not interpreter.exists():
         return f"skipped: not installed; run `python bench/peers/install.py {peer}`"
@@ -39,10 +39,10 @@ def once(peer: str, method: str, path: Path, rounds: int) -> dict[str, object] |
         done = subprocess.run(command, capture_output=True, text=True, env=alone, timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         return f"failed: took more than {PATIENCE} s"
-    told = [line for line in done.stdout.splitlines() if line.startswith('{"peer"')]
-    if done.returncode == 0 and told:
-        return json.loads(told[-1])
-    return f"failed: {(done.stderr.strip() or 'it told nothing').splitlines()[-1]}"
+    results = [line for line in done.stdout.splitlines() if line.startswith('{"peer"')]
+    if done.returncode == 0 and results:
+        return json.loads(results[-1])
+    return f"failed: {(done.stderr.strip() or 'it printed nothing').splitlines()[-1]}"
 
 
 def summary(peer: str, method: str, runs: list[dict[str, object]]) -> dict[str, object]:
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE.parent / "out")
     given = parser.parse_args()
     console = Console(width=110)
-    told: dict[tuple[str, str], list[dict[str, object]]] = {run: [] for run in RUNS}
+    results: dict[tuple[str, str], list[dict[str, object]]] = {run: [] for run in RUNS}
     silent: dict[tuple[str, str], str] = {}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "work.npz"
@@ -81,8 +81,8 @@ def main() -> None:
             if isinstance(found, str):
                 silent[peer, method] = found
             else:
-                told[peer, method].append(found)
-    lines = [summary(*run, runs) for run, runs in told.items() if runs and run not in silent]
+                results[peer, method].append(found)
+    lines = [summary(*run, runs) for run, runs in results.items() if runs and run not in silent]
     ours = {line["method"]: line["ms"] for line in lines if line["peer"] == OURS}
     lines = [line | {"ratio": line["ms"] / ours[line["method"]] if line["method"] in ours else None} for line in lines]
     table = Table(title="One mini-batch of one client (ms), and how many times ours")

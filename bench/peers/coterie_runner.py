@@ -40,7 +40,7 @@ def main() -> None:
         server = method.receive(server, replies.cohort, replies.up)
         seconds.append(time.perf_counter() - began)
     averaged = server.w if name == "fedavg" else server.w.mean(0)
-    work.tell("coterie", name, seconds, work.loss(path, model.layout.named(averaged)))
+    work.report("coterie", name, seconds, work.loss(path, model.layout.named(averaged)))
 
 
 if __name__ == "__main__":

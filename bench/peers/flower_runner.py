@@ -62,7 +62,7 @@ def main(grid: Grid, context: Context) -> None:
     """The rounds, without evaluation."""
     strategy = Timed(fraction_evaluate=0.0, min_train_nodes=work.CLIENTS, min_available_nodes=work.CLIENTS)
     result = strategy.start(grid=grid, initial_arrays=ArrayRecord(work.first(PATH)), num_rounds=ROUNDS)
-    work.tell("flower", METHOD, seconds, work.loss(PATH, result.arrays.to_torch_state_dict()))
+    work.report("flower", METHOD, seconds, work.loss(PATH, result.arrays.to_torch_state_dict()))
 
 
 if __name__ == "__main__":

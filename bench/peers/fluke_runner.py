@@ -64,7 +64,7 @@ def main() -> None:
         averaged = work.mean([client.model.state_dict() for client in federation.clients])
     else:
         averaged = federation.server.model.state_dict()
-    work.tell("fluke", method, clock.seconds, work.loss(path, averaged))
+    work.report("fluke", method, clock.seconds, work.loss(path, averaged))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Install the peers, each in an environment of its own: `python bench/peers/install.py [NAME ...]`.
 
-Versions are in constraints.txt beside this file. A peer that does not install is told in one line; the others go on.
+Versions are in constraints.txt beside this file. Why a peer does not install is printed in a line; the others go on.
 """
 
 import subprocess

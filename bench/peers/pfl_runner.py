@@ -70,7 +70,7 @@ def main() -> None:
     )
     if pytorch_ops.distributed.global_rank == 0:
         seconds = [after - before for before, after in zip(clock.ends, clock.ends[1:], strict=False)]
-        work.tell("pfl", method, seconds, work.loss(path, module.state_dict()))
+        work.report("pfl", method, seconds, work.loss(path, module.state_dict()))
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def asked() -> tuple[str, str, int]:
     return path, method, int(rounds)
 
 
-def tell(peer: str, method: str, seconds: list[float], final_loss: float) -> None:
+def report(peer: str, method: str, seconds: list[float], final_loss: float) -> None:
     """Print the result; the first round is a warm-up and does not count."""
     each = statistics.median(seconds[1:])
     result = {

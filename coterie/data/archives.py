@@ -59,13 +59,19 @@ def members(path: Path) -> Iterator[list[Member]]:
         raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
 
 
+def read_at_most(file: IO[bytes], limit: int) -> bytearray:
+    """Read piece by piece, so that memory follows what is there and not what a header claims."""
+    data = bytearray()
+    while len(data) < limit and (piece := file.read(min(CHUNK, limit - len(data)))):
+        data += piece
+    return data
+
+
 def bounded(file: IO[bytes], limit: int, where: str) -> bytes:
     """All of a file, unless that is more than it may be: what an archive holds can unpack to anything."""
-    data = bytearray()
-    while piece := file.read(CHUNK):  # memory follows what is there
-        data += piece
-        if len(data) > limit:
-            raise BadInput(f"{where}: more than {limit} bytes; give a smaller file")
+    data = read_at_most(file, limit + 1)
+    if len(data) > limit:
+        raise BadInput(f"{where}: more than {limit} bytes; give a smaller file")
     return bytes(data)
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def fetch(name: str, watch: Watch, pause: Callable[[float], Any] = time.sleep) -
         target = (downloads if file.archive else folder) / file.name
         try:
             if not (target.is_file() and matches(target, file.checksum)):
-                download(file, target, lambda have, total, which=file.name: watch(which, have, total), pause)  # type: ignore[misc]
+                download(file, target, partial(watch, file.name), pause)
         except Failed as error:
             raise BadInput(_by_hand(name, files, folder, str(error))) from None
         except OSError as error:

@@ -90,8 +90,8 @@ def groups(pool: Pool, options: Groups, rng: np.random.Generator) -> Split:
 def _from_preset(o: Groups) -> dict[str, Any]:
     if o.preset not in RECIPES:
         raise ValueError(f"unknown preset '{o.preset}'; {nearest(str(o.preset), RECIPES)}")
-    recipe = RECIPES[o.preset]
-    values = {**vars(recipe), "silos": sum(recipe.members), "groups": len(recipe.members)}
+    values = RECIPES[o.preset]
+    values = values | {"silos": sum(values["members"]), "groups": len(values["members"])}
     for name, value in values.items():
         # The same value is let through: a study is re-run from a table with preset and values both written out.
         if getattr(o, name) not in (None, value):

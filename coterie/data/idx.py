@@ -8,11 +8,11 @@ from typing import IO
 
 import numpy as np
 
+from coterie.data.archives import read_at_most
 from coterie.data.silo import Array
 from coterie.errors import BadInput
 
 LARGEST = 1 << 30  # bytes; EMNIST's largest file is 547 MB
-CHUNK = 1 << 20
 
 
 def read_idx(path: Path) -> Array:
@@ -37,16 +37,8 @@ def _array(file: IO[bytes], path: Path) -> Array:
     claimed = math.prod(shape)
     if not 0 < claimed <= LARGEST:
         raise BadInput(f"{path}: its header claims {claimed} bytes of data, the limit is {LARGEST}; fetch it again")
-    data = _read_at_most(file, claimed + 1)
+    data = read_at_most(file, claimed + 1)
     if len(data) != claimed:
         found = len(data) if len(data) < claimed else "more"
         raise BadInput(f"{path}: its header claims {claimed} bytes of data {shape}, but {found} follow; fetch it again")
     return np.frombuffer(data, np.uint8).reshape(shape)
-
-
-def _read_at_most(file: IO[bytes], limit: int) -> bytearray:
-    """Read piece by piece, so that memory follows what is there and not what the header claims."""
-    data = bytearray()
-    while len(data) < limit and (piece := file.read(min(CHUNK, limit - len(data)))):
-        data += piece
-    return data

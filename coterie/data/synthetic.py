@@ -60,8 +60,7 @@ def generate(options: Synthetic, rng: np.random.Generator) -> tuple[list[Silo], 
         score = (x * theta[z]).sum(axis=1) + options.noise * rng.standard_normal(size)
         # Every sample gets its label. (The authors' code leaves many 0.) A sigmoid above 1/2 is a score above 0.
         y = rng.random(size) < _sigmoid(score) if options.labels == "drawn" else score > 0
-        parts = _cut(x, y.astype(np.int64), options)
-        silos.append(Silo(f"silo-{i:0{width}d}", *parts))
+        silos.append(Silo(f"silo-{i:0{width}d}", *_cut(x, y.astype(np.int64), options)))
     return silos, Truth(theta, pi, options.labels == "drawn")
 
 
@@ -86,10 +85,9 @@ def _sigmoid(score: NDArray[np.float64]) -> NDArray[np.float64]:
     return 1 / (1 + np.exp(-score))
 
 
-def _cut(x: NDArray[np.float32], y: NDArray[np.int64], options: Synthetic) -> tuple[Part, Part, Part]:
+def _cut(x: NDArray[np.float32], y: NDArray[np.int64], options: Synthetic) -> list[Part]:
+    """Train, validation and test, in the order in which samples were drawn."""
     test = portion(options.test_share, len(y))
     validation = portion(options.validation, len(y) - test)
     ends = [len(y) - test - validation, len(y) - test]
-    train_x, validation_x, test_x = np.split(x, ends)
-    train_y, validation_y, test_y = np.split(y, ends)
-    return Part(train_x, train_y), Part(validation_x, validation_y), Part(test_x, test_y)
+    return [Part(*both) for both in zip(np.split(x, ends), np.split(y, ends), strict=True)]

@@ -13,15 +13,10 @@ from coterie.report.heat_map import DIVERGING
 
 def matrix(pairs: DataFrame, methods: Sequence[str], lower_better: bool) -> tuple[Array, Array]:
     """Row minus column, positive where the row is better, and p after Holm: methods × methods, NaN on the diagonal."""
-    place = {name: i for i, name in enumerate(methods)}
-    better, p = (np.full((len(methods), len(methods)), np.nan) for _ in range(2))
-    for row in pairs.to_dict("records"):
-        i, j = place[row["method"]], place[row["other"]]
-        difference = np.nan if row["mean_difference"] is None else float(row["mean_difference"])
-        better[i, j] = -difference if lower_better else difference
-        better[j, i] = -better[i, j]
-        p[i, j] = p[j, i] = float(row["p_holm"])
-    return better, p
+    once = pairs.pivot(index="method", columns="other").reindex(index=methods)  # each pair is there one way round
+    better, p = (once[key].reindex(columns=methods).to_numpy(float) for key in ("mean_difference", "p_holm"))
+    better = np.where(np.isnan(better), -better.T, better)
+    return -better if lower_better else better, np.where(np.isnan(p), p.T, p)
 
 
 def marked(better: Array, p: Array) -> tuple[Array, float]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie import toml
 from coterie.errors import BadInput
 from coterie.personal.export import file_name
 from coterie.report.static import legend, line, saved
@@ -44,9 +45,7 @@ def draw_sweep(runs: Sequence[Run], key: str, folder: Path, kind: str) -> Path:
 
 
 def _looked_up(study: Mapping[str, Any], key: str) -> float:
-    value: Any = study
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
+    value = toml.flat(study).get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadInput(f"--sweep {key}: the study of a run has no such number; give a key, e.g. train.participation")
     return float(value)
