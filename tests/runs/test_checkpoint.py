@@ -192,14 +192,6 @@ def test_damaged_models_send_a_run_back(
         assert found is not None and found.equals(results_in(tmp_path / "whole"))
 
 
-def test_a_damaged_older_checkpoint_is_no_reason_to_stop(tmp_path: Path) -> None:
-    with pytest.raises(Killed):
-        run(engine_of("fedavg"), tmp_path, stop=3)
-    empty(min(tmp_path.glob("0/round-*.safetensors")))
-    _, told = run(engine_of("fedavg"), tmp_path)
-    assert told == [3, 4]
-
-
 def files(folder: Path) -> list[str]:
     return sorted(path.name[:12] for path in folder.glob("0/*.safetensors") if not path.name.startswith("picked"))
 
