@@ -116,10 +116,8 @@ def run(
     _need_flower()
     from coterie.commands.federation_view import View
     from coterie.deploy.flower.launch import ask_run, follow, running_coordinator
-    from coterie.deploy.gathering import Patience
+    from coterie.deploy.patience import Patience
     from coterie.options import parse
-    from coterie.report.notes import notes
-    from coterie.report.table import summary_table
     from coterie.study import study as studies
 
     if resume is not None:
@@ -144,10 +142,7 @@ def run(
         again = f"coterie federation run {shlex.quote(str(folder))} --resume {shlex.quote(where.name)}"
         console.print(f"Stopped; go on with: {escape(again)}", highlight=False, soft_wrap=True)
         raise
-    summary = json.loads((where / "summary.json").read_text("utf-8"))
-    console.print(summary_table(summary["methods"], console.width))
-    for line in notes(summary["methods"], summary.get("privacy")):
-        console.print(line, markup=False, highlight=False)
+    show_outcome(json.loads((where / "summary.json").read_text("utf-8")), console)
     console.print(f"Results in [bold]{escape(str(where))}[/]", highlight=False, soft_wrap=True)
 
 

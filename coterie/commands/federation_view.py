@@ -50,7 +50,7 @@ def picture(news: dict[str, Any], connections: dict[str, str], seconds: float) -
             cells += [ProgressBar(total=news["rounds"], completed=news["round"], width=20)]
             cells += [f"{news['round']}/{news['rounds']} rounds"]
         minutes, rest = divmod(int(seconds), 60)
-        cells += [escape(str(news.get("state", "asked"))), _accuracy(news), f"{minutes}:{rest:02}"]
+        cells += [escape(str(news.get("state", "asked"))), _score(news), f"{minutes}:{rest:02}"]
         head.add_row(*(cell for cell in cells if cell))
         parts.append(head)
     names = dict.fromkeys([*connections, *news.get("silos", {}), *news.get("absent", {})])
@@ -72,8 +72,8 @@ def line(news: dict[str, Any]) -> str:
     parts = [str(news.get("state", "asked"))]
     if "method" in news:
         parts.append(f"{_what(news)}, round {news['round']}/{news['rounds']}")
-    if _accuracy(news):
-        parts.append(_accuracy(news))
+    if _score(news):
+        parts.append(_score(news))
     silos = news.get("silos", {})
     missing = {name: why for name, why in silos.items() if why}
     if silos:
@@ -90,8 +90,12 @@ def _what(news: dict[str, Any]) -> str:
     return f"{news['method']}, seed {news['seed']}" if "method" in news else "run"
 
 
-def _accuracy(news: dict[str, Any]) -> str:
-    return f"accuracy {100 * news['accuracy']:.1f}%" if "accuracy" in news else ""
+def _score(news: dict[str, Any]) -> str:
+    """The latest mean over silos on test data."""
+    value = news.get("score")
+    if value is None:
+        return ""
+    return f"accuracy {100 * value:.1f}%" if news["measure"] == "accuracy" else f"{news['measure']} {value:.4g}"
 
 
 def _silent(news: dict[str, Any]) -> list[str]:

@@ -4,32 +4,30 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
-from coterie.deploy.coordinator_checkpoint import COSTS, Checkpoint
-from coterie.deploy.gathering import Gathering, Patience
+from coterie.deploy.gathering import Gathering
 from coterie.deploy.home import write_whole
 from coterie.deploy.messages import Job, Transport
+from coterie.deploy.patience import Patience
 from coterie.deploy.remote import Declaration, Remote
-from coterie.engine.exchange import Replies, as_table
-from coterie.engine.judge import judged
-from coterie.engine.method import Cohort, Method, Roster
-from coterie.engine.rounds import Outcome, drawn, keep_models, measure, traces
-from coterie.engine.rows import Model
+from coterie.engine.exchange import as_table
+from coterie.engine.rounds import Outcome, Progress, run_rounds
 from coterie.errors import BadInput
 from coterie.methods import written
 from coterie.models import build
 from coterie.options import resolved
-from coterie.personal.export import file_name
-from coterie.run.finished import PREDICTED, Finished, summarized, write
-from coterie.runs.folder import COLUMNS
+from coterie.run.finished import Facts, Finished, collected, write
+from coterie.runs.checkpoint import Checkpoint
+from coterie.runs.folder import checkpoint_folder
 from coterie.study.study import Study, check
 
+CPU = torch.device("cpu")  # where the server's part is computed
 OWN_DATA = {"name": "silos"}  # the `[data]` of such a study: each silo has its own
 PROGRESS = "progress.json"
 
@@ -52,115 +50,49 @@ class Federated:
     def run(self, command: str) -> Finished:
         """All methods and seeds; then results, summary and report in the run's folder."""
         members = self.gathering.members()
-        results, extras, kept = list[pd.DataFrame](), dict[str, list[dict[str, Any]]](), dict[str, dict[str, Any]]()
-        for name in self.study.methods:
-            for seed in self.study.seeds:
-                outcome = self._one(name, seed, members)
-                results.append(pd.concat(outcome.results, ignore_index=True).assign(method=name, seed=seed))
-                extras.setdefault(name, []).append(
-                    {"seed": seed, **{key: getattr(outcome, key) for key in (*COSTS, "rejected", "kept")}}
-                )
-                if name not in kept and outcome.traces:
-                    about = {"silos": np.array(list(members)), "rounds": np.array(outcome.measured)}
-                    kept[name] = {**about, **traces(outcome)}
-        whole = pd.concat(results, ignore_index=True)[COLUMNS]
-        known = self.gathering.everyone()
-        sizes = {seed: {name: each.sizes[2] for name, each in known.items()} for seed in self.study.seeds}
-        untold = pd.DataFrame(columns=PREDICTED)  # no silo tells its test samples one by one
-        asked = {seed: list(members) for seed in self.study.seeds}
-        summary = summarized(self.study, whole, untold, kept, sizes, extras, asked, torch.device("cpu"))
-        summary = {"seconds": time.time() - self.gathering.began(), **summary}
-        labels = pd.DataFrame(columns=["silo", "label", "count"])  # nor declares how its labels are spread
-        study = replace(self.study, model=dict(self._job(name, seed, members).model))
-        finished = Finished(study, whole, summary, kept, labels, untold)
+        outcomes = {
+            (name, seed): self._one(place, name, seed, members)
+            for place, (name, seed) in enumerate(product(self.study.methods, self.study.seeds))
+        }
+        first = self._job(*next(iter(outcomes)), members)
+        study = replace(self.study, model=dict(first.model))
+        sizes = {name: each.sizes[2] for name, each in self.gathering.everyone().items()}
+        facts = Facts(dict.fromkeys(members, ""), sizes)
+        seconds = time.time() - self.gathering.began()
+        finished = collected(study, self.folder, outcomes, dict.fromkeys(study.seeds, facts), CPU, seconds)
         write(finished, self.folder, command)
         self._tell(state="finished")
         return finished
 
-    def _one(self, name: str, seed: int, members: dict[str, Declaration]) -> Outcome:
+    def _one(self, place: int, name: str, seed: int, members: dict[str, Declaration]) -> Outcome:
         """One method on one seed, from its checkpoint on."""
-        run = f"{self.folder.name}-{name}-{seed}"
+        checkpoint = Checkpoint(checkpoint_folder(self.folder, place, name, seed), name, seed, every=1)
+        outcome = checkpoint.ended()
+        if outcome is not None:
+            return outcome
         job = self._job(name, seed, members)
         method, model, roster = job.built()
-        reason = method.refusal(roster, model)
-        if reason is not None:
-            raise BadInput(f"[methods.{name}] {reason}")
-        checkpoint = Checkpoint(self.folder / "checkpoints" / f"{file_name(run)}.safetensors")
-        outcome = checkpoint.load(method.open(roster, model))
-        if checkpoint.finished:
-            return outcome
-        engine = Remote(run, job, method, model, self.transport, self.patience.reply, received=checkpoint.received)
-        checkpoint.received = engine.received
-        self._rounds(name, seed, method, engine, roster, model, outcome, checkpoint)
-        everyone = torch.arange(len(roster))
-        last = Cohort(everyone, job.training.rounds - 1, roster, model)
-        keep_models(outcome, method, engine, last)
+        run = f"{self.folder.name}-{name}-{seed}"
+        engine = Remote(run, job, method, model, self.transport, self.patience, self._tell)
+        self._tell(method=name, seed=seed, rounds=job.training.rounds)
+
+        def on_round(progress: Progress) -> None:
+            self._tell(state="training", round=progress.round, silos=engine.last, **_score(progress))
+
+        try:
+            outcome = run_rounds(method, engine, roster, model, job.training, on_round, checkpoint)
+        except BadInput as error:
+            raise BadInput(f"[methods.{name}] {error}") from None
         if outcome.kept:
             why = {silo: f"keeps its model of round {round}" for silo, round in outcome.kept.items() if round}
             self._tell(state="models missing or of another round", silos=engine.last | why)
-        for guest, declared in self.gathering.guests().items():
-            found = engine.welcome(guest, declared, outcome.server, job.training.measure)
+        for newcomer, declared in self.gathering.newcomers().items():
+            found = engine.welcome(newcomer, declared, outcome.server, job.training.measure)
             if found is not None:
                 table = as_table(found, job.training.rounds)
                 outcome.results.append(table.assign(measure=table["measure"] + "_unseen"))
-        checkpoint.finished = True
-        checkpoint.save(outcome)
+        checkpoint.end(outcome)
         return outcome
-
-    def _rounds(
-        self,
-        name: str,
-        seed: int,
-        method: Method,
-        engine: Remote,
-        roster: Roster,
-        model: Model,
-        outcome: Outcome,
-        checkpoint: Checkpoint,
-    ) -> None:
-        """As `run_rounds` does it, but that a checkpoint is on disk before any silo is told that its reply arrived."""
-        training = self.study.training_of(name)
-        everyone = torch.arange(len(roster), device=model.device)
-        about: dict[str, Any] = {"method": name, "seed": seed, "rounds": training.rounds}
-        while True:
-            done = checkpoint.done
-            if training.measures(done) and done not in outcome.measured:
-                self._tell(**about, state="measuring", round=done, silos=engine.last, outcome=outcome)
-                measure(outcome, method, engine, Cohort(everyone, max(done - 1, 0), roster, model), training, done)
-                checkpoint.save(outcome)
-            self._tell(**about, state="training", round=done, silos=engine.last, outcome=outcome)
-            if done == training.rounds:
-                return
-            began = time.perf_counter()
-            asked = drawn(roster, everyone, "cohort", done, training.participation, at_least=1)
-            cohort = Cohort(asked, done, roster, model)
-            down = method.send(outcome.server, cohort)
-            replies = self._round(engine, cohort, down)
-            replies = judged(method, engine, cohort.ids, down, replies, training.norm_limit, outcome.heard)
-            outcome.reject(done, replies)
-            if len(replies.cohort.ids):
-                outcome.server = method.receive(outcome.server, replies.cohort, replies.up)
-            outcome.bytes_up += replies.bytes_up
-            outcome.bytes_down += replies.bytes_down
-            outcome.missing += len(replies.failures)
-            outcome.train_seconds += time.perf_counter() - began
-            checkpoint.done = done + 1
-            checkpoint.save(outcome)
-
-    def _round(self, engine: Remote, cohort: Cohort, down: Any) -> Replies:
-        """One exchange; while no silo at all replies, the round waits for them."""
-        until = time.monotonic() + self.patience.silence
-        while True:
-            replies = engine.train(cohort, down)
-            if len(replies.cohort.ids):
-                return replies
-            if all(why.reason.startswith("refused") for why in replies.failures.values()):
-                name, why = next(iter(replies.failures.items()))
-                raise BadInput(f"every silo refuses to train; {name} {why.reason}")
-            if time.monotonic() > until:
-                return replies
-            self._tell(state="waiting for silos", silos=engine.last)
-            time.sleep(self.patience.pause)
 
     def _job(self, name: str, seed: int, members: dict[str, Declaration]) -> Job:
         first, schema = next(iter(members.values())), self.gathering.schema()
@@ -184,23 +116,22 @@ class Federated:
         )
         return replace(job, plugins=job.brought())
 
-    def _tell(self, outcome: Outcome | None = None, **news: Any) -> None:
+    def _tell(self, **news: Any) -> None:
         """Leave word of how far the run is, for whoever looks."""
         path = self.folder / PROGRESS
         before = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        if outcome is not None and outcome.results:
-            table = outcome.results[-1]
-            latest = table[(table["split"] == "test") & (table["measure"] == "accuracy")]
-            latest = latest[latest["round"] == latest["round"].max()]
-            if len(latest):
-                news["accuracy"] = float(latest["value"].mean())
-        elif outcome is not None:
-            before.pop("accuracy", None)  # that of the method before
         write_whole(path, json.dumps(before | news | {"time": time.time()}).encode())
+
+
+def _score(progress: Progress) -> dict[str, Any]:
+    """The latest score as `progress.json` has it."""
+    accuracy = {"accuracy": progress.score} if progress.measure == "accuracy" else {}
+    return {"score": progress.score, "measure": progress.measure, **accuracy}
 
 
 def study_of(table: dict[str, Any], methods: list[str] | None = None) -> Study:
     """A study's table as one between real silos: whatever data it names, each silo brings its own."""
     study = check({key: value for key, value in table.items() if key != "data"}, methods)
     machine = replace(study.machine, device="cpu", rows=1)
-    return replace(study, data=dict(OWN_DATA), machine=machine)
+    training = replace(study.training, drop=0.0, unseen=0.0)  # who is missing, or late, really is
+    return replace(study, data=dict(OWN_DATA), machine=machine, training=training)

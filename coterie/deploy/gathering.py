@@ -13,26 +13,12 @@ from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import words_of
 from coterie.deploy.home import write_whole
 from coterie.deploy.messages import Transport
+from coterie.deploy.patience import MANY, Patience
 from coterie.deploy.remote import Declaration, declarations, descriptions
 from coterie.engine.exchange import Failure
 from coterie.errors import BadInput
-from coterie.options import option
 
-MANY = 1000  # times as many samples as the other silos, which is not believed unless the coordinator says so
-MEMBERS, GUESTS, SCHEMA = "members.json", "guests.json", "schema.json"
-
-
-@dataclass(frozen=True)
-class Patience:
-    """What the coordinator puts up with: how long it waits, in seconds, and how large a silo may say it is."""
-
-    gather: float = option(120.0, "for all silos, before the first round", low=0)
-    reply: float = option(600.0, "for one answer", above=0)
-    silence: float = option(600.0, "for any silo at all, before a round goes on without", low=0)
-    pause: float = option(3.0, "between two tries", low=0)
-    largest_silo: int | None = option(
-        None, f"samples that a silo may declare; none: {MANY} times as many as the median of the others", low=1
-    )
+MEMBERS, NEWCOMERS, SCHEMA = "members.json", "newcomers.json", "schema.json"
 
 
 @dataclass(frozen=True)
@@ -75,7 +61,7 @@ class Gathering:
         self._write(MEMBERS, members)
         return members
 
-    def guests(self) -> dict[str, Declaration]:
+    def newcomers(self) -> dict[str, Declaration]:
         """Silos that are here by now and were not when the run began, if the run's model fits their data."""
         members = self.members()
         late = [name for name in self.silos() if name not in members]
@@ -89,12 +75,12 @@ class Gathering:
             said, _ = descriptions(self.transport, self.folder.name, list(found), self.patience.reply)
             found = {name: _as_agreed(found[name], schema) for name in said if _fits(said[name], schema)}
         fitting = {name: each for name, each in found.items() if each.sample == first.sample}
-        self._write(GUESTS, self._read(GUESTS) | fitting)
+        self._write(NEWCOMERS, self._read(NEWCOMERS) | fitting)
         return fitting
 
     def everyone(self) -> dict[str, Declaration]:
-        """Members and guests."""
-        return self.members() | self._read(GUESTS)
+        """Members and newcomers."""
+        return self.members() | self._read(NEWCOMERS)
 
     def began(self) -> float:
         """When the members had gathered, by the clock."""

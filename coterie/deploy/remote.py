@@ -1,7 +1,8 @@
 """The server's side: an engine whose silos are elsewhere, behind a transport."""
 
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -12,7 +13,8 @@ from torch import Tensor
 from coterie.codec import decode, encode
 from coterie.data.own.statistics import Statistics, words_of
 from coterie.deploy.messages import Answer, Declared, Done, Job, Lost, Measured, Request, Transport
-from coterie.engine.exchange import Failure, Measures, Rejected, Replies
+from coterie.deploy.patience import Patience
+from coterie.engine.exchange import Failure, Kept, Measures, Rejected, Replies
 from coterie.engine.judge import alike
 from coterie.engine.method import Cohort, Method, Roster
 from coterie.engine.rows import Model
@@ -20,6 +22,7 @@ from coterie.errors import BadInput
 from coterie.wire import Up, stack
 
 U = TypeVar("U", bound=Up)
+AT_ONCE = Patience(silence=0)  # a round in which nobody replies goes by
 MOST_TURNS = 100  # of a silo that arrives after training
 MOST_SAMPLES = 10**8  # of a split
 ROUNDING = 1e-6  # of a measure
@@ -47,19 +50,34 @@ class Remote:
         method: Method,
         model: Model,
         transport: Transport,
-        timeout: float = 600.0,
-        retries: int = 2,
-        received: Mapping[str, int] | None = None,
+        patience: Patience = AT_ONCE,
+        tell: Callable[..., None] = lambda **news: None,
     ) -> None:
         self.run, self.job, self.method, self.model, self.transport = run, job, method, model, transport
-        self.timeout, self.retries = timeout, retries
+        self.patience, self.tell = patience, tell
         self.axes = method.axes(job.roster(model.device), model)
-        self.received = dict(received or {})  # by silo, the last round of which its reply is here
+        self.received: dict[str, int] = {}  # by silo, the last round of which its reply is here
         self._before: dict[str, int] = {}  # what `received` was before the last exchange
         self.last: dict[str, str] = {}  # by silo, why it did not reply when last asked; "" when it did
 
     def train(self, cohort: Cohort, down: Any) -> Replies:
-        names = _names(cohort)
+        """One exchange; while no silo at all replies, the round waits for them."""
+        until = time.monotonic() + self.patience.silence
+        while True:
+            self.tell(state="training", round=cohort.round, silos=self.last)
+            replies = self._train(cohort, down)
+            if len(replies.cohort):
+                return replies
+            if all(why.reason.startswith("refused") for why in replies.failures.values()):
+                name, why = next(iter(replies.failures.items()))
+                raise BadInput(f"every silo refuses to train; {name} {why.reason}")
+            if time.monotonic() > until:
+                return replies
+            self.tell(state="waiting for silos", silos=self.last)
+            time.sleep(self.patience.pause)
+
+    def _train(self, cohort: Cohort, down: Any) -> Replies:
+        names = cohort.names
         blank = Request("train", "", self.run, cohort.round, cohort=len(names), job=self.job)
         bodies = {name: encode(down.one(place)) for place, name in enumerate(names)}
         found, failures = self._ask(blank, bodies, self.method.up)
@@ -84,7 +102,8 @@ class Remote:
             self.received[name], self.last[name] = self._before[name], "its upload was rejected"
 
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...], hold: tuple[int, ...] = ()) -> Measures:
-        bodies = {name: encode(down.one(place)) for place, name in enumerate(_names(cohort))}
+        self.tell(state="measuring", silos=self.last)
+        bodies = {name: encode(down.one(place)) for place, name in enumerate(cohort.names)}
         blank = Request("measure", "", self.run, cohort.round, cohort=len(bodies), splits=splits, job=self.job)
         blank = replace(blank, hold=hold)
         found, _ = self._ask(blank, bodies, Measured)
@@ -92,7 +111,7 @@ class Remote:
 
     def keep_models(self, cohort: Cohort, down: Any, hold: tuple[int, ...]) -> dict[str, int | None]:
         """Have every silo write its model of a round to its own disk; none of them comes here."""
-        bodies = {name: encode(down.one(place)) for place, name in enumerate(_names(cohort))}
+        bodies = {name: encode(down.one(place)) for place, name in enumerate(cohort.names)}
         blank = Request("keep", "", self.run, cohort.round, cohort=len(bodies), hold=hold, job=self.job)
         blobs, failures = self._blobs(blank, bodies)
         other = dict[str, int | None]()
@@ -108,6 +127,12 @@ class Remote:
 
     def private(self) -> None:
         return None
+
+    def kept(self) -> Kept:
+        return Kept({}, {"received": self.received})
+
+    def restore(self, kept: Kept) -> None:
+        self.received = dict(kept.about["received"])
 
     def welcome(self, name: str, declared: Declaration, server: Any, splits: tuple[str, ...]) -> Measures | None:
         """Let a silo arrive after training and keep its model; what that is worth, or None where it went missing."""
@@ -161,7 +186,7 @@ class Remote:
 
     def _blobs(self, blank: Request, bodies: Mapping[str, bytes]) -> tuple[dict[str, bytes], dict[str, Failure]]:
         """Ask, and ask again those whose reply was lost."""
-        return ask(self.transport, blank, bodies, self.timeout, self.retries, self.received)
+        return ask(self.transport, blank, bodies, self.patience.reply, self.patience.retries, self.received)
 
 
 def ask(
@@ -256,12 +281,8 @@ def _check_measures(told: Measured) -> None:
 
 def _measures(cohort: Cohort, splits: tuple[str, ...], found: Mapping[str, Measured]) -> Measures:
     values: dict[tuple[str, str], np.ndarray] = {}
-    for place, name in enumerate(_names(cohort)):
+    for place, name in enumerate(cohort.names):
         for measure, told in found[name].tensors().items() if name in found else ():
             for split, value in zip(splits, told[0].tolist(), strict=True):
                 values.setdefault((split, measure), np.full(len(cohort.ids), np.nan))[place] = value
     return Measures(cohort, values)
-
-
-def _names(cohort: Cohort) -> list[str]:
-    return [cohort.roster.names[i] for i in cohort.ids.tolist()]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from coterie.engine.method import Cohort
+from coterie.engine.method import Cohort, Model
 from coterie.wire import Predictor
 
 
@@ -49,8 +49,18 @@ class Measures:
     models: Callable[[], Predictor] | None = None  # gives what was measured, on the CPU, where it is here and kept
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What an engine needs to go on in another process: tensors, and what JSON can hold."""
+
+    tensors: Mapping[str, Tensor]
+    about: Mapping[str, Any]
+
+
 class Engine(Protocol):
     """Where silos are: rows in this process, or real ones behind a network."""
+
+    model: Model
 
     def train(self, cohort: Cohort, down: Any) -> Replies:
         """One round of local training; what silos keep of it stands once it is settled."""
@@ -72,6 +82,12 @@ class Engine(Protocol):
 
     def private(self) -> Any | None:
         """The silos' private state in the roster's order, where this engine may see it."""
+
+    def kept(self) -> Kept:
+        """What a checkpoint keeps of it."""
+
+    def restore(self, kept: Kept) -> None:
+        """Put back what `kept` once gave."""
 
 
 def as_table(measures: Measures, round: int) -> pd.DataFrame:

@@ -7,7 +7,7 @@ import sys
 import torch
 
 from coterie.engine.method import Cohort
-from coterie.engine.rounds import Outcome, answering, exchange, measure
+from coterie.engine.rounds import Outcome, draw_cohort, exchange, measure
 from coterie.engine.simulate import Simulator
 
 
@@ -27,7 +27,7 @@ def peak_memory(engine: Simulator) -> int:
     everyone = torch.arange(len(roster), device=device)
     outcome = Outcome(method.open(roster, trial.model))
     for round in range(2):  # the second meets what the first left
-        cohort, _ = answering(roster, trial.model, everyone, round, trial.training)
+        cohort, _ = draw_cohort(Cohort(everyone, round, roster, trial.model), trial.training)
         if len(cohort.ids):
             exchange(outcome, method, trial, cohort, trial.training)
         measure(outcome, method, trial, Cohort(everyone, round, roster, trial.model), trial.training, round + 1)

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -72,11 +72,14 @@ class Outcome:
 class Keeper(Protocol):
     """What keeps a run on a disk, so that it can go on where it was stopped."""
 
-    def restore(self, outcome: Outcome, engine: Any) -> int | None:
+    def restore(self, outcome: Outcome, engine: Engine) -> int | None:
         """Bring a run that has not begun to where it was kept last: the rounds done, or None if it begins anew."""
 
-    def keep(self, outcome: Outcome, engine: Any, done: int) -> None:
-        """Keep where a run stands after so many rounds, and free the outcome of what was measured."""
+    def keep(self, outcome: Outcome, engine: Engine, done: int) -> None:
+        """Keep where a run stands after so many rounds, before any silo learns that its reply has arrived."""
+
+    def note(self, outcome: Outcome) -> None:
+        """Keep what was measured, and free the outcome of it."""
 
 
 def run_rounds(
@@ -92,43 +95,42 @@ def run_rounds(
     reason = method.refusal(roster, model)
     if reason is not None:
         raise BadInput(f"{type(method).__name__}: {reason}")
-    everyone = torch.arange(len(roster), device=model.device)
+    everyone = Cohort.everyone(roster, model, 0)
     outcome = Outcome(method.open(roster, model).settled())
-    done = None if keeper is None else keeper.restore(outcome, engine)
-    if done is None:
-        measure(outcome, method, engine, Cohort(everyone, 0, roster, model), training, 0)
-        done = 0
-        if keeper is not None:
-            keeper.keep(outcome, engine, done)
-    on_round(Progress(done, training.rounds, outcome.score, outcome.measure))
-    for round in range(done, training.rounds):
+    done = (None if keeper is None else keeper.restore(outcome, engine)) or 0
+    while True:
+        latest = replace(everyone, round=max(done - 1, 0))
+        if training.measures(done) and done not in outcome.measured:
+            measure(outcome, method, engine, latest, training, done)
+            if keeper is not None:
+                keeper.note(outcome)
+        on_round(Progress(done, training.rounds, outcome.score, outcome.measure))
+        if done == training.rounds:
+            keep_models(outcome, method, engine, latest)
+            return outcome
         began = time.perf_counter()
-        cohort, lost = answering(roster, model, everyone, round, training)
+        cohort, lost = draw_cohort(replace(everyone, round=done), training)
         outcome.missing += lost
-        if len(cohort.ids):
+        if len(cohort):
             exchange(outcome, method, engine, cohort, training)
         if model.device.type == "cuda":
             torch.cuda.synchronize(model.device)
         outcome.train_seconds += time.perf_counter() - began
-        if training.measures(round + 1):
-            measure(outcome, method, engine, Cohort(everyone, round, roster, model), training, round + 1)
+        done += 1
         if keeper is not None:
-            keeper.keep(outcome, engine, round + 1)  # before anybody is told that the round is done
-        on_round(Progress(round + 1, training.rounds, outcome.score, outcome.measure))
-    keep_models(outcome, method, engine, Cohort(everyone, training.rounds - 1, roster, model))
-    return outcome
+            keeper.keep(outcome, engine, done)
 
 
-def answering(roster: Roster, model: Model, everyone: Tensor, round: int, training: Training) -> tuple[Cohort, int]:
+def draw_cohort(everyone: Cohort, training: Training) -> tuple[Cohort, int]:
     """Who is asked in a round and answers, and how many were asked in vain."""
-    asked = drawn(roster, everyone, "cohort", round, training.participation, at_least=1)
-    lost = drawn(roster, asked, "lost", round, training.drop)
+    asked = drawn(everyone.roster, everyone.ids, "cohort", everyone.round, training.participation, at_least=1)
+    lost = drawn(everyone.roster, asked, "lost", everyone.round, training.drop)
     # A reply that never arrives is rolled back by its silo, so a lost one is a silo that was never asked.
-    return Cohort(asked[~torch.isin(asked, lost)], round, roster, model), len(lost)
+    return replace(everyone, ids=asked[~torch.isin(asked, lost)]), len(lost)
 
 
 def exchange(outcome: Outcome, method: Method, engine: Engine, asked: Cohort, training: Training) -> None:
-    """One round's models out and back; what travelled is freed with it, before the next round needs the memory."""
+    """One round's models out and back; uploads and downloads are freed before the next round needs the memory."""
     down = method.send(outcome.server, asked)
     replies = engine.train(asked, down)
     replies = judged(method, engine, asked.ids, down, replies, training.norm_limit, outcome.heard)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.data.silo import Silo
 from coterie.engine import memory
-from coterie.engine.exchange import Measures, Replies, as_table
+from coterie.engine.exchange import Kept, Measures, Replies, as_table
 from coterie.engine.method import Cohort, Method, Roster
 from coterie.engine.rows import Model
 from coterie.engine.solver import optimizer
@@ -145,9 +145,12 @@ class Simulator:
     def private(self) -> Any:
         return self._private
 
-    def restore(self, private: Any) -> None:
-        """Put back what `private` once gave."""
-        self._private = private
+    def kept(self) -> Kept:
+        return Kept(self._private.tensors(), {"rows": self.rows})
+
+    def restore(self, kept: Kept) -> None:
+        self._private = self._private.with_tensors(kept.tensors)
+        self.rows = kept.about["rows"]  # fewer than at the start, where a GPU's memory did not hold them
 
     @torch.no_grad()
     def welcome(self, server: Any, round: int) -> Any:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from coterie.data import catalog
@@ -27,10 +26,10 @@ from coterie.models import build, code
 from coterie.options import parse
 from coterie.personal.export import save_models
 from coterie.run.assembly import Assembly
-from coterie.run.finished import PREDICTED, Finished, device_name, label_counts, predicted, summarized, versions, write
+from coterie.run.finished import Facts, Finished, collected, device_name, label_counts, versions, write
 from coterie.run.method_file import CHECKSUM
-from coterie.runs.checkpoint import Checkpoint, traces_in
-from coterie.runs.folder import Begun, checkpoint_folder, claim, close, held, leaving, partial_results
+from coterie.runs.checkpoint import Checkpoint
+from coterie.runs.folder import Begun, checkpoint_folder, claim, close, held, leaving
 from coterie.study.study import Study, check, loads
 
 Watch = Callable[[str, int, Progress], None]  # method, seed, progress
@@ -99,27 +98,20 @@ def prepare_all(study: Study) -> tuple[Study, dict[int, Assembly]]:
 def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Watch) -> Finished:
     """Every method on every seed, each from where the folder says that it was."""
     began = time.perf_counter()
-    extras, kept = dict[str, list[dict[str, Any]]](), dict[str, dict[str, Any]]()
-    samples = list[pd.DataFrame]()
+    outcomes = dict[tuple[str, int], Outcome]()
     for place, (name, seed) in enumerate(product(study.methods, federations)):
         folder, federation = checkpoint_folder(out, place, name, seed), federations[seed]
-        outcome = _one(study, name, federation, folder, out, partial(watch, name, seed))
-        samples.append(predicted(outcome).assign(method=name, seed=seed))
-        costs = ("bytes_up", "bytes_down", "train_seconds", "missing", "rejected")
-        extras.setdefault(name, []).append({"seed": seed, **{key: getattr(outcome, key) for key in costs}})
-        if name not in kept and (found := traces_in(folder)):
-            silos = np.array([silo.name for silo in federation.members])
-            kept[name] = {"silos": silos, "groups": np.array([silo.group for silo in federation.members]), **found}
-    first, whole = federations[study.seeds[0]], partial_results(out)
-    sizes = {seed: {silo.name: len(silo.test) for silo in f.silos} for seed, f in federations.items()}
-    predictions = pd.concat(samples, ignore_index=True)[PREDICTED]
-    members = {seed: [silo.name for silo in f.members] for seed, f in federations.items()}
-    summary = summarized(study, whole, predictions, kept, sizes, extras, members, first.model.device)
-    summary = {"seconds": time.perf_counter() - began, **summary}
+        outcomes[name, seed] = _one(study, name, federation, folder, out, partial(watch, name, seed))
+    first = federations[study.seeds[0]]
+    facts = {
+        seed: Facts({silo.name: silo.group for silo in f.members}, {silo.name: len(silo.test) for silo in f.silos})
+        for seed, f in federations.items()
+    }
+    finished = collected(study, out, outcomes, facts, first.model.device, time.perf_counter() - began)
     names = next(iter(first.schemas.values())).classes if first.schemas else ()
     if first.schemas:
-        summary["data"] = {"note": first.note, "differences": [asdict(each) for each in first.differences]}
-    return Finished(study, whole, summary, kept, label_counts(first.silos, names), predictions, first.differences)
+        finished.summary["data"] = {"note": first.note, "differences": [asdict(each) for each in first.differences]}
+    return replace(finished, labels=label_counts(first.silos, names), differences=first.differences)
 
 
 def _one(

@@ -23,11 +23,13 @@ from coterie.methods.separate import Separate
 from coterie.methods.wrappers.spent import spent, spent_by_all
 from coterie.report.page import render
 from coterie.run.beside import set_beside
-from coterie.runs.folder import RESULTS
+from coterie.runs.checkpoint import traces_in
+from coterie.runs.folder import RESULTS, checkpoint_folder, partial_results
 from coterie.runs.read import read_run
 from coterie.study.study import Study
 from coterie.version import VERSION
 
+COSTS = ("bytes_up", "bytes_down", "train_seconds", "missing", "rejected", "kept")
 PREDICTED = ["method", "seed", "round", "silo", "sample", "value"]
 
 
@@ -45,6 +47,38 @@ class Finished(HoldsData):
 
     def about(self) -> str:
         return f"{self.study.name}: {', '.join(self.study.methods)}"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of the silos of a seed beside their scores."""
+
+    groups: Mapping[str, str]  # of each member, where the data have such
+    tested: Mapping[str, int]  # test samples of everyone, newcomers included
+
+
+def collected(
+    study: Study,
+    out: Path,
+    outcomes: Mapping[tuple[str, int], Outcome],
+    facts: Mapping[int, Facts],
+    device: torch.device,
+    seconds: float,
+) -> Finished:
+    """What all methods on all seeds leave, from their outcomes and the journals in the folder of the run."""
+    extras, kept = dict[str, list[dict[str, Any]]](), dict[str, dict[str, Any]]()
+    samples = list[pd.DataFrame]()
+    for place, ((name, seed), outcome) in enumerate(outcomes.items()):
+        samples.append(predicted(outcome).assign(method=name, seed=seed))
+        extras.setdefault(name, []).append({"seed": seed, **{key: getattr(outcome, key) for key in COSTS}})
+        groups = facts[seed].groups
+        if name not in kept and (found := traces_in(checkpoint_folder(out, place, name, seed))):
+            kept[name] = {"silos": np.array(list(groups)), "groups": np.array(list(groups.values())), **found}
+    whole, predictions = partial_results(out), pd.concat(samples, ignore_index=True)[PREDICTED]
+    sizes = {seed: each.tested for seed, each in facts.items()}
+    members = {seed: list(each.groups) for seed, each in facts.items()}
+    summary = summarized(study, whole, predictions, kept, sizes, extras, members, device)
+    return Finished(study, whole, {"seconds": seconds, **summary}, kept, label_counts([]), predictions)
 
 
 def summarized(

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from coterie.codec import save_tensors, storable
 from coterie.durable import sync
+from coterie.engine.exchange import Engine, Kept
 from coterie.engine.rounds import Outcome, Picked
 from coterie.errors import warn
 from coterie.measure.metrics import Rank
@@ -35,6 +36,7 @@ JOURNAL = "journal"
 RESULTS, TRACES = b"r", b"t"  # kinds of entries
 ELSEWHERE = ("server", "results", "traces", "models", "picked")  # fields of an outcome that are not in `about`
 PICKED = "picked"  # a tensor: the samples of all silos, end to end
+ENGINE = "engine"  # what the engine keeps beside tensors
 MODELS = "models"  # the file of the picked round's models that a checkpoint counts on
 COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)  # a table is small
 
@@ -48,23 +50,22 @@ class Checkpoint:
         self._next = 0.0  # on the clock, when a large state is worth writing again
         self._models: tuple[int, str] | None = None  # the round whose models are on the disk, and their file
 
-    def keep(self, outcome: Outcome, engine: Any, done: int) -> None:
-        """Write where a run stands after so many rounds; what was measured leaves memory for the disk."""
-        outcome.rows = engine.rows  # fewer than at the start, where a GPU's memory did not hold them
-        self._drain(outcome)
+    def keep(self, outcome: Outcome, engine: Engine, done: int) -> None:
+        """Write where a run stands after so many rounds."""
+        kept = engine.kept()
         state = {f"server.{name}": t for name, t in outcome.server.tensors().items()}
-        state |= {f"private.{name}": t for name, t in engine.private().tensors().items()}
+        state |= {f"engine.{name}": t for name, t in kept.tensors.items()}
         models = self._unwritten(outcome)
         if self._due(done, sum(t.nbytes for t in (*state.values(), *models.values()))):
             began = time.monotonic()
             if models:
                 self._write_models(outcome, models)
-            self._write(f"round-{done:06}", state, outcome)
+            self._write(f"round-{done:06}", state, outcome, kept.about)
             ended = time.monotonic()
             self._next = ended + SHARE * (ended - began)
             self._tidy()
 
-    def restore(self, outcome: Outcome, engine: Any) -> int | None:
+    def restore(self, outcome: Outcome, engine: Engine) -> int | None:
         """Bring a run that has not begun to where it was kept last: the rounds done, or None if it begins anew."""
         damaged = list[Path]()
         for path in self._files("round"):
@@ -75,12 +76,11 @@ class Checkpoint:
             with safe_open(path, "pt", device=str(engine.model.device)) as file:
                 named = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             outcome.server = outcome.server.with_tensors(_part(named, "server."))
-            engine.restore(engine.private().with_tensors(_part(named, "private.")))
+            engine.restore(Kept(_part(named, "engine."), about.pop(ENGINE)))
             models = about.pop(MODELS)
             _fill(outcome, about, named.get(PICKED))
             if models is not None and outcome.picked is not None:
                 outcome.models, self._models = _read_models(self.folder / models), (outcome.picked.round, models)
-            engine.rows = outcome.rows
             done = _round(path)
             self._discard(damaged, f"going on from the one after round {done}")
             return done
@@ -89,9 +89,9 @@ class Checkpoint:
 
     def end(self, outcome: Outcome) -> None:
         """Write that a run has ended; its last state is needed no more."""
-        self._drain(outcome)
+        self.note(outcome)
         self._models = None
-        self._write("ended", {}, outcome)
+        self._write("ended", {}, outcome, {})
         for old in (*self._files("round"), *self._files(PICKED)):
             old.unlink()
 
@@ -101,7 +101,7 @@ class Checkpoint:
         for path in self._files("ended"):
             about = self._read(path)
             if about is not None:
-                del about[MODELS]
+                del about[MODELS], about[ENGINE]
                 return _fill(Outcome(None), about, safetensors.torch.load_file(path).get(PICKED))
             damaged.append(path)
         self._discard(damaged, f"training {self.method} (seed {self.seed}) from its start")
@@ -112,7 +112,8 @@ class Checkpoint:
             return done % self.every == 0
         return size <= SMALL or time.monotonic() >= self._next
 
-    def _drain(self, outcome: Outcome) -> None:
+    def note(self, outcome: Outcome) -> None:
+        """Append what was measured to the journal: it leaves memory for the disk."""
         written = list[tuple[bytes, bytes]]()
         for table in outcome.results:
             if len(table):
@@ -124,9 +125,9 @@ class Checkpoint:
         self.journal.append(written)
         outcome.results, outcome.traces = [], {}
 
-    def _write(self, name: str, state: Mapping[str, Tensor], outcome: Outcome) -> None:
+    def _write(self, name: str, state: Mapping[str, Tensor], outcome: Outcome, engine: Mapping[str, Any]) -> None:
         about = {f.name: getattr(outcome, f.name) for f in fields(outcome) if f.name not in ELSEWHERE}
-        about["journal"] = asdict(self.journal.mark())
+        about |= {"journal": asdict(self.journal.mark()), ENGINE: engine}
         about[MODELS] = None if self._models is None else self._models[1]
         if outcome.picked is not None:
             samples = outcome.picked.samples

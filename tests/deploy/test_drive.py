@@ -11,8 +11,8 @@ from loop import NAMES, Loop, settle, silos
 from safetensors import safe_open
 
 from coterie.deploy.drive import Federated, study_of
-from coterie.deploy.gathering import Patience
 from coterie.deploy.messages import Answer, Request
+from coterie.deploy.patience import Patience
 from coterie.engine.exchange import Failure
 from coterie.errors import BadInput
 from coterie.models import build

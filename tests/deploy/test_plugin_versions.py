@@ -13,8 +13,8 @@ from loop import NAMES, Loop, settle, silos
 from coterie.data.silo import Silo
 from coterie.deploy import policy
 from coterie.deploy.drive import Federated, study_of
-from coterie.deploy.gathering import Patience
 from coterie.deploy.messages import Request, request
+from coterie.deploy.patience import Patience
 from coterie.deploy.policy import FILE, read_policy
 from coterie.engine.training import Training
 from coterie.errors import BadInput

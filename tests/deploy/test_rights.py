@@ -11,8 +11,8 @@ pytest.importorskip("flwr")
 from coterie.deploy import parties
 from coterie.deploy.drive import Federated, study_of
 from coterie.deploy.flower.launch import ask_run
-from coterie.deploy.gathering import Patience
 from coterie.deploy.home import close_folder, owner_only
+from coterie.deploy.patience import Patience
 
 
 @pytest.fixture(autouse=True, params=[0o000, 0o022])

@@ -11,8 +11,8 @@ from coterie import toml
 from coterie.deploy.drive import PROGRESS, study_of
 from coterie.deploy.flower import commands
 from coterie.deploy.flower.programs import is_kept
-from coterie.deploy.gathering import Patience
 from coterie.deploy.home import json_table, nodes, owner_only, settings, write_whole
+from coterie.deploy.patience import Patience
 from coterie.errors import BadInput
 from coterie.options import resolved
 from coterie.personal.export import file_name

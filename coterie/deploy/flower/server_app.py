@@ -12,8 +12,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from coterie.deploy.drive import PROGRESS, Federated, study_of
 from coterie.deploy.flower.grid import GridTransport
-from coterie.deploy.gathering import Patience
 from coterie.deploy.home import COORDINATOR, nodes, owner_only, write_whole
+from coterie.deploy.patience import Patience
 from coterie.errors import BadInput
 from coterie.options import parse
 
