@@ -1,6 +1,6 @@
 """One thread: the models of the tests are too small to gain from more, and lose much on cores that are busy.
 
-And one small run, which the tests of what reads a run look at.
+And what tests of several folders share: one small run to look at, and a cache of data sets away from the machine's.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,8 @@ import plugin
 import pytest
 import torch
 from command import call, small
+
+from coterie.data import cache
 
 torch.set_num_threads(1)
 HOSTILE = "<img src=x onerror=alert(1)>\"'"
@@ -21,6 +23,15 @@ def run_folder(tmp_path_factory):
     study = small(folder, **{'name = "small"': "name = '''" + HOSTILE.replace("'", "") + "'''\nseeds = [0, 1]"})
     assert call("run", study, "--methods", "separate,fedamp,fedem", "--out", folder / "out", "--quiet") == 0
     return folder / "out"
+
+
+@pytest.fixture
+def own_cache(tmp_path_factory, monkeypatch):
+    """A cache of the test's own in the place of the machine's."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("COTERIE_DATA", str(folder))
+    monkeypatch.setattr(cache, "DEBIAN", folder / "no-packages")
+    return folder
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

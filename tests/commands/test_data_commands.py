@@ -12,6 +12,8 @@ from coterie.data import fetch
 from coterie.data.bar import shown
 from coterie.data.catalog import CATALOG
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 
 def printed(capfd, *words):
     assert call(*words) == 0
