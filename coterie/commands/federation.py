@@ -118,6 +118,7 @@ def run(
     from coterie.deploy.flower.launch import ask_run, follow, running_coordinator
     from coterie.deploy.patience import Patience
     from coterie.options import parse
+    from coterie.report.terminal import show_outcome
     from coterie.study import study as studies
 
     if resume is not None:

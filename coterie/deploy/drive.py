@@ -57,7 +57,7 @@ class Federated:
         first = self._job(*next(iter(outcomes)), members)
         study = replace(self.study, model=dict(first.model))
         sizes = {name: each.sizes[2] for name, each in self.gathering.everyone().items()}
-        facts = Facts(dict.fromkeys(members, ""), sizes)
+        facts = Facts(dict.fromkeys(members, 0), sizes)
         seconds = time.time() - self.gathering.began()
         finished = collected(study, self.folder, outcomes, dict.fromkeys(study.seeds, facts), CPU, seconds)
         write(finished, self.folder, command)

@@ -53,7 +53,7 @@ class Finished(HoldsData):
 class Facts:
     """What is known of the silos of a seed beside their scores."""
 
-    groups: Mapping[str, str]  # of each member, where the data have such
+    groups: Mapping[str, int]  # of each member, where the data have such
     tested: Mapping[str, int]  # test samples of everyone, newcomers included
 
 
