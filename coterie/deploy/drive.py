@@ -91,7 +91,7 @@ class Federated:
             if found is not None:
                 table = as_table(found, job.training.rounds)
                 outcome.results.append(table.assign(measure=table["measure"] + "_unseen"))
-        checkpoint.end(outcome)
+        checkpoint.end(outcome, server=True)  # silos may arrive later still
         return outcome
 
     def _job(self, name: str, seed: int, members: dict[str, Declaration]) -> Job:

@@ -130,7 +130,7 @@ def write(finished: Finished, out: Path, command: str) -> None:
 
 def predicted(outcome: Outcome) -> pd.DataFrame:
     """Every test sample at the picked round; none where the silos do not tell."""
-    if outcome.picked is None:
+    if outcome.picked is None or not outcome.picked.samples:
         return pd.DataFrame(columns=["round", "silo", "sample", "value"])
     parts = [
         pd.DataFrame({"round": outcome.picked.round, "silo": silo, "sample": np.arange(len(each)), "value": each})

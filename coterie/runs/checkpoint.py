@@ -87,11 +87,12 @@ class Checkpoint:
         self._discard(damaged, f"training {self.method} (seed {self.seed}) from its start")
         return None
 
-    def end(self, outcome: Outcome) -> None:
-        """Write that a run has ended; its last state is needed no more."""
+    def end(self, outcome: Outcome, server: bool = False) -> None:
+        """Write that a run has ended; of its last state only the server's stays, and that where it is asked for."""
         self.note(outcome)
         self._models = None
-        self._write("ended", {}, outcome, {})
+        state = {f"server.{name}": t for name, t in outcome.server.tensors().items()} if server else {}
+        self._write("ended", state, outcome, {})
         for old in (*self._files("round"), *self._files(PICKED)):
             old.unlink()
 

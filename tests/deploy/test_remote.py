@@ -95,7 +95,8 @@ def test_a_silo_that_lost_its_state_says_so_and_the_round_goes_on(tmp_path: Path
     loop = Loop(settle(tmp_path))
     work = job("scaffold")
     made, model, roster = work.built()
-    engine = Remote("run", work, made, model, loop, received={"north": 1})
+    engine = Remote("run", work, made, model, loop)
+    engine.received = {"north": 1}
     outcome = run_rounds(made, engine, roster, model, TRAINING)
     assert outcome.missing == 3
     assert "restore its folder" in engine.last["north"]

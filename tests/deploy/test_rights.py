@@ -45,7 +45,7 @@ def test_a_run_leaves_nothing_that_others_may_read(tmp_path: Path, monkeypatch: 
     run = ask_run(tmp_path / "fed", table, None, Patience(gather=0), "command")
     with owner_only():  # as the coordinator's app runs
         Federated(run, study_of(table), Loop(sides), lambda: sorted(sides), Patience(gather=0)).run("command")
-    assert list(run.rglob("checkpoints/*")) and (run / "summary.json").exists()
+    assert list(run.rglob(".checkpoints/*")) and (run / "summary.json").exists()
     assert open_to_others(tmp_path / "fed") == []
     for side in sides.values():
         assert list(side.folder.rglob("*.safetensors")) and (side.folder / "events.log").exists()

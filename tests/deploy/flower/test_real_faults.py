@@ -62,8 +62,9 @@ class Watched:
             if name != missed:
                 assert {e["round"] for e in trained} == set(range(rounds))
         # SCAFFOLD's c is the mean of all c_i only if each upload that counted, and no other, is in its silo's state.
-        (checkpoint,) = (self.fed.latest() / "checkpoints").glob("*.safetensors")
-        kept = [self.fed.folder / "silos" / name / "state" / checkpoint.stem for name in self.fed.names]
+        (checkpoint,) = (self.fed.latest() / ".checkpoints").glob("*/ended-*.safetensors")
+        method_run = f"{self.fed.latest().name}-scaffold-1"
+        kept = [self.fed.folder / "silos" / name / "state" / method_run for name in self.fed.names]
         own = torch.cat([load_file(folder / "committed.safetensors")["c"] for folder in kept])
         assert own.abs().max() > 1e-3
         torch.testing.assert_close(load_file(checkpoint)["server.c"], own.mean(0), atol=1e-5, rtol=0)
