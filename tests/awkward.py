@@ -435,7 +435,7 @@ class ComplexBuffer(Net):
         self.register_buffer("turn", torch.polar(torch.ones(HIDDEN), torch.linspace(0, 3, HIDDEN)))
 
     def middle(self, h: Tensor) -> Any:
-        return (h * self.turn).real
+        return (h * self.turn).real + (h * self.turn).imag
 
 
 class ComplexParameter(Net):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from coterie.engine.called import Called
 from coterie.engine.kernels.lowered import Lowered, lower
-from coterie.engine.layout import Layout
+from coterie.engine.layout import Layout, cast
 from coterie.engine.reference import REAL, SAMPLES, Reference, Seen, gradients, same, slopes
 from coterie.errors import BadInput
 
@@ -140,7 +140,7 @@ class _Examination:
 
     def _copy(self) -> nn.Module:
         try:
-            return copy.deepcopy(self.module).to(self.device, self.dtype)
+            return cast(copy.deepcopy(self.module), self.device, self.dtype)
         except Exception as error:
             said = (str(error).splitlines() or [type(error).__name__])[0]
             raise BadInput(f"the model cannot be copied (copy.deepcopy: {said}); give every silo's its own") from None

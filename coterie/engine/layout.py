@@ -91,6 +91,12 @@ class Layout:
         return self.views(rows, self.parameters) | self.views(rows, self.buffers)
 
 
+def cast(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """The module on a device, its real numbers of a type; `Module.to` would take complex ones for real, too."""
+    module._apply(lambda t: t.to(device, dtype) if t.is_floating_point() else t.to(device))  # type: ignore[no-untyped-call]
+    return module
+
+
 def _end(columns: tuple[Column, ...], start: int) -> int:
     if not columns:
         return start

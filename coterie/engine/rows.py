@@ -11,7 +11,7 @@ from coterie.engine.called import Called
 from coterie.engine.examine import Way, examine
 from coterie.engine.kernels.lowered import Lowered
 from coterie.engine.kernels.shapes import Shapes
-from coterie.engine.layout import Layout
+from coterie.engine.layout import Layout, cast
 from coterie.engine.reference import refuse_parts
 from coterie.errors import BadInput
 from coterie.keys import generator
@@ -45,7 +45,7 @@ class Model:
         else:
             self._build = build
         self.classes, self.device, self.dtype, self.unit = classes, torch.device(device), dtype, unit
-        self.module = (made if self._given is None else self._given).to(device=self.device, dtype=dtype)
+        self.module = cast(made if self._given is None else self._given, self.device, dtype)
         self.module.requires_grad_(False)
         for layer in self.module.modules():
             if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
@@ -94,7 +94,8 @@ class Model:
                 torch.manual_seed(int(generator(seed, "start", *key).integers(2**62)))
                 module = self._build()
         named = dict(module.named_parameters()) | dict(module.named_buffers())
-        return self.layout.flatten({name: t.to(device=self.device, dtype=self.dtype) for name, t in named.items()})
+        real = {name: t.to(self.device, self.dtype) for name, t in named.items() if t.is_floating_point()}
+        return self.layout.flatten(real)
 
     def starts(self, seed: int, names: Sequence[str], common: bool) -> Tensor:
         """The silos' first models (k, d): one random model for all, or each its own."""
