@@ -71,7 +71,7 @@ def test_a_default_can_be_copied_into_a_study(name):
     [
         (None, "-"), (True, "true"), (1.0, "1"), (0.5, "0.5"), (1e300, "1e+300"), (float("inf"), "inf"),
         ("auto", '"auto"'), ("", '""'), ((1, 2.0), "[1, 2]"),
-        (StepDecay(1e4), "{start = 10000, factor = 0.1, every = 30}"),
+        (StepDecay(1e4), "{start = 10000, factor = 0.1, every = 30, floor = 0}"),
     ],
 )  # fmt: skip
 def test_a_default_reads_like_a_study_file(value, shown):
