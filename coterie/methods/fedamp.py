@@ -39,7 +39,7 @@ class FedAMP(MessagePassing[Pulled]):
     tau: float = option(0.5, "τ, the weight on the others (attention)", low=0, high=1)
     alpha: float = option(0.1, "α, the step size of eq. 3 (step)", low=0)
     clip: bool = option(False, "scale the others' weights down where α is too large, instead of an error (step)")
-    beta: float | StepDecay = option(StepDecay(1e4, 0.1, 30, 10), "β_k; 1/β is the strength of the pull", above=0)
+    beta: float | StepDecay = option(StepDecay(1e4, 0.1, 30, 10.0), "β_k; 1/β is the strength of the pull", above=0)
 
     def attention(self, w: Tensor) -> Tensor:
         distances = squared_distances(w)

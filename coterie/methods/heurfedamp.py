@@ -29,7 +29,7 @@ class HeurFedAMP(MessagePassing[Pulled]):
     sigma: float = option(10.0, "σ, the sharpness of the attention", above=0)
     tau: float | tuple[float, ...] = option(0.5, "τ, the weight on the others: one, or one per silo", low=0, high=1)
     beta: float | StepDecay | tuple[float, ...] = option(
-        StepDecay(1e4, 0.1, 30, 10), "β_k, or one per silo; 1/β is the strength of the pull", above=0
+        StepDecay(1e4, 0.1, 30, 10.0), "β_k, or one per silo; 1/β is the strength of the pull", above=0
     )
 
     def attention(self, w: Tensor) -> Tensor:

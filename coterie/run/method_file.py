@@ -3,6 +3,7 @@
 import hashlib
 import re
 import sys
+from importlib.abc import SourceLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +14,19 @@ from coterie.registry import OWN, Origin
 
 MODULE = "method_file"
 CHECKSUM = "sha256:"
+
+
+class Source(SourceLoader):
+    """Runs the very bytes that the checksum is of, and no compiled copy of them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.text = str(path), path.read_bytes()
+
+    def get_filename(self, fullname: str) -> str:
+        return self.path
+
+    def get_data(self, path: str | bytes) -> bytes:
+        return self.text
 
 
 def lend_methods(path: Path | None) -> None:
@@ -31,8 +45,8 @@ def _read(path: Path) -> tuple[Origin, dict[str, type[Method]]]:
     """Every method that a file defines; MyMethod is my-method."""
     module = sys.modules[MODULE] = ModuleType(MODULE)  # where a dataclass looks for its types
     try:
-        text = path.read_bytes()
-        exec(compile(text, str(path), "exec"), vars(module))  # what is run is what the checksum is of
+        source = Source(path)
+        source.exec_module(module)
     except OSError as error:
         raise BadInput(f"--method-file {path}: {error.strerror or error}; give a Python file") from None
     except Exception as error:  # in a file of one's own anything may fail
@@ -42,7 +56,7 @@ def _read(path: Path) -> tuple[Origin, dict[str, type[Method]]]:
     found = {_name(each): each for each in kinds if issubclass(each, Method)}
     if not found:
         raise BadInput(f"--method-file {path}: defines no method; `coterie new-method` writes one to start from")
-    return Origin(str(path), CHECKSUM + hashlib.sha256(text).hexdigest()), found
+    return Origin(str(path), CHECKSUM + hashlib.sha256(source.text).hexdigest()), found
 
 
 def _name(kind: type[Method]) -> str:

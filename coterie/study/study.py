@@ -29,6 +29,7 @@ KEYS = ("name", *TEXTS, "seeds", "data", "model", "train", "engine", "methods", 
 CELLS = ("cells", "small")  # what `select` turns into the keys above
 COMPARED = ("bmta", "weighted", "unseen")
 LARGEST = 1 << 22  # characters of a study
+LONGEST_NAME = 300  # characters of a name that an error quotes
 DEEPEST = 10  # tables within tables
 
 
@@ -122,16 +123,16 @@ def read(name: str | None) -> dict[str, Any]:
     studies = built_in()
     if name in studies:
         return loads(studies[name], name)
-    path = Path(name)
+    path, called = Path(name), name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
     try:
         if path.suffix != ".toml" and (not name or not path.exists()):
             raise BadInput(f"unknown study '{name}'; {nearest(name, studies)} (or give the path of a .toml file)")
         with path.open("rb") as file:
             text = file.read(LARGEST + 1).decode("utf-8")
     except OSError as error:
-        raise BadInput(f"study {name}: {error.strerror or error}; give a readable .toml file") from None
+        raise BadInput(f"study {called}: {error.strerror or error}; give a readable .toml file") from None
     except ValueError:  # also of a name that no file can have
-        raise BadInput(f"study {name}: not a text file; give a .toml file in UTF-8") from None
+        raise BadInput(f"study {called}: not a text file; give a .toml file in UTF-8") from None
     if len(text) > LARGEST:
         raise BadInput(f"study {name}: more than {LARGEST} characters; give a .toml file")
     return loads(text, name)

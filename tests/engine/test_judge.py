@@ -94,7 +94,7 @@ def test_a_silo_that_was_sent_the_same_and_sends_the_same_has_converged() -> Non
 def test_a_run_that_goes_on_knows_what_was_sent_before() -> None:
     """What the judge remembers survives JSON, and a memory of lengths alone, as older checkpoints have it, is none."""
     engine, heard = engine_of("fedavg"), dict[str, Any]()
-    server, cohort = engine.method.open(engine.roster, engine.model), Cohort(torch.arange(3), 0, engine.roster)
+    server, cohort = engine.method.open(engine.roster, engine.model), Cohort.everyone(engine.roster, engine.model, 0)
     first = engine.method.send(server, cohort)
     other = GlobalDown(w=1.1 * first.w)
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from coterie.codec import save_tensors
 from coterie.errors import BadInput, Stopped
-from coterie.run import experiment
+from coterie.run import experiment, finished
 from coterie.runs import checkpoint
 from coterie.runs import folder as run_folder
 from coterie.runs.folder import COLUMNS, partial_results
@@ -167,7 +167,7 @@ def test_what_a_kill_in_the_middle_of_writing_models_left_is_gone_in_the_end(sto
 
 
 def test_another_machine_is_told(stopped, capfd, monkeypatch):
-    monkeypatch.setattr(experiment, "versions", lambda: {"torch": "99"})
+    monkeypatch.setattr(experiment, "versions", lambda plugins: {**finished.versions(plugins), "torch": "99"})
     experiment.resume(stopped, lambda *_: None)
     err = capfd.readouterr().err
     assert err.count("\n") == 1

@@ -42,7 +42,7 @@ def test_every_default_is_written_back():
         "checkpoint_every": "auto",
         "models": True,
     }
-    assert written["methods"]["fedamp"]["beta"] == {"start": 1e4, "factor": 0.1, "every": 30}
+    assert written["methods"]["fedamp"]["beta"] == {"start": 1e4, "factor": 0.1, "every": 30, "floor": 10}
 
 
 def test_an_empty_study_is_digits_and_needs_methods():
