@@ -101,8 +101,12 @@ class Registry(Mapping[str, T]):
 @cache
 def installed(group: str) -> list[tuple[Origin, EntryPoint]]:
     """What installed packages bring: looked up once, for it reads the metadata of every package."""
-    found = entry_points(group=group)
-    return [(Origin(each.dist.name, each.dist.version), each) for each in found if each.dist is not None]
+    # Made anew: where the package importlib_metadata was imported, they are of a class of its own.
+    return [
+        (Origin(each.dist.name, each.dist.version), EntryPoint(each.name, each.value, each.group))
+        for each in entry_points(group=group)
+        if each.dist is not None
+    ]
 
 
 def _already(thing: Any) -> Any:

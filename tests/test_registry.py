@@ -1,10 +1,12 @@
 """What has a name: packaged things, and what installed packages bring, imported when asked for and not before."""
 
 import sys
+from types import SimpleNamespace
 
 import plugin
 import pytest
 
+from coterie import registry
 from coterie.data.catalog import CATALOG
 from coterie.errors import BadInput
 from coterie.methods import METHODS, make, method_class, name_of, written
@@ -92,3 +94,14 @@ def test_models_and_data_of_the_wrong_form_are_refused(installed):
         MODELS["mine"]
     with pytest.raises(BadInput, match=r"data set 'mine': broken 0.3 has 3, not a coterie.data.catalog.Entry"):
         CATALOG["mine"]
+
+
+def test_entry_points_of_another_library_are_taken(toy, monkeypatch):
+    """Once importlib_metadata was imported, as some packages do, the standard library gives that package's own."""
+    importlib_metadata = pytest.importorskip("importlib_metadata")
+    theirs = [importlib_metadata.EntryPoint("shrunk", "toy:Shrunk", "coterie.methods")]
+    dist = SimpleNamespace(name="toy", version="1.0")
+    made = [SimpleNamespace(name=each.name, value=each.value, group=each.group, dist=dist) for each in theirs]
+    monkeypatch.setattr(registry, "entry_points", lambda group: made if group == "coterie.methods" else [])
+    registry.installed.cache_clear()
+    assert METHODS["shrunk"].__module__ == "toy"

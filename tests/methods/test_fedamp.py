@@ -19,6 +19,7 @@ from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.methods.fedamp import FedAMP
 from coterie.methods.heurfedamp import HeurFedAMP
+from coterie.methods.parts.schedules import StepDecay, at
 
 
 @conform(
@@ -89,13 +90,21 @@ def test_warmup_trains_alone_first_and_is_the_first_centre() -> None:
         close(oracle.vector(played.ups[0].w)[i], oracle.descend(i, alone, 0, 0.5, alone))
 
 
-@pytest.mark.parametrize("method", [FedAMP(), HeurFedAMP()], ids=["fedamp", "heurfedamp"])
+@pytest.mark.parametrize(
+    "method", [FedAMP(beta=StepDecay()), HeurFedAMP(beta=StepDecay())], ids=["fedamp", "heurfedamp"]
+)
 def test_a_beta_that_has_fallen_below_all_numbers_leaves_silos_at_their_cloud_models(method: Method) -> None:
     oracle = Oracle()
     engine = oracle.engine(method)
     cohort = Cohort.everyone(engine.roster, engine.model, 20_000)
     down = method.send(method.open(engine.roster, engine.model), cohort)
     assert torch.equal(engine.train(cohort, down).up.w, down.u)
+
+
+@pytest.mark.parametrize("method", [FedAMP(), HeurFedAMP()], ids=["fedamp", "heurfedamp"])
+def test_beta_falls_as_in_the_preprint_and_not_below_where_its_experiments_end(method: FedAMP | HeurFedAMP) -> None:
+    found = [at(method.beta, round) for round in (0, 29, 30, 60, 90, 120, 400)]
+    assert found == pytest.approx([1e4, 1e4, 1e3, 1e2, 10, 10, 10])
 
 
 def test_a_missing_silos_last_model_stands_in() -> None:
