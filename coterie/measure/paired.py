@@ -1,4 +1,4 @@
-"""Two models on the same test samples of one silo: how much better is the one, and may that be luck?"""
+"""Two models on the same test samples of one silo: how much better is the one, and may that be chance?"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +34,7 @@ def bootstrap(samples: list[Array], rng: np.random.Generator) -> Estimate:
     return Estimate(float(sums.sum() / counts.sum()), float(low), float(high))
 
 
-def luck(differences: list[Array]) -> float:
+def p_value(differences: list[Array]) -> float:
     """The two-sided p of paired differences: McNemar's exact test of right and wrong, else a paired t test."""
     if len(differences) == 1 and np.isin(differences[0], (-1, 0, 1)).all():
         won, lost = int((differences[0] > 0).sum()), int((differences[0] < 0).sum())

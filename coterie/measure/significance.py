@@ -1,4 +1,4 @@
-"""Is one method better than another over the silos, or was it luck?"""
+"""Is one method better than another over the silos, or was it chance?"""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from scipy.stats import wilcoxon
 from coterie.errors import BadInput
 
 Array = np.ndarray[Any, Any]
-SURE = 0.05  # a p below it is no luck
+ALPHA = 0.05  # the level of significance
 
 
 def compare(per_silo: Mapping[str, Mapping[str, float]]) -> DataFrame:
@@ -34,7 +34,7 @@ def beside(pairs: Sequence[Mapping[str, Any]], reference: str, lower_better: boo
     """Of every method that differs significantly from a reference: 1 if it is better, -1 if it is worse."""
     found = {}
     for pair in pairs:
-        if reference in (pair["method"], pair["other"]) and pair["p_holm"] < SURE:
+        if reference in (pair["method"], pair["other"]) and pair["p_holm"] < ALPHA:
             other = pair["other"] if pair["method"] == reference else pair["method"]
             lead = pair["mean_difference"] if pair["other"] == reference else -pair["mean_difference"]
             found[other] = 1 if (lead < 0) == lower_better else -1

@@ -12,8 +12,8 @@ import numpy as np
 from pandas import DataFrame, Series
 
 from coterie.measure.metrics import judged_by, lower_better, picked
-from coterie.measure.paired import DRAWS, Array, Estimate, bootstrap, from_counts, luck
-from coterie.measure.significance import SURE, holm, signed_rank
+from coterie.measure.paired import DRAWS, Array, Estimate, bootstrap, from_counts, p_value
+from coterie.measure.significance import ALPHA, holm, signed_rank
 
 MARGIN = 2.0  # points of accuracy that matter
 MARGIN_OF_LOSS = 0.05  # the share of a loss that matters
@@ -111,7 +111,7 @@ def _choice(validation: Mapping[str, Series | None], sign: int, rng: np.random.G
     return {
         "chosen": best,
         "sure": float((drawn.argmax(1) == grid.columns.get_loc(best)).mean()) if others else None,
-        "equals": [name for name, luck in zip(others, p, strict=True) if luck >= SURE],
+        "equals": [name for name, chance in zip(others, p, strict=True) if chance >= ALPHA],
         "ranked": ranked,
     }
 
@@ -137,7 +137,7 @@ def _standings(
         elif seeds:
             differences = [sign * (own[seed].astype(float) - other[seed]) for seed in seeds]
             of_score = bootstrap([own[seed] for seed in seeds], rng)
-            gain, p = bootstrap(differences, rng), luck([each / scale for each in differences])
+            gain, p = bootstrap(differences, rng), p_value([each / scale for each in differences])
         elif sign > 0:
             of_score, gain, p = from_counts(score / scale, base / scale, count, rng)
             of_score, gain = _times(of_score, scale), _times(gain, scale)
@@ -157,7 +157,7 @@ def _standings(
 
 
 def _outcome(lead: float, gain: Estimate, p: float, margin: float) -> str:
-    if p < SURE:
+    if p < ALPHA:
         return "better" if lead > 0 else "worse"
     within = gain.low < gain.high and -margin <= gain.low and gain.high <= margin
     return "same" if within or (gain.low == gain.high == 0 and p == 1) else "unclear"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.measure.metrics import lower_better
-from coterie.measure.significance import SURE
+from coterie.measure.significance import ALPHA
 
 Verdict = Mapping[str, Any]
 OUTCOMES = {
@@ -106,7 +106,7 @@ def _whether(verdict: Verdict) -> str:
         )
     scores, silos = verdict["methods"][judged], verdict["silos"]
     gain = f"{amount(abs(scores['gain']), verdict)} ± {amount((scores['gain_high'] - scores['gain_low']) / 2, verdict)}"
-    sure = "no luck" if scores["p"] < SURE else "may be luck"
+    sure = "unlikely to be chance" if scores["p"] < ALPHA else "may be chance"
     mean = (
         f"With {judged} the silos {'gain' if scores['gain'] >= 0 else 'lose'} {gain}{unit(verdict)} in the mean over "
         f"training alone ({sure}: p = {scores['p']:.2g} over {len(silos)} silo{'s' * (len(silos) != 1)})."

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from coterie import toml
 from coterie.errors import BadInput
-from coterie.measure.significance import SURE, holm, signed_rank
+from coterie.measure.significance import ALPHA, holm, signed_rank
 from coterie.report.table import error_of, is_error, main_score
 from coterie.runs.read import Run
 
@@ -97,7 +97,7 @@ def _score(scores: Mapping[str, Any], key: str) -> str:
 def _change(change: Change | None, loss: bool) -> list[Text]:
     if change is None:
         return [Text("-"), Text("-")]
-    sure = change.p_holm < SURE
+    sure = change.p_holm < ALPHA
     better = (change.difference < 0) == loss
     style = ("bold green" if better else "bold red") if sure else ""
     text = f"{change.difference:+.3g}" if loss else f"{change.difference:+.2f}"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from pandas import DataFrame
 
-from coterie.measure.significance import SURE
+from coterie.measure.significance import ALPHA
 from coterie.report.canvas import Figure, axis_labels, blank
 from coterie.report.clusters import Array
 from coterie.report.heat_map import DIVERGING
@@ -21,7 +21,7 @@ def matrix(pairs: DataFrame, methods: Sequence[str], lower_better: bool) -> tupl
 
 def marked(better: Array, p: Array) -> tuple[Array, float]:
     """The differences that are significant, nought in place of the others, and the size of the largest."""
-    shown = np.where(np.isnan(better), np.nan, np.where(p < SURE, better, 0))
+    shown = np.where(np.isnan(better), np.nan, np.where(p < ALPHA, better, 0))
     return shown, float(np.nanmax(np.abs(shown), initial=0)) or 1.0
 
 
@@ -38,7 +38,7 @@ def significance(pairs: DataFrame, methods: Sequence[str], lower_better: bool) -
         customdata=np.dstack([np.nan_to_num(better), np.nan_to_num(p)]),
         text=[
             ["" if not ok else "▲" if v > 0 else "▼" for ok, v in zip(*both, strict=True)]
-            for both in zip(p < SURE, better, strict=True)
+            for both in zip(p < ALPHA, better, strict=True)
         ],
         texttemplate="%{text}",
         textfont={"size": 10},

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from html import escape
 
-from coterie.measure.significance import SURE, smallest_p
+from coterie.measure.significance import ALPHA, smallest_p
 from coterie.report import figures
 from coterie.report.html import cell, note, plot, section, table
 from coterie.report.labels import label_distribution
@@ -79,17 +79,17 @@ def differences(run: Run) -> str:
         f"Wilcoxon's signed-rank test over {silos} silos at each method's picked round, Holm's correction over all "
         "pairs."
     )
-    if not (run.significance["p_holm"] < SURE).any():
+    if not (run.significance["p_holm"] < ALPHA).any():
         least = smallest_p(silos) * pairs
         why = (
             f": of so few silos and {pairs} pair{'s' * (pairs != 1)} none can be"
-            if least >= SURE
-            else ", all may be luck"
+            if least >= ALPHA
+            else ", all may be chance"
         )
-        return section("Significance", note(f"{text} No difference is significant (p < {SURE}){why}."))
+        return section("Significance", note(f"{text} No difference is significant (p < {ALPHA}){why}."))
     text += (
-        f" ▲ where the row is significantly better than the column (p < {SURE}), ▼ where it is worse; no colour: "
-        "may be luck."
+        f" ▲ where the row is significantly better than the column (p < {ALPHA}), ▼ where it is worse; no colour: "
+        "may be chance."
     )
     drawn = plot(significance(run.significance, list(run.methods), error_of(run.methods) is not None))
     return section("Significance", note(text) + drawn)

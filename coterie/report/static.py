@@ -11,7 +11,7 @@ from pandas import Series
 
 from coterie.errors import BadInput
 from coterie.measure.metrics import main_measure
-from coterie.measure.significance import SURE
+from coterie.measure.significance import ALPHA
 from coterie.measure.verdict_words import ranked, unit
 from coterie.personal.export import file_name
 from coterie.report import static_weights
@@ -175,7 +175,7 @@ def _significance(axes: Any, better: Any, p: Any, methods: list[str]) -> None:
     shown, largest = marked(better, p)
     drawn = axes.imshow(shown, cmap="RdBu", vmin=-largest, vmax=largest)
     axes.figure.colorbar(drawn, ax=axes, label="row over column", pad=0.02, shrink=0.8)
-    for i, j in zip(*np.nonzero(p < SURE), strict=True):
+    for i, j in zip(*np.nonzero(p < ALPHA), strict=True):
         axes.text(j, i, "+" if better[i, j] > 0 else "−", ha="center", va="center")
     static_weights.ticks(axes, "x", methods)
     static_weights.ticks(axes, "y", methods)
