@@ -74,7 +74,7 @@ class Federated:
         method, model, roster = job.built()
         run = f"{self.folder.name}-{name}-{seed}"
         engine = Remote(run, job, method, model, self.transport, self.patience, self._tell)
-        self._tell(method=name, seed=seed, rounds=job.training.rounds)
+        self._tell(method=name, seed=seed, round=0, rounds=job.training.rounds, score=None)
 
         def on_round(progress: Progress) -> None:
             self._tell(state="training", round=progress.round, silos=engine.last, **_score(progress))

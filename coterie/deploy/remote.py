@@ -102,7 +102,7 @@ class Remote:
             self.received[name], self.last[name] = self._before[name], "its upload was rejected"
 
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...], hold: tuple[int, ...] = ()) -> Measures:
-        self.tell(state="measuring", silos=self.last)
+        self.tell(state="measuring", round=hold[-1] if hold else 0, silos=self.last)
         bodies = {name: encode(down.one(place)) for place, name in enumerate(cohort.names)}
         blank = Request("measure", "", self.run, cohort.round, cohort=len(bodies), splits=splits, job=self.job)
         blank = replace(blank, hold=hold)
