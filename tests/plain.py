@@ -82,6 +82,15 @@ def client(build: Callable[[], nn.Module], model: Model, row: Tensor) -> nn.Modu
     return module.train()
 
 
+def by_hook(module: nn.Module, head: str, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs, and what a forward pre-hook of the head sees; a copy, in case the head changes it."""
+    seen: list[Tensor] = []
+    with module.get_submodule(head).register_forward_pre_hook(lambda _, given: seen.append(given[0].clone())):
+        out = module(x)
+    (features,) = seen
+    return out, features
+
+
 def as_row(model: Model, module: nn.Module) -> Tensor:
     """A module as a row."""
     return model.layout.flatten(dict(module.named_parameters()) | dict(module.named_buffers()))

@@ -1,6 +1,7 @@
 """The module itself over rows: by PyTorch's `vmap`, or one row after another, which any module can do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,8 +16,11 @@ from coterie.errors import BadInput
 class Called:
     """A module that is called with each row's tensors in place of its own."""
 
-    def __init__(self, module: nn.Module, buffers: Sequence[str], draws: bool, vmapped: bool) -> None:
+    def __init__(
+        self, module: nn.Module, buffers: Sequence[str], draws: bool, vmapped: bool, head: str | None = None
+    ) -> None:
         self.module, self.buffers, self.draws, self.vmapped = module, buffers, draws, vmapped
+        self.head = None if head is None else module.get_submodule(head)
 
     def __call__(
         self, tensors: Mapping[str, Tensor], x: Tensor, keys: Tensor, training: bool, real: Tensor | None = None
@@ -26,17 +30,32 @@ class Called:
         All samples are taken for real: nothing here could tell the module which of them fill a batch.
         """
         assert real is None
+        out, moved, _ = self._over_rows(tensors, x, keys, training, None)
+        return out, moved
+
+    def with_features(
+        self, tensors: Mapping[str, Tensor], x: Tensor, keys: Tensor, training: bool, real: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """The same, and what the head is given (k, b, ...)."""
+        assert real is None
+        out, moved, (features,) = self._over_rows(tensors, x, keys, training, self.head)
+        return out, moved, features
+
+    def _over_rows(
+        self, tensors: Mapping[str, Tensor], x: Tensor, keys: Tensor, training: bool, head: nn.Module | None
+    ) -> tuple[Tensor, dict[str, Tensor], tuple[Tensor, ...]]:
         self.module.train(training)
         # Training moves the buffers in place, so it gets a copy of them; a contiguous one of each, because vmap folds
         # the rows into the channels, and of anything else it would move a copy of its own.
         own = {name: tensors[name].clone(memory_format=torch.contiguous_format) for name in self.buffers}
         tensors = {**tensors, **own}
 
-        def call(tensors: dict[str, Tensor], sample: Tensor, key: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        def call(tensors: dict[str, Tensor], sample: Tensor, key: Tensor) -> tuple[Any, dict[str, Tensor], Any]:
             mine = dict(tensors)  # in which `functional_call` leaves what the module assigned to its buffers
-            with KeyedDropout(key, active=training and self.draws):
+            with KeyedDropout(key, active=training and self.draws), _noted(head) as features:
                 out = functional_call(self.module, mine, (sample,))
-            return out, {name: mine[name].detach() for name in self.buffers} if training else {}
+            moved = {name: mine[name].detach() for name in self.buffers} if training else {}
+            return out, moved, tuple(features)
 
         try:
             if self.vmapped and len(x) > 1:
@@ -44,9 +63,21 @@ class Called:
             each = [{name: t[row] for name, t in tensors.items()} for row in range(len(x))]
             # Copies of the samples: to autograd, views of one batch would all change when one of them does.
             calls = [call(one, own.clone(), key) for one, own, key in zip(each, x, keys, strict=True)]
-            outs, moved = zip(*calls, strict=True)
-            return torch.stack(outs), {name: torch.stack([one[name] for one in moved]) for name in moved[0]}
+            outs, moved, features = zip(*calls, strict=True)
+            after = {name: torch.stack([one[name] for one in moved]) for name in moved[0]}
+            return torch.stack(outs), after, tuple(map(torch.stack, zip(*features, strict=True)))
         except ValueError as error:
             if x.shape[1] == 1 and "more than 1" in str(error):
                 raise BadInput(LONELY) from None
             raise
+
+
+@contextmanager
+def _noted(layer: nn.Module | None) -> Iterator[list[Tensor]]:
+    """What a layer is given while it is called, in a list; a copy, which the layer cannot change in place."""
+    seen: list[Tensor] = []
+    if layer is None:
+        yield seen
+        return
+    with layer.register_forward_pre_hook(lambda layer, given: seen.append(given[0].clone())):
+        yield seen

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.engine.called import Called
+from coterie.engine.head import Head, find_head
 from coterie.engine.kernels.lowered import Lowered, lower
 from coterie.engine.layout import Layout, cast
 from coterie.engine.reference import REAL, SAMPLES, Reference, Seen, gradients, same, slopes
@@ -29,6 +30,7 @@ class Found:
     changes_input: bool
     unused: tuple[str, ...]  # parameters that take no part, which PyTorch's optimisers leave alone
     output: tuple[int, ...]  # its shape for a sample
+    head: Head | None
     lowered: Lowered | None = None  # the rewritten module, where it gives the same
     vmapped: bool = False  # otherwise: whether `vmap` gives the same
     couples_samples: bool = True  # in training what fills a batch would change the rest, unless `lowered` is told of it
@@ -36,7 +38,13 @@ class Found:
 
 
 def examine(
-    module: nn.Module, layout: Layout, row: Tensor, x: Tensor, device: torch.device, dtype: torch.dtype
+    module: nn.Module,
+    layout: Layout,
+    row: Tensor,
+    x: Tensor,
+    device: torch.device,
+    dtype: torch.dtype,
+    head: str | None = None,
 ) -> Found:
     """What is known of a module once it was called with weights like a row's (d,) on a few samples like x (n, ...)."""
     tries = [(torch.device("cpu"), torch.float64, 1e-6)]
@@ -45,7 +53,7 @@ def examine(
     for device, dtype, tolerance in tries:
         try:
             samples = _samples(x.to(device, dtype) if x.is_floating_point() else x.to(device))
-            return _Examination(module, layout, row.to(device, dtype), samples, tolerance).found()
+            return _Examination(module, layout, row.to(device, dtype), samples, tolerance).found(head)
         except BadInput:
             raise
         except Exception as error:  # a user's module may raise anything
@@ -62,14 +70,15 @@ class _Examination:
         self.rows = _rows(row)
         self.reference = Reference(self._copy(), layout, self.rows)
 
-    def found(self) -> Found:
+    def found(self, given: str | None) -> Found:
         """What the module does, and which other way does the same."""
         call, (whole, filled), short = self.reference, self.x, self.x[1, :REAL]
         alone = call.repeated(1, short)
         first = {training: call(0, whole, training) for training in (True, False)}
         unused = call.unused((first[True], alone[True]), 1, short)
-        found = Found(call.watch.drawn[True], call.changes_input, unused, tuple(alone[False].out.shape[1:]))
-        lowered = self._rewritten(first, alone)
+        head = find_head(call, self.x, given, self.tolerance)
+        found = Found(call.watch.drawn[True], call.changes_input, unused, tuple(alone[False].out.shape[1:]), head)
+        lowered = self._rewritten(first, alone, None if head is None else head.name)
         if lowered is not None:
             masks = lowered.masks
             return replace(found, lowered=lowered, couples_samples=masks[True], couples_evaluation=masks[False])
@@ -83,9 +92,9 @@ class _Examination:
         trained = couples[True] or call.watch.by_frequency
         return replace(found, vmapped=True, couples_samples=trained, couples_evaluation=couples[False])
 
-    def _rewritten(self, first: dict[bool, Seen], alone: dict[bool, Seen]) -> Lowered | None:
+    def _rewritten(self, first: dict[bool, Seen], alone: dict[bool, Seen], head: str | None) -> Lowered | None:
         """The rewritten module, where it does the same; of a batch that is filled, with the real samples."""
-        lowered = None if self.reference.own_backward else lower(self._copy())
+        lowered = None if self.reference.own_backward else lower(self._copy(), head)
         if lowered is None or not self._equals(lowered, _joined(first, alone), mask=True):
             return None
         return lowered if self._single(lowered, first) else None

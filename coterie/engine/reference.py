@@ -35,6 +35,10 @@ class Seen:
         """With the outputs of the first samples alone."""
         return Seen(self.out[:samples], self.moved, self.grads)
 
+    def outputs(self) -> "Seen":
+        """The outputs alone."""
+        return Seen(self.out, {}, {})
+
     def forward(self) -> "Seen":
         """Without the gradients."""
         return Seen(self.out, self.moved, {})

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from coterie.engine.called import Called
 from coterie.engine.examine import Way, examine
+from coterie.engine.head import Head, check_name
 from coterie.engine.kernels.lowered import Lowered
 from coterie.engine.kernels.shapes import Shapes
 from coterie.engine.layout import Layout, cast
@@ -31,14 +32,18 @@ class Model:
         dtype: torch.dtype = torch.float32,
         precision: str = "float32",
         unit: float = 1.0,
+        head: str | None = None,
     ) -> None:
         """`build` makes the module (a class will do); `classes` is 0 for regression.
 
         Rows are always `dtype`; `precision` is that of the arithmetic on them: float32, tf32 or bf16. `unit` is what a
-        target of 1 is in the unit that people measure in: targets are standardised, errors are told in theirs.
+        target of 1 is in the unit that people measure in: targets are standardised, errors are told in theirs. `head`
+        names the layer that is the head, where the last layer with weights is not.
         """
         made = build if isinstance(build, nn.Module) else build()
         refuse_parts(made)
+        if head is not None:
+            check_name(made, head)
         self._given: nn.Module | None = None
         if isinstance(build, nn.Module):
             self._build, self._given = _rebuilder(build), copy.deepcopy(build)
@@ -53,6 +58,7 @@ class Model:
         self.layout = Layout(self.module)
         self.half = precision == "bf16"
         self._shapes = Shapes()
+        self._given_head = head
         # What `examine` finds out
         self._way: Way | None = None
         self._fused: Program | None = None
@@ -62,6 +68,7 @@ class Model:
         self.couples_evaluation = False
         self.still: Tensor | None = None  # (d,) which columns no gradient ever reaches; None: all train
         self.output: tuple[int, ...] = ()  # its shape for a sample
+        self._head: Head | None = None
 
     @property
     def width(self) -> int:
@@ -74,6 +81,26 @@ class Model:
         if isinstance(self._way, Called):
             return "vmap" if self._way.vmapped else "one by one"
         return "rewritten" if self._way is not None else ""
+
+    @property
+    def head(self) -> str:
+        """The name of the head: the given one, or the last layer with weights to run ("" where it is the module)."""
+        return self._given_head if self._given_head is not None else self._known_head().name
+
+    @property
+    def features_shape(self) -> tuple[int, ...]:
+        """The shape of what the head is given for a sample."""
+        return self._known_head().features
+
+    def _known_head(self) -> Head:
+        if self._way is None:
+            raise BadInput("which layer is the model's head is known once it has seen samples; probe it with some")
+        if self._head is None:
+            raise BadInput(
+                "the model's output is not that of one last layer with weights, so which one is its head is not known; "
+                'name it: [model] head = "…"'
+            )
+        return self._head
 
     @property
     def masks(self) -> bool:
@@ -107,7 +134,10 @@ class Model:
         """Find out, once, from a few samples how this module may run over rows, or refuse it."""
         if self._way is not None:
             return
-        found = examine(self.module, self.layout, self.start(0), x[:COMPARED], self.device, self.dtype)
+        found = examine(
+            self.module, self.layout, self.start(0), x[:COMPARED], self.device, self.dtype, self._given_head
+        )
+        self._head = found.head
         self.draws, self.output = found.draws, found.output
         self.couples_samples, self.couples_evaluation = found.couples_samples, found.couples_evaluation
         self.still = self.layout.places(found.unused).to(self.device) if found.unused else None
@@ -115,7 +145,8 @@ class Model:
         if found.lowered is None:
             # A copy: what a module keeps of its last call, for whoever looks, it should not be copied with.
             buffers = [column.name for column in self.layout.buffers]
-            self._way = Called(copy.deepcopy(self.module), buffers, found.draws, found.vmapped)
+            head = None if found.head is None else found.head.name
+            self._way = Called(copy.deepcopy(self.module), buffers, found.draws, found.vmapped, head)
             return
         self._way = found.lowered
         # Fusing what lies between the matrix products pays on a GPU; on a CPU its compiler costs more than it saves.
@@ -134,7 +165,15 @@ class Model:
     ) -> tuple[Tensor, Tensor | None]:
         """Outputs (k, b, ...) of k rows on their own batches x (k, b, ...), and the buffers after them."""
         self.examine(x.flatten(0, 1))
-        return self._call(self._weights(rows), rows, x, training, keys, None)
+        out, after, _ = self._call(self._weights(rows), rows, x, training, keys, None)
+        return out, after
+
+    def features(self, rows: Tensor, x: Tensor) -> Tensor:
+        """What the head of each of k rows is given (k, b, ...) on its own batch of x (k, b, ...), in evaluation."""
+        self.examine(x.flatten(0, 1))
+        *_, features = self._call(self._weights(rows), rows, x, False, None, None, features=True)
+        assert features is not None
+        return features
 
     def gradient(
         self,
@@ -153,7 +192,7 @@ class Model:
         # Each layer's weights are leaves of their own: no pass over whole rows is spent on putting them together.
         weights = {name: t.detach().requires_grad_() for name, t in self._weights(rows).items()}
         with torch.enable_grad():
-            out, buffers = self._call(weights, rows, x, True, keys, real)
+            out, buffers, _ = self._call(weights, rows, x, True, keys, real)
             values = (self.sample_losses(out, y) * share).sum(1)
             grads = torch.autograd.grad(values.sum(), list(weights.values()), allow_unused=True)
         flat = self.layout.joined(rows, self.layout.parameters, dict(zip(weights, grads, strict=True)))
@@ -174,19 +213,24 @@ class Model:
         training: bool,
         keys: Tensor | None,
         real: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Outputs, and the columns of buffers after them where training may move any."""
+        features: bool = False,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Outputs, the columns of buffers after them where training may move any, and the features if asked for."""
         assert self._way is not None
         buffers = self.layout.views(rows.detach(), self.layout.buffers)
         keys = torch.zeros(len(x), dtype=torch.int64, device=x.device) if keys is None else keys
         x = x.to(_kind(weights)) if x.is_floating_point() else x
         x = x.clone() if self._changes_input else x  # a batch may be asked for again
-        if self._fused is not None and training and len(rows) > 1 and real is None:
+        seen: Tensor | None = None
+        if features:
+            self._known_head()
+            out, moved, seen = self._way.with_features(weights | buffers, x, keys, training, real)
+        elif self._fused is not None and training and len(rows) > 1 and real is None:
             out, moved = self._by_program(weights | buffers, x, keys, training)
         else:
             out, moved = self._way(weights | buffers, x, keys, training, real)
         after = self.layout.joined(rows, self.layout.buffers, buffers | moved) if training and buffers else None
-        return out.to(rows.dtype), after
+        return out.to(rows.dtype), after, None if seen is None else seen.to(rows.dtype)
 
     def _by_program(
         self, tensors: dict[str, Tensor], x: Tensor, keys: Tensor, training: bool

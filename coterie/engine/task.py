@@ -96,7 +96,7 @@ class Task:
         """First models (k, d) for silos that have none."""
         return self.model.starts(self.seed, self.names, common)
 
-    # The gradient primitive, and its two companions.
+    # The gradient primitive, and its companions.
 
     def grad(self, models: Tensor, batch: Batch, weight: Tensor | None = None) -> Gradient:
         """Gradients of the mean loss of each row on its silo's batch.
@@ -128,6 +128,29 @@ class Task:
             for out, y, real in self._outputs(models, split)
         ]
         return torch.cat(parts, -1) if parts else models.new_zeros(*models.shape[:-1], 0)
+
+    @torch.no_grad()
+    def features(self, models: Tensor, samples: str | Batch = "train") -> Tensor:
+        """What the head is given for every sample of a split or of a batch, in evaluation mode.
+
+        (k, n, ...) or (k, c, n, ...), 0 where a silo has fewer than n.
+        """
+        lead, flat, each = models.shape[:-1], models.reshape(-1, models.shape[-1]), _models_each(models)
+        if isinstance(samples, str) and self._apart:
+            alone = [part.features(models[i : i + 1], samples) for i, part in enumerate(self._each())]
+            return _filled(alone, len(lead))
+        batch = [(samples.x, samples.y, samples.real)] if isinstance(samples, Batch) else self._samples(samples, each)
+        parts = [self._features(flat, _repeated(x, each), _repeated(real, each)) for x, _, real in batch]
+        found = torch.cat(parts, 1) if parts else models.new_zeros(len(flat), 0, *self.model.features_shape)
+        return found.reshape(*lead, *found.shape[1:])
+
+    def _features(self, rows: Tensor, x: Tensor, real: Tensor) -> Tensor:
+        """The same for rows (k, d) and samples x (k, b, ...), of which some are `real` (k, b)."""
+        if not self.model.couples_evaluation or real.all():
+            found = self.model.features(rows, x)
+            return torch.where(real.reshape(*real.shape, *[1] * (found.ndim - 2)) > 0, found, 0)
+        alone = [self.model.features(rows[i : i + 1], x[i : i + 1, : int(n)]) for i, n in enumerate(real.sum(1))]
+        return _filled(alone, 1, real.shape[1])
 
     @torch.no_grad()
     def predict(self, predictor: Predictor, x: Tensor) -> Tensor:
@@ -283,9 +306,9 @@ def _of_numbers(means: dict[str, Tensor], unit: float) -> dict[str, Tensor]:
     return {"loss": means["loss"], "rmse": unit * means["loss"].sqrt(), "mae": means["mae"], "r2": r2}
 
 
-def _filled(parts: list[Tensor], axis: int) -> Tensor:
-    """Silos' values one below the other, with zeros where one has fewer along an axis than another."""
-    longest = max(part.shape[axis] for part in parts)
+def _filled(parts: list[Tensor], axis: int, least: int = 0) -> Tensor:
+    """Silos' values one below the other, with zeros where one has fewer along an axis than another or the least."""
+    longest = max(least, *(part.shape[axis] for part in parts))
     after = [0, 0] * (parts[0].ndim - 1 - axis % parts[0].ndim)
     return torch.cat([F.pad(part, (*after, 0, longest - part.shape[axis])) for part in parts])
 

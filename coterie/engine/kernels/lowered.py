@@ -40,10 +40,25 @@ class Unknown(Exception):
     """Something that cannot be rewritten."""
 
 
+class Tracer(fx.Tracer):
+    """Notes what the head of a module is given."""
+
+    def __init__(self, head: nn.Module | None) -> None:
+        super().__init__()
+        self.head = head
+        self.features: fx.Node | None = None
+
+    def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Every call of a layer passes here."""
+        if m is self.head:
+            self.features = args[0].node
+        return super().call_module(m, forward, args, kwargs)
+
+
 class Rewriter:
     """Writes the graph of a module anew, for rows."""
 
-    def __init__(self, module: nn.Module, training: bool) -> None:
+    def __init__(self, module: nn.Module, training: bool, head: str | None) -> None:
         module.train(training)
         self.layers, self.training = dict(module.named_modules()), training
         self.names = _first_names(module)
@@ -53,12 +68,14 @@ class Rewriter:
         self.drawn = 0
         self.moved: dict[str, fx.Node] = {}
         made: dict[fx.Node, fx.Node] = {}
-        for node in fx.Tracer().trace(module).nodes:
+        tracer = Tracer(None if head is None else module.get_submodule(head))
+        for node in tracer.trace(module).nodes:
             arguments = fx.map_arg((node.args, node.kwargs), lambda n: made[n])
             if node.op == "placeholder":
                 if len(made):
                     raise Unknown
                 made[node] = self.call(torch.flatten, x, 0, 1)
+                tracer.features = node if head == "" else tracer.features
             elif node.op == "call_module":
                 made[node] = self.layer(str(node.target), *arguments[0], **arguments[1])
             elif node.op == "call_function" and node.target in FUNCTIONS:
@@ -70,6 +87,7 @@ class Rewriter:
             else:
                 raise Unknown
         self.module = fx.GraphModule(module, self.graph)
+        self.features = None if tracer.features is None else made[tracer.features]
         self.masks = bool(self.real.users)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> fx.Node:
@@ -154,6 +172,8 @@ class Lowered:
 
     def __init__(self, evaluate: Rewriter, train: Rewriter) -> None:
         self.evaluate, self.train = evaluate.module, train.module
+        self._features = {False: evaluate.features, True: train.features}
+        self._with_features: dict[bool, fx.GraphModule] = {}  # made when they are asked for
         self.masks = {False: evaluate.masks, True: train.masks}  # whether it has to know which samples are real
         self.long = any(len(m.graph.nodes) > LONGEST for m in (self.evaluate, self.train))
 
@@ -173,17 +193,42 @@ class Lowered:
         `real` (k, b) tells samples from what fills a batch; None: all are.
         """
         out, moved = (self.train if training else self.evaluate)(tensors, x, len(x), keys, real)
-        return out.reshape(len(x), -1, *out.shape[1:]), moved
+        return _by_row(out, len(x)), moved
+
+    def with_features(
+        self, tensors: Mapping[str, Tensor], x: Tensor, keys: Tensor, training: bool, real: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """The same, and what the head is given (k, b, ...)."""
+        if training not in self._with_features:
+            node = self._features[training]
+            assert node is not None
+            self._with_features[training] = _with_value(self.train if training else self.evaluate, node)
+        out, moved, features = self._with_features[training](tensors, x, len(x), keys, real)
+        return _by_row(out, len(x)), moved, _by_row(features, len(x))
 
 
-def lower(module: nn.Module) -> Lowered | None:
+def lower(module: nn.Module, head: str | None = None) -> Lowered | None:
     """The module over rows, or None where something in it is not known here; it is traced, so give a copy."""
     if any(_hooks(layer) for layer in module.modules()):
         return None
     try:
-        return Lowered(Rewriter(module, training=False), Rewriter(module, training=True))
+        return Lowered(*(Rewriter(module, training, head) for training in (False, True)))
     except Exception:  # a user's module may do anything while it is traced; whatever fails, another way will do
         return None
+
+
+def _with_value(module: fx.GraphModule, node: fx.Node) -> fx.GraphModule:
+    """The same program with the value of a node beside its outputs."""
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    out, moved = graph.graph_copy(module.graph, copies)  # type: ignore[misc]
+    with graph.inserting_after(copies[node]):
+        value = graph.call_function(torch.clone, (copies[node],))  # which nothing after it changes in place
+    graph.output((out, moved, value))
+    return fx.GraphModule(module, graph)
+
+
+def _by_row(t: Tensor, k: int) -> Tensor:
+    return t.reshape(k, -1, *t.shape[1:])
 
 
 def _hooks(layer: nn.Module) -> bool:
