@@ -17,6 +17,7 @@ from coterie.engine.reference import refuse_parts
 from coterie.errors import BadInput
 from coterie.keys import generator
 
+SampleLosses = Callable[[Tensor, Tensor | None], Tensor]  # outputs (k, b, ...) and features (k, b, ...) to (k, b)
 Program = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 COMPARED = 8  # samples from which those are made on which a module is examined
 
@@ -183,17 +184,21 @@ class Model:
         share: Tensor,
         keys: Tensor | None = None,
         real: Tensor | None = None,
+        loss: SampleLosses | None = None,
+        features: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Gradients (k, d) and values (k,) of Σ_j share_j loss_j over each row's batch, and the buffers after it.
 
         `real` (k, b) is 1 for a sample and 0 for what fills a batch, where the model has to know (only if it `masks`).
+        `loss` takes the place of `sample_losses` and is given the outputs and, if asked for, the features.
         """
         self.examine(x.flatten(0, 1))
         # Each layer's weights are leaves of their own: no pass over whole rows is spent on putting them together.
         weights = {name: t.detach().requires_grad_() for name, t in self._weights(rows).items()}
         with torch.enable_grad():
-            out, buffers, _ = self._call(weights, rows, x, True, keys, real)
-            values = (self.sample_losses(out, y) * share).sum(1)
+            out, buffers, seen = self._call(weights, rows, x, True, keys, real, features)
+            losses = self.sample_losses(out, y) if loss is None else _of_every_sample(loss(out, seen), share.shape)
+            values = (losses * share).sum(1)
             grads = torch.autograd.grad(values.sum(), list(weights.values()), allow_unused=True)
         flat = self.layout.joined(rows, self.layout.parameters, dict(zip(weights, grads, strict=True)))
         if self.layout.buffers:
@@ -274,6 +279,15 @@ def _compiled(lowered: Lowered) -> Program | None:
         lowered.compile_pieces()
         return None
     return torch.compile(lowered, dynamic=False)
+
+
+def _of_every_sample(losses: Tensor, shape: torch.Size) -> Tensor:
+    if losses.shape != shape:
+        raise BadInput(
+            f"a method's own loss gives the shape {tuple(losses.shape)}; let it give one number for every sample, "
+            f"{tuple(shape)}"
+        )
+    return losses
 
 
 def _grown(t: Tensor, rows: int) -> Tensor:

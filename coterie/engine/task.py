@@ -17,6 +17,7 @@ from coterie.keys import generator
 from coterie.wire import Predictor, Record, State, rows, stack
 
 S = TypeVar("S", bound=Record)
+Loss = Callable[[Tensor, "Batch", Tensor | None], Tensor]  # of every sample, from outputs, batch and features
 
 # How many samples are evaluated at once, over all rows: enough to fill the machine, few enough to fit it.
 SAMPLES_AT_ONCE = {"cpu": 4096, "cuda": 65536}
@@ -34,6 +35,13 @@ class Batch:
     lr: float
     round: int
     ragged: bool = False  # whether a model that couples samples has to tell them from the filling
+
+    def repeated(self, each: int) -> "Batch":
+        """With every silo so many times, one after the other: for so many models of each."""
+        if each == 1:
+            return self
+        names = ("x", "y", "index", "real", "keys")
+        return replace(self, **{name: getattr(self, name).repeat_interleave(each, 0) for name in names})
 
     def of(self, per_sample: Tensor) -> Tensor:
         """This batch's part of something known of every training sample: (k, n) -> (k, b), (k, c, n) -> (k, c, b)."""
@@ -98,19 +106,29 @@ class Task:
 
     # The gradient primitive, and its companions.
 
-    def grad(self, models: Tensor, batch: Batch, weight: Tensor | None = None) -> Gradient:
+    def grad(
+        self,
+        models: Tensor,
+        batch: Batch,
+        weight: Tensor | None = None,
+        loss: Loss | None = None,
+        features: bool = False,
+    ) -> Gradient:
         """Gradients of the mean loss of each row on its silo's batch.
 
         models (k, d), or (k, c, d) for c models of each silo; `weight` (k, b) or (k, c, b) multiplies the samples'
-        losses before the mean over the batch.
+        losses before the mean over the batch. A method's own `loss(out, batch, features)` gives the loss of every
+        sample (k·c, b) from the outputs (k·c, b, ...), the batch with each silo c times, and what the head is given
+        (k·c, b, ...), which is None without `features`.
         """
         lead = models.shape[:-1]
         flat = models.reshape(-1, models.shape[-1])
-        x, y, real, keys = (_repeated(t, len(flat) // len(batch.x)) for t in (batch.x, batch.y, batch.real, batch.keys))
-        share = real / real.sum(1, keepdim=True)
+        each = batch.repeated(len(flat) // len(batch.x))
+        share = each.real / each.real.sum(1, keepdim=True)
         share = share if weight is None else share * weight.reshape(share.shape)
-        known = real if batch.ragged else None
-        grads, means, buffers = self.model.gradient(flat, x, y, share, keys, known)
+        known = each.real if batch.ragged else None
+        own = None if loss is None else lambda out, seen: loss(out, each, seen)
+        grads, means, buffers = self.model.gradient(flat, each.x, each.y, share, each.keys, known, own, features)
         if self.clip_gradient:
             grads = grads * (self.clip_gradient / grads.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1)
         if buffers is not None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from awkward import PICTURES, REFUSED, TEXTS, TOKENS, TRAINED, Float32Cell, words
-from plain import TRAINING, batches, by_steps, close, data, loss_of, make_engine, make_silos
+from plain import TRAINING, batches, by_hook, by_steps, close, data, loss_of, make_engine, make_silos
 from torch import Tensor, nn
 
 from coterie.data.silo import Part, Silo
@@ -14,6 +14,7 @@ from coterie.engine.kernels.dropout import KeyedDropout
 from coterie.engine.plan import Plan
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
+from coterie.engine.task import Batch
 from coterie.errors import BadInput
 from coterie.run.assembly import Assembly
 from coterie.wire import Predictor
@@ -87,6 +88,40 @@ def held_to_plain_torch(build: Callable[[], nn.Module], silos: list[Silo], rows:
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_module_trains_as_in_plain_torch(name: str, rows: int) -> None:
     held_to_plain_torch(TRAINED[name], silos_for(name), rows)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_loss_on_features_has_the_gradients_of_plain_torch(name: str) -> None:
+    engine, silos = make_engine(TRAINED[name], silos_for(name)), silos_for(name)
+    task = by_steps(engine)
+    models, batch = task.start(common=False), task.first_batch()
+
+    def loss(out: Tensor, batch: Batch, features: Tensor | None) -> Tensor:
+        assert features is not None
+        return engine.model.sample_losses(out, batch.y) + features.square().flatten(2).sum(2)
+
+    got, head = task.grad(models, batch, loss=loss, features=True), engine.model.head
+    for place, silo in enumerate(task.silos.tolist()):
+        x, y = (t[: batch.x.shape[1]] for t in data(silos[silo]))
+        module = plain_module(TRAINED[name], engine.model, models[place]).train()
+        with KeyedDropout(torch.zeros((), dtype=torch.int64), active=True):
+            out, features = by_hook(module, head, x)
+        (loss_of(out, y) + features.square().sum() / len(x)).backward()
+        grads = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in module.named_parameters()}
+        zero = {n: torch.zeros_like(b) for n, b in module.named_buffers() if b.is_floating_point()}
+        close(got.grads[place], engine.model.layout.flatten(grads | zero), 1e-9)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_features_are_those_of_plain_torch(name: str) -> None:
+    engine, silos = make_engine(TRAINED[name], silos_for(name)), silos_for(name)
+    task = by_steps(engine)
+    models = task.start(common=False)
+    ours = task.features(models, "test")
+    for place, silo in enumerate(task.silos.tolist()):
+        x, _ = data(silos[silo], "test")
+        module = plain_module(TRAINED[name], engine.model, models[place]).eval()
+        close(ours[place, : len(x)], by_hook(module, engine.model.head, x)[1])
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -1,13 +1,15 @@
 """The head of a module is its last layer with weights; what it is given are the features of a sample."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from awkward import TRAINED, Net, UnusedBeside, UnusedByLoop
-from plain import CLASSES, by_hook, by_steps, client, close, data, make_engine, make_silos
+from plain import CLASSES, as_row, by_hook, by_steps, client, close, data, make_engine, make_silos
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from coterie.data.silo import Silo
 from coterie.engine.rows import Model
@@ -16,6 +18,8 @@ from coterie.engine.task import Batch, Task
 from coterie.errors import BadInput
 from coterie.models.resnet import ResNet, resnet18
 from coterie.wire import State, rows
+
+PRIOR = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log()
 
 
 class HeadFirst(Net):
@@ -210,6 +214,68 @@ class Watched(State):
     w: Tensor = rows("the models", role="model")
 
 
+def adjusted(out: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy of logits to which the classes' log shares were added, of every sample."""
+    return F.cross_entropy((out + PRIOR).flatten(0, -2), y.flatten(), reduction="none").view(y.shape)
+
+
+def drawn_in(out: Tensor, y: Tensor, features: Tensor) -> Tensor:
+    """Cross-entropy, and how far a sample's features lie from a centre of its class."""
+    centres = torch.linspace(-1, 1, CLASSES, dtype=out.dtype)[y][..., None]
+    plain = F.cross_entropy(out.flatten(0, -2), y.flatten(), reduction="none").view(y.shape)
+    return plain + 0.3 * (features - centres).square().sum(-1)
+
+
+@pytest.mark.parametrize("models_each", [1, 2])
+@pytest.mark.parametrize("through_features", [False, True], ids=["outputs", "features"])
+@each_case
+def test_gradients_of_a_loss_of_ones_own_are_autograd_on_the_exact_batches(
+    name: str, through_features: bool, models_each: int
+) -> None:
+    """Partial batches, sample weights and the longest gradient count as they do for the usual loss."""
+    engine, silos = engine_of(name)
+    build, head, _ = CASES[name]
+    task = replace(by_steps(engine), clip_gradient=0.5)
+    start = torch.stack([task.start(common=False) * scale for scale in range(1, 1 + models_each)], 1)
+    weights = torch.rand(3, models_each, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    partial = set[int]()
+
+    def loss(out: Tensor, batch: Batch, features: Tensor | None) -> Tensor:
+        assert (features is not None) == through_features
+        return adjusted(out, batch.y) if features is None else drawn_in(out, batch.y, features)
+
+    def step(part: Task, state: Watched, batch: Batch) -> Watched:
+        weight = batch.of(weights[: part.k])
+        got = part.grad(state.w, batch, weight, loss=loss, features=through_features)
+        for i, silo in enumerate(part.silos.tolist()):
+            index = batch.index[i][batch.real[i] > 0]
+            partial.add(len(index))
+            x, y = (t[index] for t in data(silos[silo]))
+            for j in range(models_each):
+                module = client(build, engine.model, state.w[i, j])
+                out, features = by_hook(module, head, x)
+                each = drawn_in(out, y, features) if through_features else adjusted(out, y)
+                expected = (each * weight[i, j][: len(index)]).mean()
+                expected.backward()
+                torch.nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+                zero = {name: torch.zeros_like(b) for name, b in module.named_buffers()}
+                theirs = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in module.named_parameters()}
+                close(got.grads[i, j], engine.model.layout.flatten(theirs | zero), 1e-5)  # the norm has an epsilon
+                close(got.losses[i, j], expected)
+                if got.buffers is not None:
+                    close(got.buffers[i, j], as_row(engine.model, module)[engine.model.layout.trained :])
+        return state
+
+    task.run(step, Watched(w=start), "train", epochs=1)
+    assert partial == {4, 3, 2}
+
+
+def test_a_loss_that_is_not_of_every_sample_is_refused() -> None:
+    task = by_steps(make_engine(mlp))
+    with pytest.raises(BadInput, match=r"loss .* shape \(\).*\(3, 4\)"):
+        task.grad(task.start(), task.first_batch(), loss=lambda out, batch, features: out.mean())
+
+
 @pytest.mark.parametrize(
     "build",
     [TwoHeads, AroundTheHead, Scaled, Twice, Spare, ReadDuringTraining, FourSteps, RecurrentLast],
@@ -224,6 +290,7 @@ def test_a_module_without_a_telling_last_layer_trains_and_asks_for_the_head_wher
     asked = [
         lambda: task.model.head,
         lambda: task.features(task.start(), "test"),
+        lambda: task.grad(task.start(), batch, loss=lambda out, b, z: adjusted(out, b.y), features=True),
     ]
     for ask in asked:
         with pytest.raises(BadInput, match=r'\[model\] head = "'):
