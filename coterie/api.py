@@ -143,7 +143,7 @@ class Federation(HoldsData):
         folder = TemporaryDirectory(prefix="coterie-")
         try:
             with shown(study, Console(), quiet) as watch:
-                finished = experiment.run_into(study, Path(folder.name) / "run", "", watch)
+                finished = experiment.run_into(study, Path(folder.name) / "run", "", watch, like=self._assembly)
         except Stopped:  # which speaks of a folder to go on in; this one is gone
             raise KeyboardInterrupt from None
         finished = replace(finished, study=replace(finished.study, holdings=None))  # no result holds the silos' rows

@@ -18,6 +18,7 @@ import coterie as co
 from coterie.methods import METHODS
 from coterie.methods.wrappers.finetune import FineTuning, WithFineTuning
 from coterie.result import Result
+from coterie.run import experiment
 
 DROP = ["patient", "cost"]
 
@@ -189,6 +190,19 @@ def test_mistakes_are_told_before_any_training(federation, comparison):
         comparison["fedamp"]["north"].predict(np.zeros((2, 8)))
     with pytest.raises(co.BadInput, match="column 'ward' is missing"):
         comparison["fedamp"]["north"].predict(hospital(1).drop(columns="ward"))
+
+
+def test_data_are_prepared_once_for_all_comparisons(monkeypatch):
+    prepared, ready = [], experiment.ready
+    monkeypatch.setattr(experiment, "ready", lambda *given: prepared.append(given[2]) or ready(*given))
+    fed = co.Federation(silos(), model="linear", rows="all", seeds=(3, 4))
+    assert prepared == [3]
+    first = fed.train("fedavg", rounds=1, quiet=True)
+    assert prepared == [3, 4]
+    again = fed.train("fedavg", rounds=1, quiet=True)
+    pd.testing.assert_frame_equal(first.results, again.results)
+    held_out = fed.train("fedavg", rounds=1, quiet=True, unseen=0.4)  # other options hold for the same data
+    assert list(held_out.summary["fedavg"]["per_silo_unseen"]) and 3 not in prepared[1:]
 
 
 def test_two_of_one_method_and_labels_of_ones_own(federation):

@@ -57,7 +57,7 @@ class Assembly(HoldsData):
             twice = next(name for name in names if names.count(name) > 1)
             raise BadInput(f"two silos are called '{twice}'; a silo's draws go by its name, so give each its own")
         check_silos(silos, classes)
-        self.silos, self.training, self.seed, self.rows = list(silos), training, seed, rows
+        self.silos, self.training, self.seed, self.rows, self.data = list(silos), training, seed, rows, data
         self.schemas = {} if data is None else data.schemas
         self.differences = () if data is None else data.differences
         self.note = "" if data is None else data.note

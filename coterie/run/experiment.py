@@ -40,9 +40,9 @@ WORTH_REHEARSING = 50  # rounds; of fewer on a CPU a rehearsal would be a good p
 def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Study, Assembly]:
     """The federation of one seed; everything a study can get wrong is found here, before any training.
 
-    `like` is that of another seed, whose model (and what was compiled for it) serves again.
+    `like` was prepared before: its model (and what was compiled for it) serves again, and of the same seed its data.
     """
-    data = read(study, seed)
+    data = like.data if like is not None and like.seed == seed and like.data is not None else read(study, seed)
     sample = data.silos[0].train
     shape, outputs = sample.x.shape[1:], data.classes or math.prod(sample.y.shape[1:])
     samples = float(np.median([len(silo.train) for silo in data.silos]))
@@ -77,11 +77,14 @@ def read(study: Study, seed: int) -> Federated:
     return ready(study.holdings, parse(Own, options, "[data]"), seed)
 
 
-def prepare_all(study: Study) -> tuple[Study, dict[int, Assembly]]:
-    """The federations of all seeds, every method tried on them, and the study with what that chose written back."""
+def prepare_all(study: Study, like: Assembly | None = None) -> tuple[Study, dict[int, Assembly]]:
+    """The federations of all seeds, every method tried on them, and the study with what that chose written back.
+
+    `like` is that of one seed, where it was prepared before.
+    """
     federations: dict[int, Assembly] = {}
     for seed in study.seeds:
-        study, federations[seed] = prepare(study, seed, federations.get(study.seeds[0]))
+        study, federations[seed] = prepare(study, seed, federations.get(study.seeds[0], like))
     first = federations[study.seeds[0]]
     for name, method in study.methods.items():
         for federation in federations.values():
@@ -139,12 +142,19 @@ def _one(
     return outcome
 
 
-def run_into(study: Study, out: Path, command: str, watch: Watch, say: Say = lambda line: None) -> Finished:
-    """Run a study and write its folder."""
+def run_into(
+    study: Study,
+    out: Path,
+    command: str,
+    watch: Watch,
+    say: Say = lambda line: None,
+    like: Assembly | None = None,
+) -> Finished:
+    """Run a study and write its folder; `like` is the federation of one seed, where it was prepared before."""
     made = claim(out)
     with held(out), leaving(out, made):
         Begun(study.as_toml(), command).write(out)
-        return _go_on(study, out, watch, say)
+        return _go_on(study, out, watch, say, like)
 
 
 def accompany(study: Study) -> None:
@@ -202,9 +212,9 @@ def _check_plugins(machine: Mapping[str, str], out: Path) -> None:
             )
 
 
-def _go_on(study: Study, out: Path, watch: Watch, say: Say) -> Finished:
+def _go_on(study: Study, out: Path, watch: Watch, say: Say, like: Assembly | None = None) -> Finished:
     begun = Begun.read(out)
-    study, federations = prepare_all(study)
+    study, federations = prepare_all(study, like)
     machine = {"device": device_name(federations[study.seeds[0]].model.device), **versions(study.plugins)}
     now = Begun(study.as_toml(), begun.command, machine, {str(seed): f.checksum() for seed, f in federations.items()})
     if begun.data and begun.data != now.data:
