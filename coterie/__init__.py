@@ -46,23 +46,23 @@ if TYPE_CHECKING:
     from coterie.options import option
     from coterie.personal.file import load_model
     from coterie.personal.model import PersonalModel
-    from coterie.result import Comparison, Result
+    from coterie.result import Comparison, Result, load_result
     from coterie.wire import Down, Predictor, Private, Record, Server, State, Up, bank, rows, shared
 
 __version__ = VERSION
 __all__ = [
     "APFL", "APPLE", "MOCHA", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison", "DFedAvg",
-    "DFedEM", "Ditto", "Down", "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal", "FedEM", "FedFomo",
-    "FedProx", "FedProxFT", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP", "Method", "Model",
-    "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedMe", "PerFedAvg", "PersonalModel",
-    "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos", "State", "Task", "Up",
-    "Weights", "bank", "check_method", "load_model", "method_table", "option", "plain_step", "rows", "shared",
-    "silos", "spread", "weighted_mean",
+    "DFedEM", "Ditto", "Down", "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal", "FedEM", "FedFomo", "FedProx",
+    "FedProxFT", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP", "Method", "Model", "ModelUp",
+    "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedMe", "PerFedAvg", "PersonalModel", "Predictor",
+    "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos", "State", "Task", "Up", "Weights", "bank",
+    "check_method", "load_model", "load_result", "method_table", "option", "plain_step", "rows", "shared", "silos",
+    "spread", "weighted_mean",
 ]  # fmt: skip
 # Where each lies: first what a user needs, then the methods, then what the author of a method does.
 _PLACES = {
     "api": "Federation Silos method_table silos",
-    "result": "Comparison Result",
+    "result": "Comparison Result load_result",
     "personal.model": "PersonalModel",
     "personal.file": "load_model",
     "errors": "BadInput",

@@ -19,8 +19,9 @@ from coterie.methods import METHODS, make, name_of
 from coterie.models import AUTO, build
 from coterie.models.code import code_name
 from coterie.options import check, parse, resolved
-from coterie.result import Comparison, Result
+from coterie.result import Comparison, Result, load_result
 from coterie.run import experiment
+from coterie.run.assembly import Assembly
 from coterie.run.progress import shown
 from coterie.study.own import OWN, RATES
 from coterie.study.study import Machine, Study
@@ -88,13 +89,12 @@ class Federation(HoldsData):
         """`model`: None (the data choose), a name, or any nn.Module: its class, a function that makes it, or itself."""
         code = None if model is None or isinstance(model, str | Mapping) else model
         table = {"name": model} if isinstance(model, str) else dict(model or {"name": AUTO}) if code is None else {}
-        given = resolved(silos.options)
         machine = {"device": device, "rows": rows, "precision": precision}
         self._study = Study(
             name=silos.name,
             about="",
             seeds=tuple(seeds),
-            data={"name": "own" if silos.options.path else "given in Python", **given},
+            data={"name": "own" if silos.options.path else "given in Python", **resolved(silos.options)},
             model=build(table, (), 0)[1] if code is None else {"name": code_name(code)},
             training=parse(Training, OWN["train"], "training"),
             machine=parse(Machine, machine, "Federation"),
@@ -121,7 +121,7 @@ class Federation(HoldsData):
         return DataFrame.from_dict(counts, orient="index", columns=["train", "validation", "test"]).rename_axis("silo")
 
     def train(self, method: Method | str, rounds: int = 30, *, quiet: bool = False, **training: Any) -> Result:
-        """Train a method; `training` are options of local training, e.g. lr=0.1, local_epochs=2, batch_size=32."""
+        """Train a method; `training` are options of the training, e.g. lr=0.1, local_epochs=2, batch_size=32."""
         comparison = self.compare([method], rounds, quiet=quiet, **training)
         return comparison[comparison.methods[0]]
 
@@ -133,21 +133,30 @@ class Federation(HoldsData):
         quiet: bool = False,
         **training: Any,
     ) -> Comparison:
-        """Train several methods on the same silos; without any named, a set that suits silos of one's own."""
+        """Train several methods on the same silos; without any named, a set that suits silos of one's own.
+
+        `training` are options of the training; without `lr`, APPLE and FedEM take the rate that suits them:
+        """
         chosen = _labelled(list(OWN["methods"]) if methods is None else methods)
         common = parse(Training, resolved(self._study.training) | training | {"rounds": rounds}, "training")
         # A method whose gradients are of another size has a learning rate of its own, unless one was given.
         known = {} if "lr" in training else RATES
         own = {label: {"lr": known[name]} for label, each in chosen.items() if (name := name_of(each)) in known}
         study = replace(self._study, methods=chosen, training=common, own=own)
-        folder = TemporaryDirectory(prefix="coterie-")
+        return _run(study, None, quiet, self._assembly)
+
+
+def _run(study: Study, out: Path | None, quiet: bool, like: Assembly | None = None) -> Comparison:
+    """Run a study into a folder, or without one into a folder that stays for as long as the result does."""
+    if out is None:
+        kept = TemporaryDirectory(prefix="coterie-")
         try:
-            with shown(study, Console(), quiet) as watch:
-                finished = experiment.run_into(study, Path(folder.name) / "run", "", watch, like=self._assembly)
+            return replace(_run(study, Path(kept.name) / "run", quiet, like), kept=kept)
         except Stopped:  # which speaks of a folder to go on in; this one is gone
             raise KeyboardInterrupt from None
-        finished = replace(finished, study=replace(finished.study, holdings=None))  # no result holds the silos' rows
-        return Comparison(finished, folder, self._study.code)
+    with shown(study, Console(), quiet) as watch:
+        experiment.run_into(study, out, "", watch, like=like)
+    return load_result(out, study.code)
 
 
 def _labelled(methods: "Sequence[Method | str] | Mapping[str, Method]") -> dict[str, Method]:

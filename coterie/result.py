@@ -1,8 +1,8 @@
 """What training gives: scores as pandas, each silo's model, the report, and the folder that `coterie run` writes."""
 
-import shutil
-from collections.abc import Mapping, Sized
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sized
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,40 +16,54 @@ from coterie.measure.verdict_words import compact
 from coterie.personal.file import load_model, silo_of
 from coterie.personal.model import PersonalModel
 from coterie.report.canvas import plotly_objects
-from coterie.run.finished import Finished, write
-from coterie.runs.folder import claim, leaving
+from coterie.report.page import render
+from coterie.runs.folder import claim, go_on, leaving
+from coterie.runs.part import copy, of_method
+from coterie.runs.read import Run, read_run
+from coterie.study.study import check_label
 
 FOLDED = ("per_silo", "per_silo_picked", "per_silo_cloud", "per_silo_unseen", "per_seed")  # tables of their own
+
+
+def load_result(folder: "str | Path", model: Any = None) -> "Comparison":
+    """What `coterie run` or `save` left in a folder; `model` makes the module where it was one's own code."""
+    run = read_run(Path(folder))
+    if not run.finished:
+        raise BadInput(f"{folder}: this run has not finished; {go_on(Path(folder))}")
+    for label in run.methods:
+        check_label(label)
+    return Comparison(run, Path(folder), model)
 
 
 @dataclass(frozen=True, repr=False)
 class Runs(HoldsData):
     """Methods that were trained on the same silos, be it one."""
 
-    finished: Finished
-    folder: "TemporaryDirectory[str]"  # of the run, there for as long as this is
+    run: Run
+    folder: Path  # of the run
     code: Any = None  # what makes the model, where that is one's own
+    kept: "TemporaryDirectory[str] | None" = None  # where the folder is, if it goes when this does
 
     @property
     def methods(self) -> list[str]:
         """The methods by their labels."""
-        return list(self.finished.study.methods)
+        return list(self.run.methods)
 
     @property
     def silos(self) -> list[str]:
-        """The silos that were trained."""
-        return list(dict.fromkeys(self.results["silo"]))
+        """The silos that were trained; those that arrived afterwards are not among them."""
+        trained = ~self.results["measure"].str.endswith("_unseen")
+        return list(dict.fromkeys(self.results.loc[trained, "silo"]))
 
     @property
     def results(self) -> DataFrame:
         """Every measurement: method, seed, round, silo, split, measure, value."""
-        return self.finished.results
+        return self.run.results
 
     @property
     def summary(self) -> Mapping[str, Any]:
         """The scores of each method."""
-        methods: Mapping[str, Any] = self.finished.summary["methods"]
-        return methods
+        return self.run.methods
 
     def per_silo(self) -> DataFrame:
         """Silos by methods: the test score at the round that validation data pick for each method."""
@@ -58,23 +72,22 @@ class Runs(HoldsData):
     def report(self, path: "str | Path") -> Path:
         """Write the report, one HTML file that opens offline."""
         plotly_objects()  # or an error that says how to get it
-        with TemporaryDirectory() as made:
-            write(self.finished, Path(made), "")
-            return Path(shutil.copyfile(Path(made) / "report.html", path))
+        render(self.run, Path(path))
+        return Path(path)
 
     def save(self, folder: "str | Path") -> Path:
         """Write the folder that `coterie run` writes: results, study, models, report."""
         out = Path(folder)
         made = claim(out)
         with leaving(out, made):
-            for method in self.methods if self.finished.study.machine.models else ():
-                shutil.copytree(self.models(method), out / "models" / method)
-            write(self.finished, out, "")
+            copy(self.run, self.folder, out)
+            if find_spec("plotly"):
+                render(self.run, out / "report.html")
         return out
 
     def models(self, method: str) -> Path:
         """Where the silos' models by a method are, of the first seed."""
-        return Path(self.folder.name) / "run" / "models" / method
+        return self.folder / "models" / method
 
     def table(self) -> DataFrame:
         """The scores."""
@@ -97,23 +110,30 @@ class Comparison(Runs):
 
     def verdict(self) -> str:
         """Which method to take, and whether each silo is better off with it than alone, in plain words."""
-        return "\n".join(compact(self.finished.summary["verdict"]))
+        return "\n".join(compact(self._verdict()))
 
     def gains(self) -> DataFrame:
         """Silos by what the verdict rests on: score and gain with their intervals, p, outcome, from whom."""
-        return DataFrame(self.finished.summary["verdict"]["silos"])
+        return DataFrame(self._verdict()["silos"])
+
+    def _verdict(self) -> Mapping[str, Any]:
+        if self.run.verdict is None:
+            raise BadInput("one method alone has no verdict; compare several")
+        return self.run.verdict
 
     def __getitem__(self, method: str) -> "Result":
         if method not in self.methods:
             raise BadInput(f"no method '{method}' was trained; {nearest(method, self.methods)}")
-        study = replace(self.finished.study, methods={method: self.finished.study.methods[method]})
-        compared = ("verdict", "significance")
-        summary = {key: value for key, value in self.finished.summary.items() if key not in compared}
-        summary["methods"] = {method: self.summary[method]}
-        traces = {name: trace for name, trace in self.finished.traces.items() if name == method}
-        own = self.results[self.results["method"] == method].reset_index(drop=True)
-        finished = replace(self.finished, study=study, summary=summary, traces=traces, results=own)
-        return Result(finished, self.folder, self.code)
+        return Result(of_method(self.run, method), self.folder, self.code, self.kept)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.methods)
+
+    def __contains__(self, method: object) -> bool:
+        return method in self.methods
+
+    def __len__(self) -> int:
+        return len(self.methods)
 
 
 class Result(Runs):
@@ -125,7 +145,7 @@ class Result(Runs):
         return self.methods[0]
 
     def about(self) -> str:
-        rounds = range(self.finished.study.training.rounds)
+        rounds = range(self.run.study["train"]["rounds"])
         return f"{self.method} on {_many(self.silos, 'silo')}, {_many(rounds, 'round')}"
 
     def table(self) -> DataFrame:
@@ -137,16 +157,25 @@ class Result(Runs):
         return judged.pivot_table(index="silo", columns="measure", values="value", sort=False).rename_axis(columns=None)
 
     def __getitem__(self, silo: str) -> PersonalModel:
-        if not self.finished.study.machine.models:
+        models = {silo_of(file): file for file in sorted(self.models(self.method).glob("*.safetensors"))}
+        if not models:
             raise BadInput("no models were kept (engine.models = false); train again and keep them")
-        models = {silo_of(file): file for file in sorted(self.models(self.method).iterdir())}
         if silo not in models:
             raise BadInput(f"no silo '{silo}' was trained; {nearest(silo, models)}")
         return load_model(models[silo], self.code)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.silos)
+
+    def __contains__(self, silo: object) -> bool:
+        return silo in self.silos
+
+    def __len__(self) -> int:
+        return len(self.silos)
+
     def collaboration(self, round: int | None = None) -> DataFrame:
         """Who learns from whom after a round, or after the last: a row is a silo, a column the silo it learns from."""
-        trace = self.finished.traces.get(self.method, {})
+        trace = self.run.traces.get(self.method, {})
         if "collaboration" not in trace:
             raise BadInput(f"{self.method} has no weights between silos; fedamp, heurfedamp, fedacs, apple … have")
         rounds = trace["rounds"].tolist()

@@ -1,9 +1,11 @@
 """The Python API: ten lines from silos to predictions."""
 
+import json
 import re
+import shutil
 import subprocess
 import sys
-from types import SimpleNamespace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,6 +21,8 @@ from coterie.methods import METHODS
 from coterie.methods.wrappers.finetune import FineTuning, WithFineTuning
 from coterie.result import Result
 from coterie.run import experiment
+from coterie.runs.folder import Begun
+from coterie.runs.read import Run
 
 DROP = ["patient", "cost"]
 
@@ -90,8 +94,7 @@ def test_tables_are_of_the_picked_round_of_each_seed(comparison):
     ]
     results = pd.DataFrame(rows, columns=["method", "seed", "round", "silo", "split", "measure", "value"])
     scores = {"per_seed": [{"seed": 3, "picked_round": 2}, {"seed": 7, "picked_round": 1}]}
-    study = SimpleNamespace(methods={"amp": None})
-    result = Result(SimpleNamespace(results=results, summary={"methods": {"amp": scores}}, study=study), None)
+    result = Result(Run("made", {"amp": scores}, results), Path("nowhere"))
     assert result.table()["accuracy"].to_dict() == {"a": 35.0, "b": 36.0}
     assert comparison.table().columns[0] == "val_picked"
     for method, told in comparison.summary.items():
@@ -119,6 +122,63 @@ def test_saving_writes_the_folder_of_a_run_and_models_come_back(comparison, tmp_
     with pytest.raises(co.BadInput, match="exists already"):
         comparison.save(tmp_path / "out")
     assert comparison["fedamp"].report(tmp_path / "r.html").read_text("utf-8").startswith("<!doctype html>")
+
+
+def test_the_folder_of_a_run_is_loaded_with_all_that_was_in_it(comparison, tmp_path):
+    again = co.load_result(comparison.save(tmp_path / "out"), MyNet)
+    assert repr(again) == repr(comparison) and again.verdict() == comparison.verdict()
+    for table in ("table", "per_silo", "gains"):
+        pd.testing.assert_frame_equal(getattr(again, table)(), getattr(comparison, table)())
+    mine, known = again["fedamp"], comparison["fedamp"]
+    pd.testing.assert_frame_equal(mine.table(), known.table())
+    pd.testing.assert_frame_equal(mine.collaboration(1), known.collaboration(1))
+    pd.testing.assert_frame_equal(mine["north"].predict(hospital(1)), known["north"].predict(hospital(1)))
+    assert again.report(tmp_path / "r.html").read_text("utf-8") == (tmp_path / "out" / "report.html").read_text("utf-8")
+    for file in ("study.toml", "summary.json", "report.html"):
+        assert (again.save(tmp_path / file) / file).read_text("utf-8") == (tmp_path / "out" / file).read_text("utf-8")
+
+
+def test_one_method_of_a_loaded_run_is_saved_as_a_run_of_its_own(comparison, tmp_path):
+    out = comparison["fedamp"].save(tmp_path / "one")
+    alone = co.load_result(out, MyNet)
+    assert list(alone) == ["fedamp"] and set(alone.results["method"]) == {"fedamp"}
+    assert set(pd.read_parquet(out / "predictions.parquet")["method"]) == {"fedamp"}
+    assert [path.name for path in (out / "models").iterdir()] == ["fedamp"]
+    assert list(alone.run.study["methods"]) == ["fedamp"]
+    with pytest.raises(co.BadInput, match="one method alone has no verdict; compare several"):
+        alone.verdict()
+
+
+def test_what_is_no_finished_run_is_refused_in_one_line(comparison, tmp_path):
+    with pytest.raises(co.BadInput, match="no such folder; give the folder of a run"):
+        co.load_result(tmp_path / "nowhere")
+    with pytest.raises(co.BadInput, match=r"no summary.json in it; give the folder of a run"):
+        co.load_result(tmp_path)
+    Begun(comparison.run.about["toml"], "").write(tmp_path)
+    with pytest.raises(co.BadInput, match="has not finished; go on with: coterie run --resume"):
+        co.load_result(tmp_path)
+    out = comparison.save(tmp_path / "out")
+    (out / "models" / "fedamp" / "north.safetensors").write_bytes(b"no model")
+    with pytest.raises(co.BadInput, match="damaged or not a safetensors file"):
+        co.load_result(out, MyNet)["fedamp"]["coast"]
+    summary = json.loads((out / "summary.json").read_text("utf-8"))
+    summary["methods"]["../elsewhere"] = summary["methods"]["fedamp"]
+    (out / "summary.json").write_text(json.dumps(summary), "utf-8")
+    with pytest.raises(co.BadInput, match=r"'../elsewhere': a label is up to 60 printable characters"):
+        co.load_result(out)
+    out = comparison.save(tmp_path / "bare")
+    shutil.rmtree(out / "models")
+    with pytest.raises(co.BadInput, match=r"no models were kept"):
+        co.load_result(out)["fedamp"]["coast"]
+
+
+def test_methods_and_silos_are_iterated_by_their_names(federation, comparison):
+    assert list(comparison) == comparison.methods and len(comparison) == 3
+    assert "fedem" in comparison and "fedamq" not in comparison
+    result = comparison["fedamp"]
+    assert list(result) == list(NAMES) and len(result) == 5 and "north" in result and "nort" not in result
+    late = federation.train("fedavg", rounds=1, quiet=True, unseen=0.4)
+    assert len(late) == 3 and [late[name].silo for name in late] == list(late)  # newcomers have no model
 
 
 def test_plain_pytorch_loads_a_saved_model_in_three_lines(comparison, tmp_path):
@@ -221,7 +281,8 @@ def test_a_learning_rate_goes_by_the_method_whatever_its_label(federation):
 
 
 def rates(comparison):
-    return {label: comparison.finished.study.training_of(label).lr for label in comparison.methods}
+    common, tables = comparison.run.study["train"], comparison.run.study["methods"]
+    return {label: (common | tables[label].get("train", {}))["lr"] for label in comparison.methods}
 
 
 def test_every_method_is_exported_and_the_import_is_light():

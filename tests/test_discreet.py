@@ -48,7 +48,7 @@ def objects():
         "federation": fed,
         "comparison": comparison,
         "result": comparison["fedavg"],
-        "finished": comparison.finished,
+        "run": comparison.run,
         "study": fed._study,
         "assembly": fed._assembly,
         "store": fed._assembly.store,
@@ -65,12 +65,12 @@ def objects():
 
 
 HELD = (
-    "silos", "federation", "comparison", "result", "finished", "study", "assembly", "holding", "federated", "silo",
-    "part", "split", "label", "pool",
+    "silos", "federation", "comparison", "result", "study", "assembly", "holding", "federated", "silo", "part",
+    "split", "label", "pool",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*HELD, "store", "model", "schema"])
+@pytest.mark.parametrize("name", [*HELD, "run", "store", "model", "schema"])
 def test_it_is_shown_without_a_row(name, objects):
     each = objects[name]
     for shown in (repr(each), str(each), f"{[each]}", pretty_repr(each)):
@@ -94,7 +94,7 @@ def test_what_is_shown_says_what_it_is(objects):
 
 
 def test_a_result_does_not_hold_what_the_silos_hold(objects):
-    assert objects["comparison"].finished.study.holdings is None
+    assert set(vars(objects["comparison"])) == {"run", "folder", "code", "kept"}  # what is read from the run's folder
 
 
 def spoil_value(home: Path) -> Source:

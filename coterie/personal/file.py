@@ -2,7 +2,8 @@
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,20 @@ def load_model(file: str | Path, model: Any = None) -> PersonalModel:
 
 def silo_of(file: Path) -> str:
     """Whose model a file is."""
-    with safetensors.safe_open(file, "pt") as opened:
+    with _opened(file) as opened:
         return str((opened.metadata() or {}).get("silo", ""))
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    with _opened(path) as file:
+        return dict(file.metadata() or {}), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         with safetensors.safe_open(path, "pt") as file:
-            return dict(file.metadata() or {}), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            yield file
     except (safetensors.SafetensorError, ValueError, TypeError) as error:
         raise BadInput(f"{path}: damaged or not a safetensors file ({error}); give a model that a run wrote") from None
     except OSError as error:

@@ -112,12 +112,12 @@ def leaving(out: Path, made: list[Path] | None = None) -> Iterator[None]:
         if made is not None and not kept:
             release(out, made)
         if isinstance(error, OSError):
-            remedy = f"when that is mended, {_go_on(out)}" if kept else "give a folder that can be written"
+            remedy = f"when that is mended, {go_on(out)}" if kept else "give a folder that can be written"
             raise BadInput(f"--out {out}: {error.strerror or error}; {remedy}") from None
         if isinstance(error, KeyboardInterrupt) and kept:
             raise Stopped(stopped(out)) from None
         if (short := shortage(error)) is not None:
-            raise BadInput(f"{short}{f'; when there is room, {_go_on(out)}' if kept else ''}") from None
+            raise BadInput(f"{short}{f'; when there is room, {go_on(out)}' if kept else ''}") from None
         raise
 
 
@@ -133,10 +133,11 @@ def shortage(error: BaseException) -> str | None:
 
 def stopped(out: Path) -> str:
     """What is said of a run that was stopped."""
-    return f"stopped; {_go_on(out)}"
+    return f"stopped; {go_on(out)}"
 
 
-def _go_on(out: Path) -> str:
+def go_on(out: Path) -> str:
+    """How to go on with a run."""
     return f"go on with: coterie run --resume {shlex.quote(str(out))}"
 
 

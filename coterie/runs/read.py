@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 NEVER_NULL = tuple(f"{score}_{error}" for score in ("best", "last", "weighted", "bottom_decile") for error in ERRORS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A study that has run, or is running."""
 
@@ -38,6 +38,9 @@ class Run:
     about: Mapping[str, Any] = field(default_factory=dict)  # command, toml, device, versions, privacy
     differences: Sequence[str] = ()  # between the tables of own silos, a line each
     finished: bool = True
+
+    def __repr__(self) -> str:
+        return f"Run({self.name}: {', '.join(self.methods)})"
 
     @property
     def study(self) -> dict[str, Any]:

@@ -219,7 +219,7 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
     if not chosen:
         raise BadInput("study: no methods to run; add a [methods.NAME] table or --methods NAME")
     for label in chosen:
-        _check_label(label)
+        check_label(label)
     compared = table.get("compared", COMPARED[0])
     if compared not in COMPARED:
         raise BadInput(f"study: 'compared' is the score to set beside published ones: {', '.join(COMPARED)}")
@@ -254,7 +254,7 @@ def _model(table: Mapping[str, Any], code: str | None, default: str) -> dict[str
     return build({"name": name, **table}, shape=(), outputs=0)[1]
 
 
-def _check_label(label: str) -> None:
+def check_label(label: str) -> None:
     """Refuse a label that could not name a file of the results, or that names one elsewhere."""
     if not label.isprintable() or label.strip(" .") != label or not label or {*label} & {*"/\\"} or len(label) > 60:
         raise BadInput(f"[methods] {shown(label)}: a label is up to 60 printable characters, none of them / or \\")

@@ -1,0 +1,54 @@
+"""Part of a run: one of its methods as a run of its own, and what was read as a folder again."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from coterie import toml
+from coterie.runs.folder import RESULTS
+from coterie.runs.read import Run
+from coterie.study.study import PUBLISHED
+
+COMPARED = ("verdict", "significance")  # what only several methods have
+
+
+def of_method(run: Run, method: str) -> Run:
+    """A run as if it had been of this method alone."""
+    study = run.study
+    for key in ("methods", *PUBLISHED):
+        if key in study:
+            study[key] = {label: each for label, each in study[key].items() if label == method}
+    return replace(
+        run,
+        methods={method: run.methods[method]},
+        results=run.results[run.results["method"] == method].reset_index(drop=True),
+        traces={label: trace for label, trace in run.traces.items() if label == method},
+        verdict=None,
+        significance=None,
+        about={**run.about, "toml": toml.dumps(study)},
+    )
+
+
+def copy(run: Run, folder: Path, out: Path) -> None:
+    """The files of a run, or of the part of it that `run` is, from the folder where all of it is; not its report."""
+    (out / "study.toml").write_text(str(run.about["toml"]), "utf-8")
+    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    summary["methods"] = {label: summary["methods"][label] for label in run.methods}
+    summary = {key: each for key, each in summary.items() if key not in COMPARED or run.verdict is not None}
+    (out / "summary.json").write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    run.results.to_parquet(out / RESULTS, index=False)
+    if (folder / "labels.parquet").exists():
+        shutil.copyfile(folder / "labels.parquet", out / "labels.parquet")
+    if (folder / "predictions.parquet").exists():
+        samples = pd.read_parquet(folder / "predictions.parquet")
+        kept = samples[samples["method"].isin(list(run.methods))]
+        kept.to_parquet(out / "predictions.parquet", index=False, compression="zstd")
+    (out / "collaboration").mkdir()
+    for label in run.methods:
+        if label in run.traces:
+            shutil.copyfile(folder / "collaboration" / f"{label}.npz", out / "collaboration" / f"{label}.npz")
+        if (folder / "models" / label).is_dir():
+            shutil.copytree(folder / "models" / label, out / "models" / label)
