@@ -181,6 +181,38 @@ def test_methods_and_silos_are_iterated_by_their_names(federation, comparison):
     assert len(late) == 3 and [late[name].silo for name in late] == list(late)  # newcomers have no model
 
 
+def test_probabilities_and_a_score_as_scikit_learn_has_them(comparison):
+    model, raw = comparison["fedem"]["north"], hospital(1)
+    assert model.classes == ["healthy", "ill", "severe"]
+    assert np.array_equal(model.predict_proba(raw), model.predict(raw).iloc[:, 1:].to_numpy())
+    assert model.score(raw, raw["outcome"]) == (model.predict(raw)["prediction"] == raw["outcome"]).mean()
+    assert model.score(raw, raw["outcome"].where(raw["outcome"] == "ill")) == (
+        (model.predict(raw)["prediction"] == "ill")[raw["outcome"] == "ill"].mean()
+    )
+    with pytest.raises(co.BadInput, match="60 rows but 59 labels"):
+        model.score(raw, raw["outcome"][1:])
+
+
+def test_a_score_of_numbers_is_r2_and_they_have_no_probabilities():
+    x = np.random.default_rng(0).normal(size=(80, 3)).astype(np.float32)
+    y = 500 + 40 * x[:, 0]
+    given = co.silos({"a": (x[:40], y[:40]), "b": (x[40:], y[40:])})
+    model = co.Federation(given, model="linear").train("fedavg", rounds=3, quiet=True)["b"]
+    off = y[40:] - model.predict(x[40:])["prediction"].to_numpy()
+    assert model.score(x[40:], y[40:]) == pytest.approx(1 - (off**2).mean() / y[40:].var(), rel=1e-5)
+    assert np.isnan(model.score(x[:2], [7, 7]))
+    with pytest.raises(co.BadInput, match="predicts numbers, which have no probabilities; take predict"):
+        model.predict_proba(x)
+
+
+def test_a_number_may_name_a_class():
+    rng = np.random.default_rng(0)
+    given = {name: (rng.normal(size=(40, 3)), rng.integers(2, size=40)) for name in "ab"}
+    model = co.Federation(co.silos(given), model="linear").train("fedavg", rounds=1, quiet=True)["a"]
+    x, y = given["a"]
+    assert model.score(x, y) == (model.predict(x)["prediction"].astype(int) == y).mean() > 0
+
+
 def test_plain_pytorch_loads_a_saved_model_in_three_lines(comparison, tmp_path):
     comparison["fedamp"].save(tmp_path / "out")
     net = MyNet()

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from pandas import DataFrame, RangeIndex
+from pandas import DataFrame, RangeIndex, Series
 from torch import Tensor, nn
 
 from coterie.data.arrays import model_inputs
+from coterie.data.own.label import read_label
 from coterie.data.own.schema import Schema
 from coterie.data.silo import Array, check_finite
 from coterie.errors import BadInput
@@ -56,22 +57,50 @@ class PersonalModel:
         what = f"{self.module.classes} classes" if self.module.classes else "numbers"
         return f"PersonalModel({self.silo}: {self.about.get('method', 'a model')}, {inputs} inputs, {what})"
 
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes, in the order of their probabilities; none where the label is a number."""
+        return list(self.schema.classes) or [str(c) for c in range(self.module.classes)]
+
     def predict(self, data: "DataFrame | Array | Tensor") -> DataFrame:
         """A prediction for each row of a table or sample of an array, and of classes their probabilities."""
-        x = self.encode(data)
-        with torch.no_grad():
-            parts = [self.module(part) for part in torch.from_numpy(x).split(AT_ONCE)]  # type: ignore[no-untyped-call]
-        out = torch.cat(parts).numpy() if parts else np.zeros((0, max(self.module.classes, 1)), np.float32)
-        index = data.index if isinstance(data, DataFrame) else RangeIndex(len(x))
+        out = self._outputs(data)
+        index = data.index if isinstance(data, DataFrame) else RangeIndex(len(out))
         if not self.module.classes:
             named = ["prediction"] if out.shape[1] == 1 else [f"prediction_{i}" for i in range(out.shape[1])]
             return DataFrame(out, index=index, columns=named)
-        if out.ndim != 2:
-            raise BadInput("this model tells a class for every place of a sequence; load it in PyTorch instead")
-        names = np.array(self.schema.classes or [str(c) for c in range(out.shape[1])], dtype=object)
-        table = DataFrame(out[:, : len(names)], index=index, columns=[f"probability_{name}" for name in names])
-        table.insert(0, "prediction", names[out[:, : len(names)].argmax(1)])
+        table = DataFrame(out, index=index, columns=[f"probability_{name}" for name in self.classes])
+        table.insert(0, "prediction", np.array(self.classes, dtype=object)[out.argmax(1)])
         return table
+
+    def predict_proba(self, data: "DataFrame | Array | Tensor") -> Array:
+        """(n, classes): the probability of each class, in the order of `classes`."""
+        if not self.module.classes:
+            raise BadInput("this model predicts numbers, which have no probabilities; take predict")
+        return self._outputs(data)
+
+    def score(self, data: "DataFrame | Array | Tensor", labels: Any) -> float:
+        """The accuracy, or of numbers r2, on rows with these labels; rows without a label are left out."""
+        predicted = self.predict(data)["prediction"].to_numpy()
+        column = Series(np.asarray(labels))
+        if len(column) != len(predicted):
+            raise BadInput(f"score: {len(predicted)} rows but {len(column)} labels; give one label for each row")
+        label, there = read_label(column, "score: labels")
+        if self.module.classes:
+            return float((predicted[there] == label.names()).mean())
+        off, spread = label.values - predicted[there], label.values - label.values.mean()
+        # Labels that are all alike leave nothing to explain: no r2.
+        return float(1 - (off @ off) / (spread @ spread)) if spread.any() else float("nan")
+
+    def _outputs(self, data: "DataFrame | Array | Tensor") -> Array:
+        """(n, classes) probabilities, or (n, targets) numbers."""
+        x = self.encode(data)
+        with torch.no_grad():
+            parts = [self.module(part) for part in torch.from_numpy(x).split(AT_ONCE)]  # type: ignore[no-untyped-call]
+        out: Array = torch.cat(parts).numpy() if parts else np.zeros((0, max(self.module.classes, 1)), np.float32)
+        if self.module.classes and out.ndim != 2:
+            raise BadInput("this model tells a class for every place of a sequence; load it in PyTorch instead")
+        return out[:, : len(self.classes)] if self.module.classes else out
 
     def to_onnx(self, path: "str | Path") -> Path:
         """Write the model as ONNX: encoded rows in, probabilities or numbers out."""
