@@ -43,6 +43,13 @@ if TYPE_CHECKING:
     from coterie.methods.pfedme import PFedMe
     from coterie.methods.scaffold import SCAFFOLD
     from coterie.methods.separate import Separate
+    from coterie.methods.wrappers.around import (
+        with_clipping,
+        with_compression,
+        with_finetuning,
+        with_privacy,
+        with_robustness,
+    )
     from coterie.options import option
     from coterie.personal.file import load_model
     from coterie.personal.model import PersonalModel
@@ -57,7 +64,8 @@ __all__ = [
     "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedMe", "PerFedAvg", "PersonalModel", "Predictor",
     "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos", "State", "Task", "Up", "Weights", "bank",
     "check_method", "load_model", "load_result", "method_table", "option", "plain_step", "rows", "shared", "silos",
-    "spread", "weighted_mean",
+    "spread", "weighted_mean", "with_clipping", "with_compression", "with_finetuning", "with_privacy",
+    "with_robustness",
 ]  # fmt: skip
 # Where each lies: first what a user needs, then the methods, then what the author of a method does.
 _PLACES = {
@@ -87,6 +95,7 @@ _PLACES = {
     "methods.pfedme": "PFedMe",
     "methods.scaffold": "SCAFFOLD",
     "methods.separate": "Separate",
+    "methods.wrappers.around": "with_clipping with_compression with_finetuning with_privacy with_robustness",
     "engine.method": "Cohort Method Model Nothing NothingDown NothingKept NothingUp Roster spread",
     "engine.task": "Batch Task Weights plain_step",
     "methods.parts.averaging": "Global GlobalDown GlobalModel ModelUp weighted_mean",

@@ -15,10 +15,10 @@ from coterie.data.silo import HoldsData, named
 from coterie.engine.method import Method
 from coterie.engine.training import Training
 from coterie.errors import BadInput, Stopped
-from coterie.methods import METHODS, make, name_of
+from coterie.methods import METHODS, given, name_of
 from coterie.models import AUTO, build
 from coterie.models.code import code_name
-from coterie.options import check, parse, resolved
+from coterie.options import check, keywords, parse, resolved
 from coterie.result import Comparison, Result, load_result
 from coterie.run import experiment
 from coterie.run.assembly import Assembly
@@ -44,6 +44,7 @@ class Silos(HoldsData):
         return named(self.names) + (f"; label {self.options.label!r}" if self.options.label else "")
 
 
+@keywords("silos")
 def silos(
     source: "str | Path | Mapping[str, Any]",
     label: str = "",
@@ -76,6 +77,7 @@ def method_table() -> DataFrame:
 class Federation(HoldsData):
     """Silos and the model that each of them wants: train a method on it, or compare several."""
 
+    @keywords("Federation")
     def __init__(
         self,
         silos: Silos,
@@ -120,11 +122,13 @@ class Federation(HoldsData):
         counts = {s.name: (len(s.train), len(s.validation), len(s.test)) for s in self._assembly.silos}
         return DataFrame.from_dict(counts, orient="index", columns=["train", "validation", "test"]).rename_axis("silo")
 
+    @keywords("train", Training, OWN["train"])
     def train(self, method: Method | str, rounds: int = 30, *, quiet: bool = False, **training: Any) -> Result:
         """Train a method; `training` are options of the training, e.g. lr=0.1, local_epochs=2, batch_size=32."""
         comparison = self.compare([method], rounds, quiet=quiet, **training)
         return comparison[comparison.methods[0]]
 
+    @keywords("compare", Training, OWN["train"])
     def compare(
         self,
         methods: "Sequence[Method | str] | Mapping[str, Method] | None" = None,
@@ -164,10 +168,8 @@ def _labelled(methods: "Sequence[Method | str] | Mapping[str, Method]") -> dict[
     if isinstance(methods, Mapping):
         return {str(label): check(method, f"{label}:") for label, method in methods.items()}
     made: dict[str, Method] = {}
-    for given in methods:
-        method = make(given, {}) if isinstance(given, str) else given
-        if not isinstance(method, Method):
-            raise BadInput(f"methods: {method!r} is no method; give one such as coterie.FedAMP(), or its name")
+    for each in methods:
+        method = given(each)
         name = name_of(method).rpartition(":")[2]
         same = sum(label == name or label.startswith(f"{name}-") for label in made) if name in made else 0
         made[f"{name}-{same + 1}" if same else name] = check(method, f"{name}:")

@@ -5,18 +5,21 @@ writes every default back into it, and prints `coterie methods NAME`.
 """
 
 import dataclasses
+import functools
+import inspect
 import math
 import operator
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from coterie.errors import BadInput, nearest, shown
 
 T = TypeVar("T")
+P = ParamSpec("P")
 BOUNDS = {"low": operator.ge, "high": operator.le, "above": operator.gt, "below": operator.lt}
 
 
@@ -76,6 +79,33 @@ def parse(schema: type[T], values: Mapping[str, Any], where: str) -> T:
         return check(schema(**made), where)
     except ValueError as error:
         raise BadInput(f"{where}: {error}") from None
+
+
+def keywords(
+    where: str, schema: type | None = None, defaults: Mapping[str, Any] | None = None
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Refuse keywords that a function does not take, with the nearest that it does.
+
+    The options of `schema` are keywords too and are listed in the docstring, with `defaults` instead of their own.
+    """
+
+    def decorate(call: Callable[P, T]) -> Callable[P, T]:
+        own = [each.name for each in inspect.signature(call).parameters.values() if each.kind is not each.VAR_KEYWORD]
+        more = [each for each in (describe(schema) if schema else ()) if each.name not in own]
+        known = {*own, *(each.name for each in more)} - {"self"}
+
+        @functools.wraps(call)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+            for key in kwargs:
+                if key not in known:
+                    raise BadInput(f"{where}: unknown key '{key}'; {nearest(key, known)}")
+            return call(*args, **kwargs)
+
+        listed = [f"    {each.name}={(defaults or {}).get(each.name, each.default)!r}: {each.doc}" for each in more]
+        checked.__doc__ = "\n".join([inspect.getdoc(call) or "", *([""] if listed else []), *listed])
+        return checked
+
+    return decorate
 
 
 def check(options: T, where: str = "") -> T:

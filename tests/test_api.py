@@ -17,12 +17,15 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import coterie as co
-from coterie.methods import METHODS
+from coterie.engine.training import Training
+from coterie.methods import METHODS, make
 from coterie.methods.wrappers.finetune import FineTuning, WithFineTuning
+from coterie.options import describe
 from coterie.result import Result
 from coterie.run import experiment
 from coterie.runs.folder import Begun
 from coterie.runs.read import Run
+from coterie.study.own import OWN
 
 DROP = ["patient", "cost"]
 
@@ -211,6 +214,54 @@ def test_a_number_may_name_a_class():
     model = co.Federation(co.silos(given), model="linear").train("fedavg", rounds=1, quiet=True)["a"]
     x, y = given["a"]
     assert model.score(x, y) == (model.predict(x)["prediction"].astype(int) == y).mean() > 0
+
+
+def test_wrappers_are_given_in_any_order_and_run_as_a_study_says():
+    one = co.with_privacy(co.with_finetuning(co.FedAvg(), epochs=2), clip=2, noise=0.5)
+    other = co.with_finetuning(co.with_privacy("fedavg", clip=2, noise=0.5), epochs=2)
+    table = {"finetune": {"epochs": 2}, "privacy": {"clip": 2.0, "noise": 0.5}}
+    assert one == other == make("fedavg", table)
+    assert co.with_compression("fedavg", bits=8) == make("fedavg", {"compress": {"bits": 8}})
+    assert co.with_clipping("fedavg", norm=3) == make("fedavg", {"clip_update": {"norm": 3}})
+    assert co.with_robustness("fedavg", rule="krum") == make("fedavg", {"robust": {"rule": "krum"}})
+    made = co.Federation(silos(), model="linear", rows="all").train(one, rounds=1, quiet=True)
+    assert make("fedavg", made.run.study["methods"]["fedavg"]) == one and made.summary["fedavg"]["privacy"]
+
+
+def test_mistakes_in_wrappers_are_told_at_once():
+    for given, told in (
+        (lambda: co.with_privacy("fedavg", nois=1), "with_privacy: unknown key 'nois'; did you mean 'noise'"),
+        (lambda: co.with_privacy("fedavg", delta=2), "with_privacy delta: 2.0 is out of range"),
+        (lambda: co.with_compression("fedavg"), "with_compression: give either top_k, e.g. 0.05, or bits = 8"),
+        (lambda: co.with_clipping("fedavq"), "unknown method 'fedavq'; did you mean 'fedavg'"),
+        (lambda: co.with_clipping(3), "3 is no method; give one such as coterie.FedAMP"),
+        (
+            lambda: co.with_clipping(co.with_clipping("fedavg")),
+            "with_clipping: the method has it already; give it once",
+        ),
+    ):
+        with pytest.raises(co.BadInput, match=told):
+            given()
+
+
+def test_unknown_keywords_are_told_with_the_nearest(federation):
+    for given, told in (
+        (lambda: silos(lable="outcome"), "silos: unknown key 'lable'; did you mean 'label'"),
+        (lambda: co.Federation(silos(), modle="mlp"), "Federation: unknown key 'modle'; did you mean 'model'"),
+        (lambda: federation.train("fedavg", quite=True), "train: unknown key 'quite'; did you mean 'quiet'"),
+        (lambda: federation.compare(local_epoch=3), "compare: unknown key 'local_epoch'; did you mean 'local_epochs'"),
+    ):
+        with pytest.raises(co.BadInput, match=told):
+            given()
+
+
+def test_docstrings_list_the_options_with_the_defaults_that_hold():
+    for call in (co.Federation.train, co.Federation.compare):
+        for each in describe(Training):
+            if each.name != "rounds":
+                default = OWN["train"].get(each.name, each.default)
+                assert f"{each.name}={default!r}: {each.doc}" in call.__doc__
+    assert "noise=1.0: z; the noise" in co.with_privacy.__doc__
 
 
 def test_plain_pytorch_loads_a_saved_model_in_three_lines(comparison, tmp_path):

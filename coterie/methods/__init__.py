@@ -74,6 +74,14 @@ def make(label: str, table: Mapping[str, Any]) -> Method:
     return method
 
 
+def given(method: Method | str) -> Method:
+    """A method as it is given in Python: itself, or its name."""
+    made = make(method, {}) if isinstance(method, str) else method
+    if not isinstance(made, Method):
+        raise BadInput(f"methods: {shown(made)} is no method; give one such as coterie.FedAMP(), or its name")
+    return made
+
+
 def innermost(method: Method) -> Method:
     """The method inside all wrappers of a study's table."""
     wrapped = any(isinstance(method, wrap) for _, wrap in WRAPPERS.values())

@@ -1,0 +1,57 @@
+"""Wrappers as functions: around any method they fit, in whatever order they are given."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from coterie.engine.method import Method
+from coterie.errors import BadInput
+from coterie.methods import WRAPPERS, given
+from coterie.methods.wrappers.clip import Clipping
+from coterie.methods.wrappers.compress import Compression
+from coterie.methods.wrappers.finetune import FineTuning
+from coterie.methods.wrappers.privacy import Privacy
+from coterie.methods.wrappers.robust import Robustness
+from coterie.options import keywords, parse
+
+
+@keywords("with_finetuning", FineTuning)
+def with_finetuning(method: Method | str, **options: Any) -> Method:
+    """A method whose model each silo trains a little on its own data before it is used."""
+    return _around(method, "finetune", options, "with_finetuning")
+
+
+@keywords("with_clipping", Clipping)
+def with_clipping(method: Method | str, **options: Any) -> Method:
+    """A method in which no silo's upload changes a model by more than a given length."""
+    return _around(method, "clip_update", options, "with_clipping")
+
+
+@keywords("with_privacy", Privacy)
+def with_privacy(method: Method | str, **options: Any) -> Method:
+    """A method with differential privacy: what leaves a silo is clipped and has noise on it."""
+    return _around(method, "privacy", options, "with_privacy")
+
+
+@keywords("with_compression", Compression)
+def with_compression(method: Method | str, **options: Any) -> Method:
+    """A method whose uploads are smaller: the largest changes alone (`top_k`), or a byte for each number (`bits`)."""
+    return _around(method, "compress", options, "with_compression")
+
+
+@keywords("with_robustness", Robustness)
+def with_robustness(method: Method | str, **options: Any) -> Method:
+    """A method whose server averages so that a few rogue silos cannot decide the result."""
+    return _around(method, "robust", options, "with_robustness")
+
+
+def _around(method: Method | str, key: str, options: Mapping[str, Any], where: str) -> Method:
+    """A method in one more wrapper; all are stacked in the order of a study's table, so that a study can say it."""
+    inner, stacked = given(method), {key: parse(WRAPPERS[key][0], options, where)}
+    while found := [each for each, (_, wrap) in WRAPPERS.items() if isinstance(inner, wrap)]:
+        if found[0] == key:
+            raise BadInput(f"{where}: the method has it already; give it once")
+        stacked[found[0]], inner = inner.options, inner.method  # type: ignore[attr-defined]
+    for each, (_, wrap) in WRAPPERS.items():
+        if each in stacked:
+            inner = wrap(inner, stacked[each])
+    return inner
