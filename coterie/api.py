@@ -9,12 +9,14 @@ from typing import Any, Literal
 from pandas import DataFrame
 from rich.console import Console
 
+from coterie import toml
 from coterie.data.own.gather import Holding, check_drop, from_dataset, from_frame, gather
 from coterie.data.own.ready import Own
 from coterie.data.silo import HoldsData, named
 from coterie.engine.method import Method
 from coterie.engine.training import Training
 from coterie.errors import BadInput, Stopped
+from coterie.errors import shown as quoted
 from coterie.methods import METHODS, given, name_of
 from coterie.models import AUTO, build
 from coterie.models.code import code_name
@@ -23,6 +25,7 @@ from coterie.result import Comparison, Result, load_result
 from coterie.run import experiment
 from coterie.run.assembly import Assembly
 from coterie.run.progress import shown
+from coterie.study import study as studies
 from coterie.study.own import OWN, RATES
 from coterie.study.study import Machine, Study
 
@@ -72,6 +75,55 @@ def method_table() -> DataFrame:
     """The methods: what each does, its paper, and the class that `coterie` has it under."""
     rows = [(name, kind.__name__, kind.summary, kind.paper) for name, kind in METHODS.items()]
     return DataFrame(rows, columns=["method", "class", "summary", "paper"]).set_index("method")
+
+
+@dataclass(frozen=True, repr=False)
+class Experiment:
+    """A study, checked and ready to run."""
+
+    study: Study
+
+    def __repr__(self) -> str:
+        about = ", ".join(part for part in (self.study.name, self.study.cell, self.study.scale) if part)
+        rounds, seeds = self.study.training.rounds, len(self.study.seeds)
+        size = f"{rounds} round{'s' * (rounds != 1)}, {seeds} seed{'s' * (seeds != 1)}"
+        return f"Experiment({about}: {', '.join(self.study.methods)}; {size})"
+
+    @property
+    def toml(self) -> str:
+        """The study as the text of a file, with every default written back."""
+        return self.study.as_toml()
+
+    def run(self, out: "str | Path | None" = None, *, quiet: bool = False) -> Comparison:
+        """Run it as `coterie run` does, into the folder `out`; without one the result alone keeps what was made."""
+        return _run(self.study, None if out is None else Path(out), quiet)
+
+
+@keywords("load_study")
+def load_study(
+    name: "str | Path",
+    *,
+    data: str | None = None,
+    scale: Literal["full", "small"] = "full",
+    methods: Sequence[str] | None = None,
+    set: Mapping[str, Any] | None = None,
+) -> Experiment:
+    """A study that comes with Coterie, or a .toml file: one cell of it, some of its methods, and other values.
+
+    `data` names the cell, none: the first; `set` is what to change, e.g. {"train.rounds": 5}.
+    """
+    if methods is not None and (isinstance(methods, str) or not all(isinstance(each, str) for each in methods)):
+        raise BadInput(f"methods: expected names, e.g. ['fedamp'], found {quoted(methods)}")
+    changes = [f"{key}={_as_toml(key, value)}" for key, value in (set or {}).items()]
+    table = studies.select(studies.read(str(name)), data, scale)
+    return Experiment(studies.check(studies.override(table, changes), methods))
+
+
+def _as_toml(key: str, value: Any) -> str:
+    try:
+        return toml.value(value)
+    except TypeError:
+        raise BadInput(f"set {key}: expected a value as in a study file, found {quoted(value)}") from None
 
 
 class Federation(HoldsData):

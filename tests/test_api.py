@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -214,6 +215,41 @@ def test_a_number_may_name_a_class():
     model = co.Federation(co.silos(given), model="linear").train("fedavg", rounds=1, quiet=True)["a"]
     x, y = given["a"]
     assert model.score(x, y) == (model.predict(x)["prediction"].astype(int) == y).mean() > 0
+
+
+def test_a_study_runs_in_python_as_on_the_command_line(tmp_path, monkeypatch):
+    from command import call
+
+    monkeypatch.chdir(tmp_path)
+    study = co.load_study(
+        "em-table2", data="synthetic", scale="small", methods=["separate", "fedem"],
+        set={"train.rounds": 2, "methods.fedem.components": 2, "engine.rows": "all"},
+    )  # fmt: skip
+    assert repr(study) == "Experiment(em-table2, synthetic, small: separate, fedem; 2 rounds, 1 seed)"
+    assert tomllib.loads(study.toml)["methods"]["fedem"]["components"] == 2
+    made = study.run(quiet=True)
+    assert not any(tmp_path.iterdir()) and made.methods == ["separate", "fedem"]
+    words = ["em-table2", "--data", "synthetic", "--scale", "small", "--methods", "separate,fedem", "--rounds", 2]
+    words += ["--set", "methods.fedem.components=2", "--rows", "all", "--quiet", "--out", "a"]
+    assert call("run", *words) == 0
+    pd.testing.assert_frame_equal(made.results, co.load_result("a").results)
+    assert co.load_study("a/study.toml").run(tmp_path / "b", quiet=True).methods == made.methods
+    assert (tmp_path / "b" / "study.toml").read_text("utf-8") == (tmp_path / "a" / "study.toml").read_text("utf-8")
+
+
+def test_mistakes_in_a_study_are_found_when_it_is_loaded():
+    for given, told in (
+        ({"name": "em-tabel2"}, "unknown study 'em-tabel2'; did you mean 'em-table2'"),
+        ({"data": "synthetc"}, "no such cell; did you mean 'synthetic'"),
+        ({"methods": ["fedam"]}, "unknown method 'fedam'; did you mean 'fedamp'"),
+        ({"methods": [co.FedEM()]}, "methods: expected names, e.g. .'fedamp'., found"),
+        ({"methods": "fedem"}, "methods: expected names, e.g. .'fedamp'., found 'fedem'"),
+        ({"set": {"train.round": 3}}, r"\[train\]: unknown key 'round'; did you mean 'rounds'"),
+        ({"set": {"train.lr": None}}, "set train.lr: expected a value as in a study file, found None"),
+        ({"sale": "small"}, "load_study: unknown key 'sale'; did you mean 'scale'"),
+    ):
+        with pytest.raises(co.BadInput, match=told):
+            co.load_study(**({"name": "em-table2"} | given))
 
 
 def test_wrappers_are_given_in_any_order_and_run_as_a_study_says():

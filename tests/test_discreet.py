@@ -49,6 +49,7 @@ def objects():
         "comparison": comparison,
         "result": comparison["fedavg"],
         "run": comparison.run,
+        "experiment": co.load_study("digits"),
         "study": fed._study,
         "assembly": fed._assembly,
         "store": fed._assembly.store,
@@ -70,7 +71,7 @@ HELD = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*HELD, "run", "store", "model", "schema"])
+@pytest.mark.parametrize("name", [*HELD, "run", "experiment", "store", "model", "schema"])
 def test_it_is_shown_without_a_row(name, objects):
     each = objects[name]
     for shown in (repr(each), str(each), f"{[each]}", pretty_repr(each)):
