@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from own_silos import NAMES, hospital
 from rich.pretty import pretty_repr
 
@@ -29,6 +30,21 @@ MARKS = ("61.73", "Sentinel")
 
 def patients(place: int) -> pd.DataFrame:
     return hospital(place).assign(age=NUMBER, ward=[TEXT, "er"] * (len(hospital(place)) // 2), cost=NUMBER)
+
+
+def batch_of(fed: co.Federation) -> co.Batch:
+    """What a method's step is handed."""
+    seen = list[co.Batch]()
+
+    def look(task: co.Task, state: co.Weights, batch: co.Batch) -> co.Weights:
+        seen.append(batch)
+        return state
+
+    engine = fed._assembly.engine(co.FedAvg())
+    task = engine.task(torch.arange(1), 0)
+    w = task.start()
+    task.run(look, co.Weights(w=w, opt=task.optimizer.init(w)), "look", epochs=1)
+    return seen[0]
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +69,8 @@ def objects():
         "study": fed._study,
         "assembly": fed._assembly,
         "store": fed._assembly.store,
+        "ragged": fed._assembly.store["train"],
+        "batch": batch_of(fed),
         "holding": holding,
         "federated": data,
         "silo": data.silos[0],

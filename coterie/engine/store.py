@@ -7,19 +7,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.data.silo import Part, Silo
+from coterie.data.silo import HoldsData, Part, Silo
 
 SPLITS = ("train", "validation", "test")
 
 
-@dataclass(frozen=True)
-class Ragged:
+@dataclass(frozen=True, repr=False)
+class Ragged(HoldsData):
     """One split of all silos."""
 
     x: Tensor  # (N, ...)
     y: Tensor  # (N, ...)
     start: Tensor  # (m,) where each silo's samples begin
     count: np.ndarray  # (m,) how many it has
+
+    def about(self) -> str:
+        return f"{len(self.count)} silos, {len(self.x)} samples"
 
     def gather(self, silos: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Samples (k, b) of k silos, by their position in the silo."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.data.silo import HoldsData
 from coterie.engine.plan import Plan
 from coterie.engine.rows import Model
 from coterie.engine.solver import Gradient, Optimizer
@@ -23,8 +24,8 @@ Loss = Callable[[Tensor, "Batch", Tensor | None], Tensor]  # of every sample, fr
 SAMPLES_AT_ONCE = {"cpu": 4096, "cuda": 65536}
 
 
-@dataclass(frozen=True)
-class Batch:
+@dataclass(frozen=True, repr=False)
+class Batch(HoldsData):
     """One mini-batch of each of k silos."""
 
     x: Tensor  # (k, b, ...)
@@ -35,6 +36,9 @@ class Batch:
     lr: float
     round: int
     ragged: bool = False  # whether a model that couples samples has to tell them from the filling
+
+    def about(self) -> str:
+        return f"{len(self.x)} silos, {self.x.shape[1]} samples each, round {self.round + 1}"
 
     def repeated(self, each: int) -> "Batch":
         """With every silo so many times, one after the other: for so many models of each."""
