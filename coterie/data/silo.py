@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Indices = NDArray[np.int64]
-LONGEST_NAME = 200  # letters that say whose a sample is
+LONGEST_NAME = 200  # characters that say whose a sample is
 
 
 class HoldsData:
@@ -137,7 +137,9 @@ def check_silos(silos: Sequence[Silo], classes: int) -> None:
     """Refuse data no model can be trained on, before a run is spent on it."""
     for silo in silos:
         if not silo.name.isprintable() or not 0 < len(silo.name) <= LONGEST_NAME:
-            raise BadInput(f"silo {shown(silo.name)}: a name is 1 to {LONGEST_NAME} printable letters; give it another")
+            raise BadInput(
+                f"silo {shown(silo.name)}: a name is 1 to {LONGEST_NAME} printable characters; give it another"
+            )
         if len(silo.train) == 0:
             raise BadInput(f"{silo.name} train: no samples; give it some or leave the silo out")
         for split in ("train", "validation", "test"):

@@ -62,7 +62,6 @@ class Outcome:
     missing: int = 0  # replies that did not come, or do not count
     rejected: list[dict[str, Any]] = field(default_factory=list)  # round, silo and reason of replies that do not count
     heard: dict[str, list[list[float]]] = field(default_factory=dict)  # what the judge remembers, by silo
-    rows: int = 0  # rows per call, as the engine chose
 
     def reject(self, round: int, replies: Replies) -> None:
         """Note which replies of a round did not count."""

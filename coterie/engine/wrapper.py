@@ -17,7 +17,7 @@ from coterie.engine.method import (
     Roster,
     Task,
     Up,
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,6 @@ class Assembly(HoldsData):
                 engine.method, self.guests, self.model, engine.training, self.seed, engine.rows, models=False
             )
             outcome.results.append(late.arrivals(outcome.server))
-        outcome.rows = engine.rows
         return outcome
 
     def checksum(self) -> str:
