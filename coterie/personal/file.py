@@ -32,7 +32,7 @@ def load_model(file: str | Path, model: Any = None) -> PersonalModel:
     if not isinstance(table, Mapping) or not all(type(n) is int and 0 <= n < 2**31 for n in whole):
         raise BadInput(f"{path}: what it says of its model makes no sense; give a file that `coterie run` wrote")
     known = Schema.read(schema, f"{path} schema")
-    if known.shape != shape or (known.classes and len(known.classes) != classes):
+    if known.shape != shape or outputs < classes or (known.classes and len(known.classes) != classes):
         raise BadInput(f"{path}: its schema is not that of its model; give a file that `coterie run` wrote")
     parts, weights = _components(tensors)
     modules = [_module(part, table, shape, outputs, model, path) for part in parts]

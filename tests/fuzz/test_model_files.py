@@ -54,6 +54,11 @@ def relabelled(draw: Any) -> bytes:
     return safetensors.torch.save(safetensors.torch.load(file()), told)
 
 
+def relabelled_as(key: str, value: Any) -> bytes:
+    told = {key: json.dumps(value) for key, value in (ABOUT | {"classes": 2, key: value}).items()} | {"silo": "a"}
+    return safetensors.torch.save(safetensors.torch.load(file()), told)
+
+
 @fuzz(
     350,
     st.one_of(
@@ -64,6 +69,7 @@ def relabelled(draw: Any) -> bytes:
     ),
 )
 @example(b"")
+@example(relabelled_as("classes", 3))
 def test_a_model_file_predicts_or_is_refused(content: bytes) -> None:
     def use(path: Any) -> None:
         load_model(path).predict(np.zeros((2, 4), np.float32))
