@@ -11,7 +11,7 @@ from rich.console import Console
 
 from coterie import toml
 from coterie.data.own.gather import Holding, check_drop, from_dataset, from_frame, gather
-from coterie.data.own.ready import Own
+from coterie.data.own.ready import OwnData
 from coterie.data.silo import HoldsData, named
 from coterie.engine.method import Method
 from coterie.engine.training import Training
@@ -35,7 +35,7 @@ class Silos(HoldsData):
     """What every silo holds, and how it is to be read."""
 
     holdings: Sequence[Holding]
-    options: Own
+    options: OwnData
     name: str
 
     @property
@@ -62,12 +62,12 @@ def silos(
     table: dict[str, Any] = {"label": label, "task": task, "drop": list(drop), "standardize": standardize}
     table |= {"test_share": test_share, "validation": validation}
     if isinstance(source, Mapping):
-        options = parse(Own, table, "silos")
+        options = parse(OwnData, table, "silos")
         holdings = [_holding(name, held, options) for name, held in source.items()]
         check_drop(holdings, options.drop)
         return Silos(holdings, options, "silos")
     folder = Path(source).expanduser()
-    options = parse(Own, table | {"path": str(source)}, "silos")
+    options = parse(OwnData, table | {"path": str(source)}, "silos")
     return Silos(gather(folder, label, options.drop), options, folder.resolve().name)
 
 
@@ -230,7 +230,7 @@ def _labelled(methods: "Sequence[Method | str] | Mapping[str, Method]") -> dict[
     return made
 
 
-def _holding(name: str, held: Any, options: Own) -> Holding:
+def _holding(name: str, held: Any, options: OwnData) -> Holding:
     if isinstance(held, DataFrame):
         return from_frame(str(name), held, options.label, options.drop, f"silo '{name}'")
     return from_dataset(str(name), held)

@@ -65,7 +65,7 @@ def _check_leaves(record: object) -> None:
 def decode(kind: type[R], blob: bytes, dtype: torch.dtype | None = None, **sizes: int) -> R:
     """A record of the given type; bytes that are not exactly its fields are refused.
 
-    `dtype` is that of models, `sizes` are letters of the fields' shapes that the receiver knows (`rows`: the silos').
+    `dtype` is that of models, `sizes` are axes of the fields' shapes that the receiver knows (`rows`: the silos').
     """
     try:
         named: dict[str, Tensor] = safetensors.torch.load(blob)

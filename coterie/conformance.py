@@ -297,11 +297,11 @@ def check_newcomers(ground: Ground) -> None:
     """Silos that arrive after training get a model, and the federation does not change by it."""
     engine = ground.engine()
     server, _ = rounds(ground, engine, ground.method.open(engine.roster, engine.model), 0, 2)
-    guests = replace(ground, silos=small_silos(seed=3, sizes=(7, 10), prefix="guest")).engine()
+    newcomers = replace(ground, silos=small_silos(seed=3, sizes=(7, 10), prefix="newcomer")).engine()
     with _Unchanged(server, "host: server"):
-        down = guests.welcome(server, 2)
-    everyone = Cohort.everyone(guests.roster, guests.model, 2)
-    measures = guests.measure(everyone, down, ("test",))
+        down = newcomers.host(server, 2)
+    everyone = Cohort.everyone(newcomers.roster, newcomers.model, 2)
+    measures = newcomers.measure(everyone, down, ("test",))
     assert np.isfinite(measures.values["test", "loss"]).all(), "a newcomer's model is not finite"
 
 

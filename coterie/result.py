@@ -17,7 +17,7 @@ from coterie.personal.file import load_model, silo_of
 from coterie.personal.model import PersonalModel
 from coterie.report.canvas import plotly_objects
 from coterie.report.page import render
-from coterie.runs.folder import claim, go_on, leaving
+from coterie.runs.folder import claim, cleanup_on_error, go_on
 from coterie.runs.part import copy, of_method
 from coterie.runs.read import Run, read_run
 from coterie.study.study import check_label
@@ -79,7 +79,7 @@ class Runs(HoldsData):
         """Write the folder that `coterie run` writes: results, study, models, report."""
         out = Path(folder)
         made = claim(out)
-        with leaving(out, made):
+        with cleanup_on_error(out, made):
             copy(self.run, self.folder, out)
             if find_spec("plotly"):
                 render(self.run, out / "report.html")

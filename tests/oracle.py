@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from coterie.data.silo import Part, Silo
 from coterie.engine.method import Cohort, Method
-from coterie.engine.plan import Plan
+from coterie.engine.plan import BatchPlan
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
 from coterie.engine.training import Training
@@ -98,7 +98,7 @@ class Oracle:
         t = self.training
         epochs = t.local_epochs if epochs is None else epochs
         counts = np.array([SIZES[silo]])
-        plan = Plan((NAMES[silo],), counts, t.batch_size, epochs, self.seed, purpose, round)
+        plan = BatchPlan((NAMES[silo],), counts, t.batch_size, epochs, self.seed, purpose, round)
         return [step[step >= 0] for step in plan.order[0]]
 
     def descend(

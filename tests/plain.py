@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from coterie.data.silo import Part, Silo
 from coterie.engine.method import Method
-from coterie.engine.plan import Plan
+from coterie.engine.plan import BatchPlan
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
 from coterie.engine.task import Task
@@ -107,7 +107,7 @@ def batches(engine: Simulator, silo: Silo, round: int = 0, purpose: str = "train
     """The positions of the samples of each mini-batch, the last of an epoch as small as it is."""
     t = engine.training
     count = np.array([len(silo.train)])
-    plan = Plan((silo.name,), count, t.batch_size, t.local_epochs, engine.seed, purpose, round)
+    plan = BatchPlan((silo.name,), count, t.batch_size, t.local_epochs, engine.seed, purpose, round)
     return [step[step >= 0] for step in plan.order[0]]
 
 

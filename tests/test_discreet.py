@@ -14,12 +14,12 @@ from rich.pretty import pretty_repr
 
 import coterie as co
 from coterie.data.own.gather import from_frame
-from coterie.data.own.ready import Own, ready, split
+from coterie.data.own.ready import OwnData, ready, split
 from coterie.data.own.schema import Schema
 from coterie.data.silo import Pool
 from coterie.deploy.home import EVENTS
 from coterie.deploy.messages import Request
-from coterie.deploy.own import Raw, Source
+from coterie.deploy.own import Raw, SiloSource
 from coterie.deploy.policy import FILE, policy_text
 from coterie.deploy.silo import SiloSide
 from coterie.errors import BadInput
@@ -57,8 +57,8 @@ def objects():
     fed = co.Federation(silos, model="linear", rows="all")
     comparison = fed.compare(["separate", "fedavg"], rounds=1, quiet=True)
     holding = from_frame("north", frames["north"], "outcome", ("patient",), "north")
-    data = ready(silos.holdings, Own(label="outcome", drop=("patient",)), 0)
-    regression = split(from_frame("north", frames["north"], "cost", ("patient",), "north"), Own(label="cost"), 0)
+    data = ready(silos.holdings, OwnData(label="outcome", drop=("patient",)), 0)
+    regression = split(from_frame("north", frames["north"], "cost", ("patient",), "north"), OwnData(label="cost"), 0)
     return {
         "silos": silos,
         "federation": fed,
@@ -116,35 +116,35 @@ def test_a_result_does_not_hold_what_the_silos_hold(objects):
     assert set(vars(objects["comparison"])) == {"run", "folder", "code", "kept"}  # what is read from the run's folder
 
 
-def spoil_value(home: Path) -> Source:
+def spoil_value(home: Path) -> SiloSource:
     frame = patients(0).assign(pressure=[TEXT, *map(str, range(59))])
     return table(home, frame)
 
 
-def spoil_size(home: Path) -> Source:
+def spoil_size(home: Path) -> SiloSource:
     return table(home, patients(0).assign(pressure=[6173e200, *range(59)]))
 
 
-def spoil_line(home: Path) -> Source:
+def spoil_line(home: Path) -> SiloSource:
     path = table(home, patients(0)).path
     path.write_text(path.read_text() + f"{NUMBER},{TEXT}\n")
-    return Source(path, "outcome")
+    return SiloSource(path, "outcome")
 
 
-def spoil_archive(home: Path) -> Source:
+def spoil_archive(home: Path) -> SiloSource:
     np.savez(home / "a.npz", x=np.zeros((20, 2), np.float32), y=np.full(20, -6173))
-    return Source(home / "a.npz")
+    return SiloSource(home / "a.npz")
 
 
-def spoil_picture(home: Path) -> Source:
+def spoil_picture(home: Path) -> SiloSource:
     (home / "pictures" / "cat").mkdir(parents=True)
     (home / "pictures" / "cat" / f"{TEXT}.png").write_bytes(b"61.73")
-    return Source(home / "pictures")
+    return SiloSource(home / "pictures")
 
 
-def table(home: Path, frame: pd.DataFrame) -> Source:
+def table(home: Path, frame: pd.DataFrame) -> SiloSource:
     frame.to_csv(home / "patients.csv", index=False)
-    return Source(home / "patients.csv", "outcome", ("patient",))
+    return SiloSource(home / "patients.csv", "outcome", ("patient",))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def table(home: Path, frame: pd.DataFrame) -> Source:
         ("declare", spoil_picture),
     ],
 )
-def test_no_value_of_a_row_leaves_in_a_refusal(kind: Any, spoil: Callable[[Path], Source], tmp_path: Path) -> None:
+def test_no_value_of_a_row_leaves_in_a_refusal(kind: Any, spoil: Callable[[Path], SiloSource], tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(policy_text())
     answer = SiloSide("north", tmp_path, spoil(tmp_path), "cpu").answer(Request(kind, "north", "run", 0))
     assert answer.refusal == "its data cannot be used; the silo's own log says why"

@@ -6,9 +6,9 @@ from typing import Any
 
 from coterie.data import sets
 from coterie.data.corrupt import Dirty, Subsample, dirtied, dirty_silos, subsampled
-from coterie.data.own.ready import Own
+from coterie.data.own.ready import OwnData
 from coterie.data.own.ready import load as load_own
-from coterie.data.silo import Federated, Pool, check_finite, check_silos, deal
+from coterie.data.silo import FederatedData, Pool, check_finite, check_silos, deal
 from coterie.data.splits import SPLITS, split
 from coterie.data.synthetic import Synthetic, generate
 from coterie.errors import BadInput, nearest, shown
@@ -62,7 +62,7 @@ class Entry:
     split: str = "iid"
     split_options: Mapping[str, Any] = field(default_factory=dict)
     owners: int | None = None  # how many wrote or spoke it, where that is known
-    silos: Callable[[Any, int], Federated] | None = None  # from `options` and the seed, where it does
+    silos: Callable[[Any, int], FederatedData] | None = None  # from `options` and the seed, where it does
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ _PACKAGED = {
     "own": Entry(
         "Your own silos: tables, arrays or pictures", None, (), None, "yours",
         "a folder with one file (CSV, Parquet, npz) or folder (pictures, tables) for each silo in `path`",
-        Own, silos=load_own,
+        OwnData, silos=load_own,
     ),
 }  # fmt: skip
 CATALOG: Registry[Entry] = Registry(
@@ -150,7 +150,7 @@ CATALOG: Registry[Entry] = Registry(
 )
 
 
-def load(name: str, options: Mapping[str, Any], seed: int) -> Federated:
+def load(name: str, options: Mapping[str, Any], seed: int) -> FederatedData:
     """The silos a `[data]` table describes."""
     plan = _plan(name, options)
     silos = CATALOG[plan.name].silos
@@ -193,19 +193,19 @@ def describe_options(name: str) -> list[Option]:
     return [option for schema in schemas for option in describe(schema)]
 
 
-def _dealt(plan: Plan, seed: int) -> Federated:
+def _dealt(plan: Plan, seed: int) -> FederatedData:
     """A set shared out among silos."""
     assert plan.subsample is not None  # every set that is dealt has one
     pool = subsampled(_pool(plan), plan.subsample, seed)
     result = split(pool, plan.split_options, generator(seed, "split", plan.name))
     groups = [share.group for share in result.shares]
     note = VALIDATION[result.validation_from]
-    return Federated(deal(pool, result.shares), pool.classes, plan.name, note, groups, [])
+    return FederatedData(deal(pool, result.shares), pool.classes, plan.name, note, groups, [])
 
 
-def _generated(options: Synthetic, seed: int) -> Federated:
+def _generated(options: Synthetic, seed: int) -> FederatedData:
     silos, _ = generate(options, generator(seed, "split", "synthetic"))
-    return Federated(silos, 2, "synthetic", "generated; every sample has its label", [0] * len(silos), [])
+    return FederatedData(silos, 2, "synthetic", "generated; every sample has its label", [0] * len(silos), [])
 
 
 def _pool(plan: Plan) -> Pool:

@@ -62,7 +62,7 @@ class Silo(HoldsData):
 
 
 @dataclass(frozen=True, repr=False)
-class Federated(HoldsData):
+class FederatedData(HoldsData):
     """A federation's data, ready to train on."""
 
     silos: list[Silo]

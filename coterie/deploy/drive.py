@@ -33,7 +33,7 @@ PROGRESS = "progress.json"
 
 
 @dataclass
-class Federated:
+class RemoteRun:
     """A run between real silos, as its folder on the coordinator's disk knows it."""
 
     folder: Path
@@ -87,7 +87,7 @@ class Federated:
             why = {silo: f"keeps its model of round {round}" for silo, round in outcome.kept.items() if round}
             self._tell(state="models missing or of another round", silos=engine.last | why)
         for newcomer, declared in self.gathering.newcomers().items():
-            found = engine.welcome(newcomer, declared, outcome.server, job.training.measure)
+            found = engine.take_in(newcomer, declared, outcome.server, job.training.measure)
             if found is not None:
                 table = as_table(found, job.training.rounds)
                 outcome.results.append(table.assign(measure=table["measure"] + "_unseen"))

@@ -4,13 +4,13 @@ import sys
 from pathlib import Path
 
 from coterie.deploy.home import settings
-from coterie.deploy.own import Source, read_source
+from coterie.deploy.own import SiloSource, read_source
 from coterie.deploy.policy import read_policy
 from coterie.deploy.silo import declared
 from coterie.errors import BadInput
 
 
-def main(folder: Path, source: Source) -> None:
+def main(folder: Path, source: SiloSource) -> None:
     """The number on stdout, or the mistake as one line on stderr."""
     try:
         read_policy(folder)

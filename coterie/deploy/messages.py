@@ -129,7 +129,7 @@ class Request:
     cohort: int = option(1, "how many silos are asked", low=1)
     splits: tuple[str, ...] = ()
     hold: tuple[int, ...] = option((), "rounds whose models to hold; the last one is asked about", low=1, high=1e9)
-    guest: bool = False  # it arrived after training: `round` counts its turns
+    newcomer: bool = False  # it arrived after training: `round` counts its turns
     job: Job | None = None
     version: str = own.VERSION
     body: bytes = field(default=b"", repr=False)  # a Down

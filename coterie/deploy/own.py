@@ -12,7 +12,7 @@ from coterie.data.arrays import class_labels
 from coterie.data.npz import read_npz
 from coterie.data.own.gather import check_drop, read_arrays, read_silo
 from coterie.data.own.label import Label, Task
-from coterie.data.own.ready import Own, Split, drawn, encoded, far_values, fitted, split
+from coterie.data.own.ready import OwnData, SplitHolding, drawn, encoded, far_values, fitted, split
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import Statistics, declare, words_of
 from coterie.data.silo import Part, Silo, check_silos
@@ -20,7 +20,7 @@ from coterie.errors import BadData, BadInput
 
 
 @dataclass(frozen=True)
-class Source:
+class SiloSource:
     """Where a silo's data are, and how its owner says to read them."""
 
     path: Path
@@ -35,10 +35,10 @@ class Source:
         return self.path.suffix.lower() == ".npz"
 
 
-def read_source(text: str) -> tuple[Source, str]:
+def read_source(text: str) -> tuple[SiloSource, str]:
     """From JSON, as a silo's programs hand it on; and the device to train on."""
     table = json.loads(text)
-    return Source(Path(table["path"]), table["label"], tuple(table["drop"]), table["task"]), table["device"]
+    return SiloSource(Path(table["path"]), table["label"], tuple(table["drop"]), table["task"]), table["device"]
 
 
 @contextmanager
@@ -54,11 +54,11 @@ class Raw:
     """A silo's table or pictures, split by its name, always alike."""
 
     @for_the_owner()
-    def __init__(self, name: str, source: Source) -> None:
+    def __init__(self, name: str, source: SiloSource) -> None:
         self.source, self.where = source, f"silo '{name}'"
         holding = read_silo(source.path, source.label, source.drop)
         check_drop([holding], source.drop)  # each silo gives its own list, so it knows its own columns
-        self.split: Split = split(replace(holding, name=name), Own(task=source.task), 0)
+        self.split: SplitHolding = split(replace(holding, name=name), OwnData(task=source.task), 0)
 
     @for_the_owner()
     def statistics(self) -> Statistics:
@@ -93,7 +93,7 @@ def own_silo(name: str, path: Path) -> tuple[Silo, int]:
     y = raw.astype(np.float32) if raw.dtype.kind == "f" else class_labels(raw, None, str(path))
     if parts is None:
         values = raw.astype(np.float64) if raw.ndim == 1 else np.arange(len(raw)) + 0.5  # of sequences: no classes
-        share = drawn(name, Label("number", values), Own(), 0)
+        share = drawn(name, Label("number", values), OwnData(), 0)
         parts = (share.train, share.validation, share.test)
     classes = 0 if y.dtype.kind == "f" else 1 + int(y.max())
     silo = Silo(name, *(Part(x[rows], y[rows]) for rows in parts))

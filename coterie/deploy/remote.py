@@ -134,7 +134,7 @@ class Remote:
     def restore(self, kept: Kept) -> None:
         self.received = dict(kept.about["received"])
 
-    def welcome(self, name: str, declared: Declaration, server: Any, splits: tuple[str, ...]) -> Measures | None:
+    def take_in(self, name: str, declared: Declaration, server: Any, splits: tuple[str, ...]) -> Measures | None:
         """Let a silo arrive after training and keep its model; what that is worth, or None where it went missing."""
         train, validation = (torch.tensor([n], device=self.model.device) for n in declared.sizes[:2])
         roster = Roster((name,), train, validation, self.job.seed)
@@ -142,7 +142,7 @@ class Remote:
         down, turn = self.method.host(server, cohort, None), 0
         nothing = encode(Done())
         while True:
-            blank = Request("adapt", "", self.run, turn, guest=True, received=turn - 1, job=self.job)
+            blank = Request("adapt", "", self.run, turn, newcomer=True, received=turn - 1, job=self.job)
             blobs, _ = self._blobs(blank, {name: encode(down.one(0))})
             if name not in blobs or turn > MOST_TURNS:
                 return None
@@ -157,7 +157,7 @@ class Remote:
                 return None
             down, turn = self.method.host(server, cohort, up.map(lambda t: t.to(self.model.device))), turn + 1
         self.received[name] = turn
-        last = Request("measure", "", self.run, turn, guest=True, splits=splits, job=self.job)
+        last = Request("measure", "", self.run, turn, newcomer=True, splits=splits, job=self.job)
         found, _ = self._ask(last, {name: encode(down.one(0))}, Measured)
         self._ask(replace(last, kind="keep"), {name: encode(down.one(0))}, Done)
         return _measures(cohort, splits, found) if found else None

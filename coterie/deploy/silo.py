@@ -19,7 +19,7 @@ from coterie.data.silo import Silo
 from coterie.deploy.home import EVENTS, owner_only
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Declared, Done, Job, Measured, Request
-from coterie.deploy.own import Raw, Source, own_silo
+from coterie.deploy.own import Raw, SiloSource, own_silo
 from coterie.deploy.policy import Refused, read_policy
 from coterie.deploy.vault import Vault
 from coterie.engine.method import Method, Model, Roster
@@ -35,7 +35,7 @@ from coterie.wire import Predictor, Up
 class SiloSide:
     """One silo: its folder (policy, ledger, private state, models) and its data."""
 
-    def __init__(self, name: str, folder: Path, source: Source, device: str = "auto") -> None:
+    def __init__(self, name: str, folder: Path, source: SiloSource, device: str = "auto") -> None:
         self.name, self.folder, self.source, self.device = name, folder, source, device
 
     @owner_only()
@@ -73,7 +73,7 @@ class SiloSide:
         read_policy(self.folder).judge(request)
 
     def _vault(self, request: Request) -> Vault:
-        return Vault(self.folder / "state", request.run + (".guest" if request.guest else ""))
+        return Vault(self.folder / "state", request.run + (".newcomer" if request.newcomer else ""))
 
     @torch.no_grad()
     def _computed(self, request: Request, vault: Vault) -> tuple[Up, type[Up]]:
@@ -90,14 +90,14 @@ class SiloSide:
         method, model, roster = job.built(pick_device(self.device))
         store = Store([silo], model.device, model.dtype)
         model.probe(store["train"].x[:2])
-        task = _task(job, model, store, job.training.rounds - 1 if request.guest else request.round)
+        task = _task(job, model, store, job.training.rounds - 1 if request.newcomer else request.round)
         task = replace(task, secret=f"{self._secret()},{request.run},{request.kind}")
-        template = self._template(method, model, roster, store, request.guest)
+        template = self._template(method, model, roster, store, request.newcomer)
         if request.kind == "adapt" and request.round == 0:
             vault.clear()
         vault.settle(request.received, request.round)
         axes = method.axes(roster, model)
-        known = {axis: size for axis, size in axes.items() if not request.guest or axis not in ("N", "m")}
+        known = {axis: size for axis, size in axes.items() if not request.newcomer or axis not in ("N", "m")}
         down = decode(method.down, request.body, model.dtype, rows=1, **known)
         down = down.map(lambda t: t.to(model.device))
         if request.kind == "adapt":
@@ -138,7 +138,7 @@ class SiloSide:
             beside.replace(path)
         return path.read_text("ascii")
 
-    def _data(self, job: Job, source: Source) -> tuple[Silo, Schema | None]:
+    def _data(self, job: Job, source: SiloSource) -> tuple[Silo, Schema | None]:
         """This silo's samples as the run's model takes them."""
         if bool(job.schema) == source.archive:
             here, there = ("arrays", "tables or pictures") if source.archive else ("a table or pictures", "arrays")
@@ -153,9 +153,9 @@ class SiloSide:
             )
         return silo, None
 
-    def _template(self, method: Method, model: Model, roster: Roster, store: Store, guest: bool) -> Any:
-        """What this silo keeps before its first round; of a guest only its type matters."""
-        if guest:
+    def _template(self, method: Method, model: Model, roster: Roster, store: Store, newcomer: bool) -> Any:
+        """What this silo keeps before its first round; of a newcomer only its type matters."""
+        if newcomer:
             train, validation = (torch.from_numpy(store[s].count).to(model.device) for s in ("train", "validation"))
             roster = Roster((self.name,), train, validation, roster.seed)
         elif self.name not in roster.names:
@@ -171,7 +171,7 @@ class SiloSide:
             yield
 
 
-def declared(name: str, source: Source) -> Declared:
+def declared(name: str, source: SiloSource) -> Declared:
     """What a silo says of itself; the shape of a sample is not known before all silos agree on a table's columns."""
     if source.archive:
         silo, classes = own_silo(name, source.path)

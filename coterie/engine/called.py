@@ -23,21 +23,21 @@ class Called:
         self.head = None if head is None else module.get_submodule(head)
 
     def __call__(
-        self, tensors: Mapping[str, Tensor], x: Tensor, keys: Tensor, training: bool, real: Tensor | None = None
+        self, tensors: Mapping[str, Tensor], x: Tensor, keys: Tensor, training: bool, mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Outputs (k, b, ...) of rows with these tensors (k, ...) on x (k, b, ...), and the buffers after training.
 
         All samples are taken for real: nothing here could tell the module which of them fill a batch.
         """
-        assert real is None
+        assert mask is None
         out, moved, _ = self._over_rows(tensors, x, keys, training, None)
         return out, moved
 
     def with_features(
-        self, tensors: Mapping[str, Tensor], x: Tensor, keys: Tensor, training: bool, real: Tensor | None = None
+        self, tensors: Mapping[str, Tensor], x: Tensor, keys: Tensor, training: bool, mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         """The same, and what the head is given (k, b, ...)."""
-        assert real is None
+        assert mask is None
         out, moved, (features,) = self._over_rows(tensors, x, keys, training, self.head)
         return out, moved, features
 

@@ -80,8 +80,10 @@ class _Examination:
         found = Found(call.watch.drawn[True], call.changes_input, unused, tuple(alone[False].out.shape[1:]), head)
         lowered = self._rewritten(first, alone, None if head is None else head.name)
         if lowered is not None:
-            masks = lowered.masks
-            return replace(found, lowered=lowered, couples_samples=masks[True], couples_evaluation=masks[False])
+            takes_padding = lowered.takes_padding
+            return replace(
+                found, lowered=lowered, couples_samples=takes_padding[True], couples_evaluation=takes_padding[False]
+            )
         full = {training: call(1, filled, training) for training in (True, False)}
         expected = _joined(first, full)
         if not self._vmap_can() or not self._equals(self._called(vmapped=True), expected):

@@ -13,7 +13,7 @@ ALIGNMENT = 32
 
 
 @dataclass(frozen=True)
-class Column:
+class Block:
     """Where one parameter or buffer lies in a row."""
 
     name: str
@@ -33,10 +33,10 @@ class Layout:
         self.width = _end(self.buffers, self.trained)
 
     @staticmethod
-    def _place(tensors: Mapping[str, Tensor], start: int) -> tuple[Column, ...]:
+    def _place(tensors: Mapping[str, Tensor], start: int) -> tuple[Block, ...]:
         columns = []
         for name, tensor in tensors.items():
-            columns.append(Column(name, tuple(tensor.shape), start, tensor.numel()))
+            columns.append(Block(name, tuple(tensor.shape), start, tensor.numel()))
             start += -(-tensor.numel() // ALIGNMENT) * ALIGNMENT
         return tuple(columns)
 
@@ -52,7 +52,7 @@ class Layout:
             row[column.start : column.start + column.size] = tensors[column.name].detach().flatten()
         return row
 
-    def views(self, rows: Tensor, columns: tuple[Column, ...]) -> dict[str, Tensor]:
+    def views(self, rows: Tensor, columns: tuple[Block, ...]) -> dict[str, Tensor]:
         """Named views of some columns of rows (..., d): each of shape (..., *shape)."""
         if not columns:
             return {}
@@ -65,7 +65,7 @@ class Layout:
             for c, part in zip(columns, parts, strict=True)
         }
 
-    def joined(self, rows: Tensor, columns: tuple[Column, ...], tensors: Mapping[str, Tensor | None]) -> Tensor:
+    def joined(self, rows: Tensor, columns: tuple[Block, ...], tensors: Mapping[str, Tensor | None]) -> Tensor:
         """New columns (k, n) from named tensors (k, *shape), whole and of the rows' type; zeros where there is none."""
         first, last = columns[0].start, _end(columns, 0)
         made = rows.new_empty(len(rows), last - first)
@@ -97,7 +97,7 @@ def cast(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Modu
     return module
 
 
-def _end(columns: tuple[Column, ...], start: int) -> int:
+def _end(columns: tuple[Block, ...], start: int) -> int:
     if not columns:
         return start
     return columns[-1].start + -(-columns[-1].size // ALIGNMENT) * ALIGNMENT

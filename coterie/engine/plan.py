@@ -9,7 +9,7 @@ from torch import Tensor
 from coterie.keys import generator
 
 
-class Plan:
+class BatchPlan:
     """Steps for k silos whose numbers of steps fall from row to row, so that those still training are a prefix."""
 
     def __init__(

@@ -65,7 +65,7 @@ class Model:
         self._fused: Program | None = None
         self._changes_input = False
         self.draws = True  # masks of dropout
-        self.couples_samples = False  # in training: nothing may fill a batch unless the model `masks`
+        self.couples_samples = False  # in training: nothing may fill a batch unless the model `takes_padding`
         self.couples_evaluation = False
         self.still: Tensor | None = None  # (d,) which columns no gradient ever reaches; None: all train
         self.output: tuple[int, ...] = ()  # its shape for a sample
@@ -104,12 +104,12 @@ class Model:
         return self._head
 
     @property
-    def masks(self) -> bool:
+    def takes_padding(self) -> bool:
         """Whether batches of several sizes may be taken in one call, though samples see each other."""
         return isinstance(self._way, Lowered)
 
     @property
-    def alone(self) -> bool:
+    def thread_safe(self) -> bool:
         """Whether calls know nothing of each other, so that a CPU's threads may make several at once."""
         return isinstance(self._way, Lowered) and self.device.type == "cpu"
 
@@ -183,20 +183,21 @@ class Model:
         y: Tensor,
         share: Tensor,
         keys: Tensor | None = None,
-        real: Tensor | None = None,
+        mask: Tensor | None = None,
         loss: SampleLosses | None = None,
         features: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Gradients (k, d) and values (k,) of Σ_j share_j loss_j over each row's batch, and the buffers after it.
 
-        `real` (k, b) is 1 for a sample and 0 for what fills a batch, where the model has to know (only if it `masks`).
+        `mask` (k, b) is 1 for a sample and 0 for what fills a batch, where the model has to know
+        (only if it `takes_padding`).
         `loss` takes the place of `sample_losses` and is given the outputs and, if asked for, the features.
         """
         self.examine(x.flatten(0, 1))
         # Each layer's weights are leaves of their own: no pass over whole rows is spent on putting them together.
         weights = {name: t.detach().requires_grad_() for name, t in self._weights(rows).items()}
         with torch.enable_grad():
-            out, buffers, seen = self._call(weights, rows, x, True, keys, real, features)
+            out, buffers, seen = self._call(weights, rows, x, True, keys, mask, features)
             losses = self.sample_losses(out, y) if loss is None else _of_every_sample(loss(out, seen), share.shape)
             values = (losses * share).sum(1)
             grads = torch.autograd.grad(values.sum(), list(weights.values()), allow_unused=True)
@@ -217,7 +218,7 @@ class Model:
         x: Tensor,
         training: bool,
         keys: Tensor | None,
-        real: Tensor | None,
+        mask: Tensor | None,
         features: bool = False,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Outputs, the columns of buffers after them where training may move any, and the features if asked for."""
@@ -229,11 +230,11 @@ class Model:
         seen: Tensor | None = None
         if features:
             self._known_head()
-            out, moved, seen = self._way.with_features(weights | buffers, x, keys, training, real)
-        elif self._fused is not None and training and len(rows) > 1 and real is None:
+            out, moved, seen = self._way.with_features(weights | buffers, x, keys, training, mask)
+        elif self._fused is not None and training and len(rows) > 1 and mask is None:
             out, moved = self._by_program(weights | buffers, x, keys, training)
         else:
-            out, moved = self._way(weights | buffers, x, keys, training, real)
+            out, moved = self._way(weights | buffers, x, keys, training, mask)
         after = self.layout.joined(rows, self.layout.buffers, buffers | moved) if training and buffers else None
         return out.to(rows.dtype), after, None if seen is None else seen.to(rows.dtype)
 

@@ -153,7 +153,7 @@ class Simulator:
         self.rows = kept.about["rows"]  # fewer than at the start, where a GPU's memory did not hold them
 
     @torch.no_grad()
-    def welcome(self, server: Any, round: int) -> Any:
+    def host(self, server: Any, round: int) -> Any:
         """Let these silos arrive after training: they settle, and what the server last told them is returned."""
         newcomers = Cohort.everyone(self.roster, self.model, round)
         down, private = self.method.host(server, newcomers, None), None
@@ -170,11 +170,11 @@ class Simulator:
                 return down
             down = self.method.host(server, newcomers, found.up)
 
-    def arrivals(self, server: Any) -> pd.DataFrame:
+    def measured_newcomers(self, server: Any) -> pd.DataFrame:
         """Let these silos arrive after training, and what their models are then worth, apart from the members'."""
         last = self.training.rounds - 1
         everyone = Cohort.everyone(self.roster, self.model, last)
-        table = as_table(self.measure(everyone, self.welcome(server, last), self.training.measure), last + 1)
+        table = as_table(self.measure(everyone, self.host(server, last), self.training.measure), last + 1)
         return table.assign(measure=table["measure"] + "_unseen")
 
     def _whole(self, cohort: Cohort, work: Callable[[Task, Tensor], R]) -> R:
@@ -240,7 +240,7 @@ class Simulator:
         Each has to be worth it: Python goes through one step at a time, whichever thread's it is.
         """
         threads = min(torch.get_num_threads(), silos, int(self._work(silos) // WORTH_SHARING))
-        if threads < 2 or not self.model.alone or self._work(min(rows, -(-silos // threads))) < WORTH_SHARING:
+        if threads < 2 or not self.model.thread_safe or self._work(min(rows, -(-silos // threads))) < WORTH_SHARING:
             return 1
         return threads
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.data.silo import HoldsData
-from coterie.engine.plan import Plan
+from coterie.engine.plan import BatchPlan
 from coterie.engine.rows import Model
 from coterie.engine.solver import Gradient, Optimizer
 from coterie.engine.store import Store
@@ -31,7 +31,7 @@ class Batch(HoldsData):
     x: Tensor  # (k, b, ...)
     y: Tensor  # (k, b, ...)
     index: Tensor  # (k, b) the sample's position in its silo's training set
-    real: Tensor  # (k, b) 1 for a sample, 0 for the filling of a partial batch
+    mask: Tensor  # (k, b) 1 for a sample, 0 for the filling of a partial batch
     keys: Tensor  # (k,) for dropout
     lr: float
     round: int
@@ -44,7 +44,7 @@ class Batch(HoldsData):
         """With every silo so many times, one after the other: for so many models of each."""
         if each == 1:
             return self
-        names = ("x", "y", "index", "real", "keys")
+        names = ("x", "y", "index", "mask", "keys")
         return replace(self, **{name: getattr(self, name).repeat_interleave(each, 0) for name in names})
 
     def of(self, per_sample: Tensor) -> Tensor:
@@ -128,9 +128,9 @@ class Task:
         lead = models.shape[:-1]
         flat = models.reshape(-1, models.shape[-1])
         each = batch.repeated(len(flat) // len(batch.x))
-        share = each.real / each.real.sum(1, keepdim=True)
+        share = each.mask / each.mask.sum(1, keepdim=True)
         share = share if weight is None else share * weight.reshape(share.shape)
-        known = each.real if batch.ragged else None
+        known = each.mask if batch.ragged else None
         own = None if loss is None else lambda out, seen: loss(out, each, seen)
         grads, means, buffers = self.model.gradient(flat, each.x, each.y, share, each.keys, known, own, features)
         if self.clip_gradient:
@@ -146,8 +146,8 @@ class Task:
             return _filled([part.losses(models[i : i + 1], split) for i, part in enumerate(self._each())], -1)
         parts = [
             self.model.sample_losses(out, y).reshape(*models.shape[:-1], -1)
-            * (real if models.ndim == 2 else real[:, None])
-            for out, y, real in self._outputs(models, split)
+            * (mask if models.ndim == 2 else mask[:, None])
+            for out, y, mask in self._outputs(models, split)
         ]
         return torch.cat(parts, -1) if parts else models.new_zeros(*models.shape[:-1], 0)
 
@@ -161,18 +161,18 @@ class Task:
         if isinstance(samples, str) and self._apart:
             alone = [part.features(models[i : i + 1], samples) for i, part in enumerate(self._each())]
             return _filled(alone, len(lead))
-        batch = [(samples.x, samples.y, samples.real)] if isinstance(samples, Batch) else self._samples(samples, each)
-        parts = [self._features(flat, _repeated(x, each), _repeated(real, each)) for x, _, real in batch]
+        batch = [(samples.x, samples.y, samples.mask)] if isinstance(samples, Batch) else self._samples(samples, each)
+        parts = [self._features(flat, _repeated(x, each), _repeated(mask, each)) for x, _, mask in batch]
         found = torch.cat(parts, 1) if parts else models.new_zeros(len(flat), 0, *self.model.features_shape)
         return found.reshape(*lead, *found.shape[1:])
 
-    def _features(self, rows: Tensor, x: Tensor, real: Tensor) -> Tensor:
-        """The same for rows (k, d) and samples x (k, b, ...), of which some are `real` (k, b)."""
-        if not self.model.couples_evaluation or real.all():
+    def _features(self, rows: Tensor, x: Tensor, mask: Tensor) -> Tensor:
+        """The same for rows (k, d) and samples x (k, b, ...), of which some are `mask` (k, b)."""
+        if not self.model.couples_evaluation or mask.all():
             found = self.model.features(rows, x)
-            return torch.where(real.reshape(*real.shape, *[1] * (found.ndim - 2)) > 0, found, 0)
-        alone = [self.model.features(rows[i : i + 1], x[i : i + 1, : int(n)]) for i, n in enumerate(real.sum(1))]
-        return _filled(alone, 1, real.shape[1])
+            return torch.where(mask.reshape(*mask.shape, *[1] * (found.ndim - 2)) > 0, found, 0)
+        alone = [self.model.features(rows[i : i + 1], x[i : i + 1, : int(n)]) for i, n in enumerate(mask.sum(1))]
+        return _filled(alone, 1, mask.shape[1])
 
     @torch.no_grad()
     def predict(self, predictor: Predictor, x: Tensor) -> Tensor:
@@ -209,7 +209,7 @@ class Task:
             names = next((found for found in each if found), {})
             return {name: _filled([found.get(name, like[:, :0]) for found in each], 1) for name, like in names.items()}
         parts: dict[str, list[Tensor]] = {}
-        for x, y, real in self._samples(split, _models_each(predictor.models)):
+        for x, y, mask in self._samples(split, _models_each(predictor.models)):
             out = self.predict(predictor, x)
             if self.model.classes:
                 hits = (out.argmax(2) == y).reshape(*y.shape[:2], -1).to(out.dtype).mean(-1)
@@ -223,7 +223,7 @@ class Task:
             # A diverged model has lost everything; NaN would say that there was nothing to measure.
             values["loss"] = values["loss"].nan_to_num(nan=torch.inf, posinf=torch.inf)
             for name, value in values.items():
-                within = real.reshape(*real.shape, *[1] * (value.ndim - 2)) > 0
+                within = mask.reshape(*mask.shape, *[1] * (value.ndim - 2)) > 0
                 parts.setdefault(name, []).append(torch.where(within, value, 0))
         return {name: torch.cat(values, 1) for name, values in parts.items()}
 
@@ -241,17 +241,17 @@ class Task:
         full = self.whole_batches and not every_sample
         epochs = self.epochs if epochs is None else epochs
         counts = self.store["train"].count[self.silos.cpu().numpy()]
-        plan = Plan(self.names, counts, self.batch_size, epochs, self.seed, purpose, self.round, whole=full)
+        plan = BatchPlan(self.names, counts, self.batch_size, epochs, self.seed, purpose, self.round, whole=full)
         if self.most_steps is not None:
             plan.shorten(self.most_steps)
         order = torch.from_numpy(plan.order).to(self.store.device)
-        real, index = (order >= 0).to(self.model.dtype), order.clamp_min(0)
+        mask, index = (order >= 0).to(self.model.dtype), order.clamp_min(0)
         noise = plan.noise() if self.model.draws else np.zeros(plan.order.shape[:2], dtype=np.int64)
         keys = torch.from_numpy(noise).to(self.store.device)
         task, finished = self, list[S]()
 
         def batch(task: Task, rows: Tensor | slice, t: int, size: int, ragged: bool = False) -> Batch:
-            return task._batch(index[rows, t, :size], real[rows, t, :size], keys[rows, t], ragged)
+            return task._batch(index[rows, t, :size], mask[rows, t, :size], keys[rows, t], ragged)
 
         for t in range(int(plan.steps.max(initial=0))):
             active = plan.active(t)
@@ -260,7 +260,7 @@ class Task:
                 finished.append(state.take(slice(active, task.k)).map(torch.clone))
                 state, task = state.take(slice(0, active)), task.take(slice(0, active))
             groups = list(plan.alike(t)) if self.model.couples_samples else []
-            if len(groups) < 2 or self.model.masks:
+            if len(groups) < 2 or self.model.takes_padding:
                 size = groups[0][1] if groups else plan.batch
                 state = step(task, state, batch(task, slice(0, active), t, size, len(groups) > 1))
                 continue
@@ -278,12 +278,12 @@ class Task:
         """Each silo's first samples, for a trial."""
         size = min(self.batch_size, int(self.counts().min()))
         index = torch.arange(size, device=self.store.device).expand(self.k, -1)
-        real = torch.ones(self.k, size, dtype=self.model.dtype, device=self.store.device)
-        return self._batch(index, real, torch.zeros(self.k, dtype=torch.int64, device=self.store.device))
+        mask = torch.ones(self.k, size, dtype=self.model.dtype, device=self.store.device)
+        return self._batch(index, mask, torch.zeros(self.k, dtype=torch.int64, device=self.store.device))
 
-    def _batch(self, index: Tensor, real: Tensor, keys: Tensor, ragged: bool = False) -> Batch:
+    def _batch(self, index: Tensor, mask: Tensor, keys: Tensor, ragged: bool = False) -> Batch:
         x, y = self.store["train"].gather(self.silos, index)
-        return Batch(x, y, index, real, keys, self.lr, self.round, ragged)
+        return Batch(x, y, index, mask, keys, self.lr, self.round, ragged)
 
     @property
     def _apart(self) -> bool:
@@ -301,16 +301,16 @@ class Task:
         at_once = max(1, SAMPLES_AT_ONCE.get(self.store.device.type, 4096) // (self.k * each))
         for first in range(0, longest, at_once):
             index = torch.arange(first, min(first + at_once, longest), device=self.store.device)
-            real = index < counts[:, None]
-            x, y = ragged.gather(self.silos, torch.where(real, index, 0))
-            yield x, y, real.to(self.model.dtype)
+            mask = index < counts[:, None]
+            x, y = ragged.gather(self.silos, torch.where(mask, index, 0))
+            yield x, y, mask.to(self.model.dtype)
 
     def _outputs(self, models: Tensor, split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         flat = models.reshape(-1, models.shape[-1])
         each = _models_each(models)
-        for x, y, real in self._samples(split, each):
+        for x, y, mask in self._samples(split, each):
             out, _ = self.model.forward(flat, _repeated(x, each), training=False)
-            yield out, _repeated(y, each), real
+            yield out, _repeated(y, each), mask
 
 
 def _moments(out: Tensor, y: Tensor, unit: float) -> dict[str, Tensor]:

@@ -132,7 +132,7 @@ def _summarize_method(
     cloud, unseen = f"{measure}_cloud" in measured, f"{measure}_unseen" in measured
     costs = {extra.get("seed", seed): extra for seed, extra in zip(seeds, extras, strict=False)}
 
-    per_seed, silos, judged, cloud_silos, guests = [], [], [], [], []
+    per_seed, silos, judged, cloud_silos, newcomers = [], [], [], [], []
     for seed in seeds:
         run, tested = runs[runs["seed"] == seed], sizes.get(seed, {})
         scores, at_best = _score(run, measure, tested, f"{name}, seed {seed}")
@@ -150,7 +150,7 @@ def _summarize_method(
         if unseen:
             arrived = _test(run, f"{measure}_unseen").tail(1).mean().dropna()
             scores[_key("unseen", measure)] = float(arrived.mean())
-            guests.append(arrived)
+            newcomers.append(arrived)
         per_seed.append({"seed": seed, **scores, **{key: costs.get(seed, {}).get(key) for key in COSTS}})
 
     summary: dict[str, Any] = {key: _mean([seed[key] for seed in per_seed]) for key in per_seed[0] if key != "seed"}
@@ -166,7 +166,7 @@ def _summarize_method(
     if cloud:
         summary["per_silo_cloud"] = _mean_per_silo(cloud_silos)
     if unseen:
-        summary["per_silo_unseen"] = _mean_per_silo(guests)
+        summary["per_silo_unseen"] = _mean_per_silo(newcomers)
     summary["per_seed"] = per_seed
     other = [
         {"seed": seed, "silo": silo, "round": round}

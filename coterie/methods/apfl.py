@@ -22,7 +22,7 @@ from coterie.options import option
 from coterie.wire import Record, rows
 
 
-class Mixture(Private):
+class MixedPrivate(Private):
     """A silo's own model and its weight in the mixture."""
 
     v: Tensor = rows("its own model v_i", role="model")
@@ -44,20 +44,20 @@ def mixed(v: Tensor, w: Tensor, alpha: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class APFL(GlobalModel[Mixture, Pair]):
+class APFL(GlobalModel[MixedPrivate, Pair]):
     """A mixture, in weights, of an own model and the global one."""
 
     paper: ClassVar[str] = "Deng et al., 2020"
     summary: ClassVar[str] = "a learned mixture of the silo's own model and the global one"
-    private: ClassVar[type[Private]] = Mixture
+    private: ClassVar[type[Private]] = MixedPrivate
 
     alpha: float = option(0.5, "α_i, the weight of the silo's own model: at the start, or throughout", low=0, high=1)
     learned: bool = option(True, "each silo learns its α_i; false: it stays as given")
 
-    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Mixture:
+    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> MixedPrivate:
         return self._new(model.starts(roster.seed, roster.take(rows).names, common=True))
 
-    def begin(self, task: Task, down: GlobalDown, private: Mixture) -> Pair:
+    def begin(self, task: Task, down: GlobalDown, private: MixedPrivate) -> Pair:
         models = torch.stack([spread(down.w, task.k), private.v], 1)
         alpha = self._weight(private)
         due = torch.full_like(alpha, float(self.learned))
@@ -73,26 +73,26 @@ class APFL(GlobalModel[Mixture, Pair]):
         alpha = (state.alpha - batch.lr * state.due * slope).clamp(0, 1)
         return Pair(models=models, alpha=alpha, due=torch.zeros_like(state.due), opt=opt)
 
-    def end(self, task: Task, state: Pair, down: GlobalDown, private: Mixture) -> tuple[ModelUp, Mixture]:
+    def end(self, task: Task, state: Pair, down: GlobalDown, private: MixedPrivate) -> tuple[ModelUp, MixedPrivate]:
         w, v = state.models.unbind(1)
-        return ModelUp(w=w), Mixture(v=v, alpha=state.alpha if self.learned else None)
+        return ModelUp(w=w), MixedPrivate(v=v, alpha=state.alpha if self.learned else None)
 
-    def personal(self, task: Task, down: GlobalDown, private: Mixture) -> Predictor:
+    def personal(self, task: Task, down: GlobalDown, private: MixedPrivate) -> Predictor:
         return Predictor(models=mixed(private.v, spread(down.w, task.k), self._weight(private)))
 
-    def adapt(self, task: Task, down: GlobalDown, private: Mixture | None) -> tuple[None, Mixture]:
+    def adapt(self, task: Task, down: GlobalDown, private: MixedPrivate | None) -> tuple[None, MixedPrivate]:
         """A newcomer starts its own model from the global one and trains for one round."""
         arriving = self._new(spread(down.w, task.k))
         state = task.run(self.step, self.begin(task, down, arriving), "arrive")
         return None, self.end(task, state, down, arriving)[1]
 
-    def trace(self, server: Global, everyone: Cohort, private: Mixture | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Global, everyone: Cohort, private: MixedPrivate | None) -> Mapping[str, Tensor]:
         """α_i of every silo."""
         return {} if private is None else {"alpha": self._weight(private)}
 
-    def _new(self, v: Tensor) -> Mixture:
-        return Mixture(v=v, alpha=v.new_full((len(v),), self.alpha) if self.learned else None)
+    def _new(self, v: Tensor) -> MixedPrivate:
+        return MixedPrivate(v=v, alpha=v.new_full((len(v),), self.alpha) if self.learned else None)
 
-    def _weight(self, private: Mixture) -> Tensor:
+    def _weight(self, private: MixedPrivate) -> Tensor:
         v = private.v
         return v.new_full((len(v),), self.alpha) if private.alpha is None else private.alpha

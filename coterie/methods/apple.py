@@ -238,9 +238,9 @@ class APPLE(Method[Cores, CoresDown, CoreUp, Relations, Mixing]):
         core = mixture(down.cores, down.picks, down.p0)
         core[:, : task.model.layout.trained] = 0
         place = torch.full((task.k,), down.p0.shape[1] - 1, device=core.device)
-        guest = Relations(core=core, p=down.p0, deployed=core, place=place)
-        state = task.run(self.step, self.begin(task, down, guest), "arrive")
-        return None, _kept(task, state, guest)
+        newcomer = Relations(core=core, p=down.p0, deployed=core, place=place)
+        state = task.run(self.step, self.begin(task, down, newcomer), "arrive")
+        return None, _kept(task, state, newcomer)
 
     def trace(self, server: Cores, everyone: Cohort, private: Relations | None) -> Mapping[str, Tensor]:
         return {} if private is None else {"collaboration": private.p}

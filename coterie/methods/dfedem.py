@@ -22,13 +22,13 @@ from coterie.options import option
 from coterie.wire import bank, rows
 
 
-class ComponentsDown(NeighboursDown):
+class NeighbourComponentsDown(NeighboursDown):
     """The components of a silo's neighbours and its own, and how to average them."""
 
     uploads: Tensor = bank("the components of its neighbours, each as they are, and its own", "c", picks="picks")
 
 
-class ComponentsUp(EstimateUp):
+class NeighboursUp(EstimateUp):
     """A silo's estimates of the components after local training."""
 
     w: Tensor = rows(
@@ -45,8 +45,8 @@ class DFedEM(Gossip[MixtureWeights, Mixture]):
 
     paper: ClassVar[str] = "Marfoq et al., NeurIPS 2021"
     summary: ClassVar[str] = "FedEM without a server: each silo averages its components with its neighbours'"
-    down: ClassVar[type[ComponentsDown]] = ComponentsDown
-    up: ClassVar[type[ComponentsUp]] = ComponentsUp
+    down: ClassVar[type[NeighbourComponentsDown]] = NeighbourComponentsDown
+    up: ClassVar[type[NeighboursUp]] = NeighboursUp
     private: ClassVar[type[Private]] = MixtureWeights
 
     components: int = option(3, "M, how many components", low=1)
@@ -69,8 +69,8 @@ class DFedEM(Gossip[MixtureWeights, Mixture]):
 
     def end(
         self, task: Task, state: Mixture, down: NeighboursDown, private: MixtureWeights
-    ) -> tuple[ComponentsUp, MixtureWeights]:
-        return ComponentsUp(w=state.theta), MixtureWeights(pi=state.pi)
+    ) -> tuple[NeighboursUp, MixtureWeights]:
+        return NeighboursUp(w=state.theta), MixtureWeights(pi=state.pi)
 
     def personal(self, task: Task, down: NeighboursDown, private: MixtureWeights) -> Predictor:
         return em.mixture(averaged(down), private)

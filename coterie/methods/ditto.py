@@ -23,29 +23,29 @@ from coterie.options import option
 from coterie.wire import rows
 
 
-class Own(Private):
+class DittoPrivate(Private):
     """A silo's personal model."""
 
     v: Tensor = rows("its personal model v_i", role="model")
 
 
 @dataclass(frozen=True)
-class Ditto(GlobalModel[Own, Pulled]):
+class Ditto(GlobalModel[DittoPrivate, Pulled]):
     """A personal model for each silo, pulled towards FedAvg's global model."""
 
     paper: ClassVar[str] = "Li et al., ICML 2021"
     summary: ClassVar[str] = "FedAvg, and beside it each silo's own model, pulled towards the global one"
-    private: ClassVar[type[Private]] = Own
+    private: ClassVar[type[Private]] = DittoPrivate
 
     lam: float = option(1.0, "λ, the strength of the pull of v_i towards the global model", low=0)
     personal_epochs: int | Literal["shared"] = option(
         "shared", "epochs of v_i in a round, in a loop of its own; shared: it steps together with w_i", low=1
     )
 
-    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Own:
-        return Own(v=model.starts(roster.seed, roster.take(rows).names, common=True))
+    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> DittoPrivate:
+        return DittoPrivate(v=model.starts(roster.seed, roster.take(rows).names, common=True))
 
-    def begin(self, task: Task, down: GlobalDown, private: Own) -> Pulled:
+    def begin(self, task: Task, down: GlobalDown, private: DittoPrivate) -> Pulled:
         w = spread(down.w, task.k)
         if self.personal_epochs != "shared":
             return at_centre(task, w, 0)
@@ -57,26 +57,26 @@ class Ditto(GlobalModel[Own, Pulled]):
         # Algorithm 1: w_i ← w_i − η ∇F_i(w_i) and v_i ← v_i − η (∇F_i(v_i) + λ (v_i − w^t)), the pull taken exactly
         return pulled_step(task, state, batch)
 
-    def end(self, task: Task, state: Pulled, down: GlobalDown, private: Own) -> tuple[ModelUp, Own]:
+    def end(self, task: Task, state: Pulled, down: GlobalDown, private: DittoPrivate) -> tuple[ModelUp, DittoPrivate]:
         if self.personal_epochs == "shared":
             w, v = state.w.unbind(1)
-            return ModelUp(w=w), Own(v=v)
+            return ModelUp(w=w), DittoPrivate(v=v)
         own = at_centre(task, spread(down.w, task.k), self.lam).replace(w=private.v)
         # the draws of "train" again: with a round's epochs this is the shared loop, one model after the other
-        return ModelUp(w=state.w), Own(v=task.run(pulled_step, own, "train", self.personal_epochs).w)
+        return ModelUp(w=state.w), DittoPrivate(v=task.run(pulled_step, own, "train", self.personal_epochs).w)
 
-    def personal(self, task: Task, down: GlobalDown, private: Own) -> Predictor:
+    def personal(self, task: Task, down: GlobalDown, private: DittoPrivate) -> Predictor:
         return Predictor(models=private.v)
 
-    def adapt(self, task: Task, down: GlobalDown, private: Own | None) -> tuple[None, Own]:
+    def adapt(self, task: Task, down: GlobalDown, private: DittoPrivate | None) -> tuple[None, DittoPrivate]:
         """A newcomer starts v_i from the global model and trains it for one round, pulled towards that model."""
         epochs = None if self.personal_epochs == "shared" else self.personal_epochs
         start = at_centre(task, spread(down.w, task.k), self.lam)
-        return None, Own(v=task.run(pulled_step, start, "arrive", epochs).w)
+        return None, DittoPrivate(v=task.run(pulled_step, start, "arrive", epochs).w)
 
-    def cloud(self, task: Task, down: GlobalDown, private: Own) -> Predictor:
+    def cloud(self, task: Task, down: GlobalDown, private: DittoPrivate) -> Predictor:
         return global_predictor(task, down)
 
-    def trace(self, server: Global, everyone: Cohort, private: Own | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Global, everyone: Cohort, private: DittoPrivate | None) -> Mapping[str, Tensor]:
         """How far each silo's model is from the global one: ‖v_i − w‖."""
         return {} if private is None else {"distance": (private.v - server.w).norm(dim=1)}

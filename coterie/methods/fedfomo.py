@@ -201,9 +201,9 @@ class FedFomo(Method[Affinities, CandidatesDown, WeighedUp, Before, Mixed]):
             raise BadInput(f"fedfomo: {_needs(without)}")
         w = task.start()
         place = torch.full((task.k,), down.picks.shape[1] - 1, device=w.device)
-        guest = Before(w=w, before=w, place=place)
-        state = task.run(self.step, self.begin(task, down, guest), "arrive")
-        return None, guest.replace(w=state.w)
+        newcomer = Before(w=w, before=w, place=place)
+        state = task.run(self.step, self.begin(task, down, newcomer), "arrive")
+        return None, newcomer.replace(w=state.w)
 
     # What a person wants to know
 

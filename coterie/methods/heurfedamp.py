@@ -34,7 +34,7 @@ class HeurFedAMP(MessagePassing[Pulled]):
 
     def attention(self, w: Tensor) -> Tensor:
         tau = torch.as_tensor(self.tau, dtype=torch.float64, device=w.device)
-        if tau.ndim and len(tau) < len(w):  # a guest, who has no τ of its own
+        if tau.ndim and len(tau) < len(w):  # a newcomer, who has no τ of its own
             tau = torch.cat([tau, tau.mean(0, keepdim=True)])
         return attend(self.sigma * cosines(w), tau)  # eq. 8: (1 − ξ_ii) softmax_{j≠i}(σ cos(w_i, w_j))
 

@@ -120,7 +120,7 @@ class MOCHA(Method[Tasks, Coupling, PersonalUp, TaskModel, Pulled]):
         if up is None:
             alone = server.w.new_zeros(len(newcomers))
             return Coupling(message=alone[:, None].expand(-1, server.w.shape[1]), own=alone)
-        parts = [torch.cat([server.w, guest[None]]) for guest in up.w]
+        parts = [torch.cat([server.w, newcomer[None]]) for newcomer in up.w]
         last = torch.tensor([len(server.w)], device=server.w.device)
         told = [_coupling(w, relationship(w, self.smoothing), last) for w in parts]
         return Coupling(message=torch.cat([t.message for t in told]), own=torch.cat([t.own for t in told]))

@@ -94,22 +94,22 @@ def add_up(task: Task, state: Slope, batch: Batch) -> Slope:
     """One mini-batch's part of the gradient of all data."""
     g = task.grad(state.w, batch)
     w = moved(state.w, torch.zeros_like(state.w), g)
-    return state.replace(w=w, total=state.total + batch.real.sum(1, keepdim=True) * g.grads)
+    return state.replace(w=w, total=state.total + batch.mask.sum(1, keepdim=True) * g.grads)
 
 
 def dealt(task: Task, batch: Batch, parts: int) -> list[Batch]:
     """A mini-batch dealt out sample by sample; a row too short for two samples in each part is whole in all of them."""
-    count = batch.real.sum(1, keepdim=True)  # a row's samples come before its filling
-    b, whole = batch.real.shape[1], count < 2 * parts
+    count = batch.mask.sum(1, keepdim=True)  # a row's samples come before its filling
+    b, whole = batch.mask.shape[1], count < 2 * parts
     place = torch.arange(max(-(-b // parts), min(b, 2 * parts - 1)), device=batch.x.device)
     silo = torch.arange(task.k, device=batch.x.device)[:, None]
     made = []
     for part in range(parts):
         index = torch.where(whole, place, part + parts * place)
-        real = index < count
+        mask = index < count
         if task.model.couples_samples and not batch.ragged:  # rows are equally long then, and must not be filled
-            index, real = index[:, real[0]], real[:, real[0]]
+            index, mask = index[:, mask[0]], mask[:, mask[0]]
         index = index.clamp_max(b - 1)
         picked = {name: getattr(batch, name)[silo, index] for name in ("x", "y", "index")}
-        made.append(replace(batch, real=real.to(batch.real.dtype), **picked))
+        made.append(replace(batch, mask=mask.to(batch.mask.dtype), **picked))
     return made

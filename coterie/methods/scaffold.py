@@ -74,7 +74,7 @@ def full_gradient(task: Task, x: Tensor) -> Tensor:
 
 
 def _add(task: Task, state: Pass, batch: Batch) -> Pass:
-    samples = batch.real.sum(1)[:, None]
+    samples = batch.mask.sum(1)[:, None]
     return state.replace(total=state.total + samples * task.grad(state.x, batch).grads)
 
 

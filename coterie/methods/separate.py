@@ -25,37 +25,39 @@ from coterie.options import option
 from coterie.wire import rows
 
 
-class Own(Private):
+class SeparatePrivate(Private):
     """A silo's own model."""
 
     w: Tensor = rows("its model", role="model")
 
 
 @dataclass(frozen=True)
-class Separate(Method[NothingKept, NothingDown, NothingUp, Own, Weights]):
+class Separate(Method[NothingKept, NothingDown, NothingUp, SeparatePrivate, Weights]):
     """Every silo trains alone on its own data."""
 
     paper: ClassVar[str] = "the baseline of Huang et al., AAAI 2021"
     summary: ClassVar[str] = "every silo alone; nothing leaves it"
-    private: ClassVar[type[Private]] = Own
+    private: ClassVar[type[Private]] = SeparatePrivate
 
     common_init: bool = option(True, "all silos start from one random model")
 
-    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Own:
-        return Own(w=model.starts(roster.seed, roster.take(rows).names, self.common_init))
+    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> SeparatePrivate:
+        return SeparatePrivate(w=model.starts(roster.seed, roster.take(rows).names, self.common_init))
 
-    def begin(self, task: Task, down: NothingDown, private: Own) -> Weights:
+    def begin(self, task: Task, down: NothingDown, private: SeparatePrivate) -> Weights:
         return Weights(w=private.w, opt=task.optimizer.init(private.w))
 
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
         return plain_step(task, state, batch)
 
-    def end(self, task: Task, state: Weights, down: NothingDown, private: Own) -> tuple[NothingUp, Own]:
-        return NothingUp(), Own(w=state.w)
+    def end(
+        self, task: Task, state: Weights, down: NothingDown, private: SeparatePrivate
+    ) -> tuple[NothingUp, SeparatePrivate]:
+        return NothingUp(), SeparatePrivate(w=state.w)
 
-    def personal(self, task: Task, down: NothingDown, private: Own) -> Predictor:
+    def personal(self, task: Task, down: NothingDown, private: SeparatePrivate) -> Predictor:
         return Predictor(models=private.w)
 
-    def adapt(self, task: Task, down: NothingDown, private: Own | None) -> tuple[None, Own]:
+    def adapt(self, task: Task, down: NothingDown, private: SeparatePrivate | None) -> tuple[None, SeparatePrivate]:
         """A newcomer trains alone for one round."""
-        return None, Own(w=task.fit(task.start(self.common_init), "arrive"))
+        return None, SeparatePrivate(w=task.fit(task.start(self.common_init), "arrive"))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coterie.data.silo import Federated, HoldsData, Silo, check_silos, named
+from coterie.data.silo import FederatedData, HoldsData, Silo, check_silos, named
 from coterie.engine.method import Method
 from coterie.engine.ranks import simulator
 from coterie.engine.rounds import Keeper, Outcome, Progress, run_rounds
@@ -47,7 +47,7 @@ class Assembly(HoldsData):
         device: str = "auto",
         rows: int | str = "auto",
         precision: str = "float32",
-        data: Federated | None = None,
+        data: FederatedData | None = None,
     ) -> None:
         """`data` is where the silos come from, for what is known of them beside their samples."""
         if not silos:
@@ -78,7 +78,7 @@ class Assembly(HoldsData):
         draws = {s.name: generator(seed, "unseen", s.name).random() for s in silos}
         away = sorted(draws, key=draws.__getitem__)[: int(training.unseen * len(draws) + 0.5)]
         self.members = [s for s in self.silos if s.name not in away]
-        self.guests = [s for s in self.silos if s.name in away]
+        self.newcomers = [s for s in self.silos if s.name in away]
         if not self.members:
             raise BadInput(f"[train] unseen = {training.unseen:g} leaves no silo to train; lower it")
         self.store = Store(self.members, self.model.device)
@@ -104,11 +104,11 @@ class Assembly(HoldsData):
         """Train a method; silos held out arrive afterwards. `training` is the method's own, where it differs."""
         engine = self.engine(method, training, models)
         outcome = run_rounds(engine.method, engine, engine.roster, self.model, engine.training, on_round, keeper)
-        if self.guests:
-            late = simulator()(
-                engine.method, self.guests, self.model, engine.training, self.seed, engine.rows, models=False
+        if self.newcomers:
+            arrived = simulator()(
+                engine.method, self.newcomers, self.model, engine.training, self.seed, engine.rows, models=False
             )
-            outcome.results.append(late.arrivals(outcome.server))
+            outcome.results.append(arrived.measured_newcomers(outcome.server))
         return outcome
 
     def checksum(self) -> str:

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from coterie.data import catalog
-from coterie.data.own.ready import Own, ready
-from coterie.data.silo import Federated
+from coterie.data.own.ready import OwnData, ready
+from coterie.data.silo import FederatedData
 from coterie.durable import sync_all
 from coterie.engine.rehearsal import held_at_peak, peak_memory
 from coterie.engine.rounds import Outcome, Progress
@@ -29,7 +29,7 @@ from coterie.run.assembly import Assembly
 from coterie.run.finished import Facts, Finished, collected, device_name, label_counts, versions, write
 from coterie.run.method_file import CHECKSUM
 from coterie.runs.checkpoint import Checkpoint
-from coterie.runs.folder import Begun, checkpoint_folder, claim, close, held, leaving
+from coterie.runs.folder import Begun, checkpoint_folder, claim, cleanup_on_error, close, held
 from coterie.study.study import Study, check, loads
 
 Watch = Callable[[str, int, Progress], None]  # method, seed, progress
@@ -69,12 +69,12 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
     return replace(study, model=model), federation
 
 
-def read(study: Study, seed: int) -> Federated:
+def read(study: Study, seed: int) -> FederatedData:
     """The data of a study: as its `[data]` says, or as they were given in Python."""
     if study.holdings is None:
         return catalog.load(study.data["name"], study.data, seed)
     options = {key: value for key, value in study.data.items() if key != "name"}
-    return ready(study.holdings, parse(Own, options, "[data]"), seed)
+    return ready(study.holdings, parse(OwnData, options, "[data]"), seed)
 
 
 def prepare_all(study: Study, like: Assembly | None = None) -> tuple[Study, dict[int, Assembly]]:
@@ -152,7 +152,7 @@ def run_into(
 ) -> Finished:
     """Run a study and write its folder; `like` is the federation of one seed, where it was prepared before."""
     made = claim(out)
-    with held(out), leaving(out, made):
+    with held(out), cleanup_on_error(out, made):
         Begun(study.as_toml(), command).write(out)
         return _go_on(study, out, watch, say, like)
 
@@ -185,7 +185,7 @@ def rehearse(study: Study, federations: Mapping[int, Assembly], say: Say) -> int
 
 def resume(out: Path, watch: Watch, code: str | None = None, say: Say = lambda line: None) -> Finished:
     """Go on with a run that was stopped or killed; it ends as if it had not been."""
-    with held(out), leaving(out):
+    with held(out), cleanup_on_error(out):
         return _go_on(unfinished(out, code), out, watch, say)
 
 

@@ -100,7 +100,7 @@ def held(out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def leaving(out: Path, made: list[Path] | None = None) -> Iterator[None]:
+def cleanup_on_error(out: Path, made: list[Path] | None = None) -> Iterator[None]:
     """Whatever ends a run early: the folder stays, and how to go on is told. Before any training nothing stays.
 
     `made` are the folders that a new run has made.

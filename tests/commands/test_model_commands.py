@@ -16,7 +16,7 @@ from own_silos import hospital, hospitals
 
 from coterie.data import catalog
 from coterie.data.own.gather import gather
-from coterie.data.own.ready import Own, split
+from coterie.data.own.ready import OwnData, split
 from coterie.personal.file import load_model
 
 
@@ -241,7 +241,7 @@ def rows_tested(data, label):
     """By silo: the rows it tests with, as a person has them, and their labels."""
     if label == "digits":
         return {silo.name: (silo.test.x, silo.test.y) for silo in catalog.load("digits", data, 0).silos}
-    own = Own(path=data["path"], label=data["label"], drop=tuple(data["drop"]))
+    own = OwnData(path=data["path"], label=data["label"], drop=tuple(data["drop"]))
     splits = [split(holding, own, 0) for holding in gather(Path(own.path), own.label, own.drop)]
     kind = float if label == "cost" else str
     return {s.holding.name: (s.holding.x.iloc[s.test], s.holding.y.iloc[s.test].astype(kind)) for s in splits}

@@ -7,7 +7,7 @@ from pathlib import Path
 from coterie.conformance import small_silos
 from coterie.data.silo import Silo
 from coterie.deploy.messages import Answer, Job, Lost, Request, request
-from coterie.deploy.own import Source, save_silo
+from coterie.deploy.own import SiloSource, save_silo
 from coterie.deploy.policy import FILE, policy_text
 from coterie.deploy.silo import SiloSide
 from coterie.engine.exchange import Failure
@@ -50,7 +50,7 @@ def settle(folder: Path, more: list[Silo] | None = None) -> dict[str, SiloSide]:
         home.mkdir(parents=True)
         (home / FILE).write_text(policy_text())
         save_silo(silo, home / "data.npz")
-        sides[silo.name] = SiloSide(silo.name, home, Source(home / "data.npz"), "cpu")
+        sides[silo.name] = SiloSide(silo.name, home, SiloSource(home / "data.npz"), "cpu")
     return sides
 
 

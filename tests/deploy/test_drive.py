@@ -10,7 +10,7 @@ import pytest
 from loop import NAMES, Loop, settle, silos
 from safetensors import safe_open
 
-from coterie.deploy.drive import Federated, study_of
+from coterie.deploy.drive import RemoteRun, study_of
 from coterie.deploy.messages import Answer, Request
 from coterie.deploy.patience import Patience
 from coterie.engine.exchange import Failure
@@ -51,9 +51,9 @@ class Breaking(Loop):
         return found
 
 
-def federated(folder: Path, loop: Loop, table: dict = TABLE) -> Federated:
+def federated(folder: Path, loop: Loop, table: dict = TABLE) -> RemoteRun:
     folder.mkdir(exist_ok=True)
-    return Federated(folder, study_of(table), loop, lambda: sorted(loop.sides), QUICK)
+    return RemoteRun(folder, study_of(table), loop, lambda: sorted(loop.sides), QUICK)
 
 
 def by_silo(results: pd.DataFrame) -> pd.Series:

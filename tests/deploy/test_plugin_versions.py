@@ -12,7 +12,7 @@ from loop import NAMES, Loop, settle, silos
 
 from coterie.data.silo import Silo
 from coterie.deploy import policy
-from coterie.deploy.drive import Federated, study_of
+from coterie.deploy.drive import RemoteRun, study_of
 from coterie.deploy.messages import Request, request
 from coterie.deploy.patience import Patience
 from coterie.deploy.policy import FILE, read_policy
@@ -26,7 +26,7 @@ TRAIN = {"rounds": 2, "batch_size": 4, "lr": 0.1}
 STUDY = {"name": "toys", "seeds": [1], "model": {"name": "tanh"}, "train": TRAIN, "methods": {"shrunk": {}}}
 
 
-def federation(folder: Path, allowed: str = 'methods = ["shrunk"]', **study: object) -> tuple[Federated, Loop]:
+def federation(folder: Path, allowed: str = 'methods = ["shrunk"]', **study: object) -> tuple[RemoteRun, Loop]:
     """Silos in this process with this policy, about to run the study."""
     sides = settle(folder / "silos")
     for side in sides.values():
@@ -34,7 +34,7 @@ def federation(folder: Path, allowed: str = 'methods = ["shrunk"]', **study: obj
     (folder / "run").mkdir()
     loop = Loop(sides)
     patience = Patience(gather=0, reply=1, silence=0, pause=0)
-    return Federated(folder / "run", study_of(STUDY | study), loop, lambda: list(NAMES), patience), loop
+    return RemoteRun(folder / "run", study_of(STUDY | study), loop, lambda: list(NAMES), patience), loop
 
 
 def test_silos_that_name_it_train_a_packages_method_and_model_as_a_simulation_does(toy: None, tmp_path: Path) -> None:

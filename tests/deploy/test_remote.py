@@ -114,20 +114,22 @@ def test_personal_models_end_on_the_silos_own_disks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["fedavg", "fedamp", "apple", "fedem", "scaffold"])
 def test_a_newcomer_is_served_as_in_a_simulation(method: str, tmp_path: Path) -> None:
-    guest = replace(silos()[0], name="west")
-    loop = Loop(settle(tmp_path, [guest]))
+    newcomer = replace(silos()[0], name="west")
+    loop = Loop(settle(tmp_path, [newcomer]))
     work = job(method)
     made, model, roster = work.built()
     remote = Remote("run", work, made, model, loop)
     outcome = run_rounds(made, remote, roster, model, TRAINING)
     declared, _ = declarations(loop, "run", ["west"], 1)
-    found = remote.welcome("west", declared["west"], outcome.server, ("test",))
-    late = Simulator(made, [Silo(guest.name, guest.train, guest.validation, guest.test)], model, TRAINING, 1)
-    expected = late.arrivals(outcome.server)
+    found = remote.take_in("west", declared["west"], outcome.server, ("test",))
+    late = Simulator(
+        made, [Silo(newcomer.name, newcomer.train, newcomer.validation, newcomer.test)], model, TRAINING, 1
+    )
+    expected = late.measured_newcomers(outcome.server)
     loss = expected[(expected["split"] == "test") & (expected["measure"] == "loss_unseen")]["value"]
     assert found is not None
     np.testing.assert_allclose(found.values["test", "loss"], loss, atol=1e-4)
-    assert (tmp_path / "west" / "models" / "run.guest" / "west.safetensors").exists()
+    assert (tmp_path / "west" / "models" / "run.newcomer" / "west.safetensors").exists()
 
 
 class Spoiling(Loop):

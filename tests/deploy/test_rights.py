@@ -9,7 +9,7 @@ from loop import Loop, settle
 
 pytest.importorskip("flwr")
 from coterie.deploy import parties
-from coterie.deploy.drive import Federated, study_of
+from coterie.deploy.drive import RemoteRun, study_of
 from coterie.deploy.flower.launch import ask_run
 from coterie.deploy.home import close_folder, owner_only
 from coterie.deploy.patience import Patience
@@ -44,7 +44,7 @@ def test_a_run_leaves_nothing_that_others_may_read(tmp_path: Path, monkeypatch: 
     table |= {"train": {"rounds": 1, "local_epochs": 1, "batch_size": 8}}
     run = ask_run(tmp_path / "fed", table, None, Patience(gather=0), "command")
     with owner_only():  # as the coordinator's app runs
-        Federated(run, study_of(table), Loop(sides), lambda: sorted(sides), Patience(gather=0)).run("command")
+        RemoteRun(run, study_of(table), Loop(sides), lambda: sorted(sides), Patience(gather=0)).run("command")
     assert list(run.rglob(".checkpoints/*")) and (run / "summary.json").exists()
     assert open_to_others(tmp_path / "fed") == []
     for side in sides.values():

@@ -16,12 +16,12 @@ from test_drive import by_silo, federated
 
 from coterie.codec import decode, encode
 from coterie.data.own.gather import from_frame, gather
-from coterie.data.own.ready import Own, ready
+from coterie.data.own.ready import OwnData, ready
 from coterie.data.own.statistics import Statistics
 from coterie.deploy.home import EVENTS
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.messages import Answer, Declared, Measured, Request
-from coterie.deploy.own import Raw, Source, own_silo
+from coterie.deploy.own import Raw, SiloSource, own_silo
 from coterie.deploy.policy import FILE, policy_text
 from coterie.deploy.remote import Remote
 from coterie.deploy.silo import SiloSide, declared
@@ -57,7 +57,7 @@ def settled(folder: Path, policy: str = "") -> dict[str, SiloSide]:
         home.mkdir(parents=True)
         (home / FILE).write_text(policy or policy_text())
         patients(place).to_csv(home / "patients.csv", index=False)
-        source = Source(home / "patients.csv", "outcome", ("id",))
+        source = SiloSource(home / "patients.csv", "outcome", ("id",))
         sides[name] = SiloSide(name, home, source, "cpu")
     return sides
 
@@ -66,7 +66,7 @@ def settled(folder: Path, policy: str = "") -> dict[str, SiloSide]:
 def test_tables_end_as_in_a_simulation_of_them(standardize: str, tmp_path: Path) -> None:
     policy = "statistics = false\n" if standardize == "silo" else ""
     finished = federated(tmp_path / "run", Loop(settled(tmp_path, policy)), TABLE).run("")
-    options = Own(label="outcome", drop=("id",), standardize=standardize)
+    options = OwnData(label="outcome", drop=("id",), standardize=standardize)
     holdings = [from_frame(name, patients(NAMES.index(name)), "outcome", ("id",), name) for name in sorted(NAMES)]
     data = ready(holdings, options, 0)
     factory, _ = build(TABLE["model"], data.silos[0].train.x.shape[1:], data.classes)
@@ -225,7 +225,7 @@ def test_tables_and_arrays_do_not_go_together(tmp_path: Path) -> None:
     x, y = np.zeros((20, 2), np.float32), np.arange(20) % 2
     np.savez(tmp_path / "data.npz", x=x, y=y)
     east = sides["east"]
-    sides["east"] = SiloSide("east", east.folder, Source(tmp_path / "data.npz"), "cpu")
+    sides["east"] = SiloSide("east", east.folder, SiloSource(tmp_path / "data.npz"), "cpu")
     with pytest.raises(BadInput, match="one holds arrays, the other a table or pictures"):
         federated(tmp_path / "run", Loop(sides), TABLE).run("")
 
@@ -236,7 +236,7 @@ def test_tables_and_arrays_do_not_go_together(tmp_path: Path) -> None:
 def test_an_archive_is_split_at_a_silo_as_in_a_simulation(y: np.ndarray, tmp_path: Path) -> None:
     x = np.arange(100, dtype=np.float32).reshape(50, 2)
     np.savez(tmp_path / "north.npz", x=x, y=y)
-    simulated = ready(gather(tmp_path, ""), Own(), 0).silos[0]
+    simulated = ready(gather(tmp_path, ""), OwnData(), 0).silos[0]
     deployed, _ = own_silo("north", tmp_path / "north.npz")
     for each in ("train", "validation", "test"):
         assert np.array_equal(getattr(simulated, each).x, getattr(deployed, each).x)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from coterie.data.silo import Part, Silo
 from coterie.engine.kernels.dropout import KeyedDropout
-from coterie.engine.plan import Plan
+from coterie.engine.plan import BatchPlan
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
 from coterie.engine.task import Batch
@@ -46,7 +46,7 @@ def trained_alone(build: Callable[[], nn.Module], engine: Simulator, silo: Silo,
     """The textbook loop, with dropout's masks drawn as the engine draws them."""
     t = engine.training
     module = plain_module(build, engine.model, row).train()
-    plan = Plan((silo.name,), np.array([len(silo.train)]), t.batch_size, t.local_epochs, engine.seed, "train", 0)
+    plan = BatchPlan((silo.name,), np.array([len(silo.train)]), t.batch_size, t.local_epochs, engine.seed, "train", 0)
     optimizer = torch.optim.SGD(module.parameters(), t.lr, t.momentum, weight_decay=t.weight_decay)
     x, y = data(silo, dtype=engine.model.dtype)
     for index, key in zip(batches(engine, silo), torch.from_numpy(plan.noise()[0]), strict=True):

@@ -191,7 +191,7 @@ def test_features_of_a_batch_are_in_evaluation_mode_and_know_nothing_of_its_fill
     def look(part: Task, state: Watched, batch: Batch) -> Watched:
         ours = part.features(state.w, batch)
         for i, silo in enumerate(part.silos.tolist()):
-            real = batch.real[i] > 0
+            real = batch.mask[i] > 0
             x, _ = data(silos[silo])
             _, expected = by_hook(client(build, engine.model, state.w[i]).eval(), head, x[batch.index[i][real]])
             close(ours[i][real], expected)
@@ -248,7 +248,7 @@ def test_gradients_of_a_loss_of_ones_own_are_autograd_on_the_exact_batches(
         weight = batch.of(weights[: part.k])
         got = part.grad(state.w, batch, weight, loss=loss, features=through_features)
         for i, silo in enumerate(part.silos.tolist()):
-            index = batch.index[i][batch.real[i] > 0]
+            index = batch.index[i][batch.mask[i] > 0]
             partial.add(len(index))
             x, y = (t[index] for t in data(silos[silo]))
             for j in range(models_each):

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from coterie.engine.plan import Plan
+from coterie.engine.plan import BatchPlan
 
 NAMES, COUNTS = ("a", "b", "c"), np.array([11, 8, 3])
 
 
-def plan(seed: int = 0, *key: object, batch: int = 4, epochs: int = 3) -> Plan:
-    return Plan(NAMES, COUNTS, batch, epochs, seed, *(key or ("train", 0)))
+def plan(seed: int = 0, *key: object, batch: int = 4, epochs: int = 3) -> BatchPlan:
+    return BatchPlan(NAMES, COUNTS, batch, epochs, seed, *(key or ("train", 0)))
 
 
 def test_every_sample_exactly_once_in_every_epoch() -> None:
@@ -35,7 +35,7 @@ def test_batches_are_full_but_the_last_of_an_epoch() -> None:
 
 
 def test_whole_batches_leave_out_the_rest_of_an_epoch_unless_there_is_nothing_else() -> None:
-    p = Plan(NAMES, COUNTS, 4, 3, 0, "train", 0, whole=True)
+    p = BatchPlan(NAMES, COUNTS, 4, 3, 0, "train", 0, whole=True)
     assert p.steps.tolist() == [6, 6, 3]
     assert (p.order >= 0).sum(2).tolist() == [[4] * 6, [4] * 6, [3] * 3 + [0] * 3]
     for epoch in p.order[0].reshape(3, -1):
@@ -54,7 +54,7 @@ def test_those_still_training_are_a_prefix() -> None:
     assert p.steps.tolist() == [9, 6, 3]
     assert [p.active(t) for t in range(9)] == [3] * 3 + [2] * 3 + [1] * 3
     with pytest.raises(ValueError, match="longest training first"):
-        Plan(NAMES, COUNTS[::-1], 4, 1, 0, "train", 0)
+        BatchPlan(NAMES, COUNTS[::-1], 4, 1, 0, "train", 0)
 
 
 def test_batches_of_one_size_come_together() -> None:
@@ -66,7 +66,7 @@ def test_batches_of_one_size_come_together() -> None:
 def test_a_silos_order_does_not_depend_on_who_else_takes_part() -> None:
     p = plan()
     for row, name in enumerate(NAMES):
-        alone = Plan((name,), COUNTS[row : row + 1], 4, 3, 0, "train", 0)
+        alone = BatchPlan((name,), COUNTS[row : row + 1], 4, 3, 0, "train", 0)
         steps = p.steps[row]
         assert np.array_equal(alone.order[0], p.order[row, :steps])
         assert np.array_equal(alone.noise()[0], p.noise()[row, :steps])
@@ -77,7 +77,7 @@ def test_the_order_goes_by_seed_purpose_round_and_name(other: tuple[object, ...]
     assert np.array_equal(plan().order, plan(0, "train", 0).order)
     assert not np.array_equal(plan().order, plan(*other).order)  # type: ignore[arg-type]
     assert not np.array_equal(plan().noise(), plan(*other).noise())  # type: ignore[arg-type]
-    renamed = Plan(("z", "b", "c"), COUNTS, 4, 3, 0, "train", 0)
+    renamed = BatchPlan(("z", "b", "c"), COUNTS, 4, 3, 0, "train", 0)
     assert not np.array_equal(renamed.order[0], plan().order[0])
     assert np.array_equal(renamed.order[1:], plan().order[1:])
 

@@ -203,7 +203,7 @@ def test_sample_weights_multiply_losses_before_the_mean_over_the_batch() -> None
             got = part.grad(state.w, batch, weight)
             for i, silo in enumerate(part.silos.tolist()):
                 x, y = data(silos[silo])
-                index = batch.index[i][batch.real[i] > 0]
+                index = batch.index[i][batch.mask[i] > 0]
                 for j in range(c or 1):
                     row, grad, mine = (
                         (state.w[i], got.grads[i], per[i]) if c is None else (state.w[i, j], got.grads[i, j], per[i, j])
@@ -354,7 +354,7 @@ def test_small_silos_finish_earlier_and_keep_their_rows_in_place() -> None:
 
 def test_batches_of_different_sizes_are_filled_where_the_model_tells_samples_from_the_filling() -> None:
     engine, _ = engine_of(batchnorm)
-    assert engine.model.masks
+    assert engine.model.takes_padding
     task, models = by_steps(engine), engine.model.starts(0, ["a", "b", "c"], common=False)
     ragged: list[bool] = []
 
@@ -362,8 +362,8 @@ def test_batches_of_different_sizes_are_filled_where_the_model_tells_samples_fro
         ragged.append(batch.ragged)
         together = part.grad(models[: part.k], batch)
         for i in range(part.k):
-            n = int(batch.real[i].sum())
-            own = {name: getattr(batch, name)[i : i + 1, :n] for name in ("x", "y", "index", "real")}
+            n = int(batch.mask[i].sum())
+            own = {name: getattr(batch, name)[i : i + 1, :n] for name in ("x", "y", "index", "mask")}
             alone = part.take(slice(i, i + 1)).grad(models[i : i + 1], replace(batch, ragged=False, **own))
             for name in ("grads", "losses", "buffers"):
                 close(getattr(together, name)[i], getattr(alone, name)[0])
@@ -380,7 +380,7 @@ def test_batches_of_different_sizes_go_apart_where_samples_see_each_other() -> N
     sizes: list[tuple[tuple[str, ...], int]] = []
 
     def count(part: Task, state: Watched, batch: Batch) -> Watched:
-        assert (batch.real == 1).all()
+        assert (batch.mask == 1).all()
         sizes.append((part.names, batch.x.shape[1]))
         return state.replace(w=state.w + 1)
 
@@ -412,7 +412,7 @@ def test_a_batch_knows_where_its_samples_lie() -> None:
 
     def look(part: Task, state: Watched, batch: Batch) -> Watched:
         for i, silo in enumerate(part.silos.tolist()):
-            real = batch.real[i] > 0
+            real = batch.mask[i] > 0
             x, y = data(silos[silo])
             assert torch.equal(batch.x[i][real], x[batch.index[i][real]])
             assert torch.equal(batch.y[i][real], y[batch.index[i][real]])
@@ -430,7 +430,7 @@ def test_whole_batches_leave_samples_out_of_training_but_not_of_a_sum_over_all()
         count: Tensor = rows("samples")
 
     def look(task: Task, state: Seen, batch: Batch) -> Seen:
-        return state.replace(count=state.count + batch.real.sum(1))
+        return state.replace(count=state.count + batch.mask.sum(1))
 
     task = by_steps(make_engine(linear, make_silos((11, 8, 3)), batch_size=4, whole_batches=True))
     start = Seen(count=torch.zeros(3, dtype=torch.float64))

@@ -194,7 +194,7 @@ def test_a_rogue_newcomer_ends_nothing(rogue: tuple[str, bytes]) -> None:
     made_job, method, model, roster, _, _ = exchanged(name)
     engine = Remote("run", made_job, method, model, Canned({"late": body}))
     declared = SimpleNamespace(sizes=(6, 2, 2))
-    engine.welcome("late", declared, method.open(roster, model), ("test",))  # type: ignore[arg-type]
+    engine.take_in("late", declared, method.open(roster, model), ("test",))  # type: ignore[arg-type]
 
 
 # Requests, as the silo reads them

@@ -279,17 +279,17 @@ def test_a_newcomer_learns_a_p_over_the_stored_core_models() -> None:
     oracle, dr_lr = Oracle(), 0.05
     method = APPLE(mu=0.4, L=50, dr_lr=dr_lr)
     played = oracle.play(method, rounds=2)
-    guest = Simulator(method, oracle.silos[:1], oracle.model, oracle.training, oracle.seed)
-    down = guest.welcome(played.servers[-1], 2)
+    newcomer = Simulator(method, oracle.silos[:1], oracle.model, oracle.training, oracle.seed)
+    down = newcomer.host(played.servers[-1], 2)
     cores, p0 = newest(oracle, played, 2), oracle.sizes / oracle.sizes.sum()
     p, (x, y) = p0.copy(), oracle.data(0)
     for b in oracle.batches(0, 2, "arrive"):
         g = oracle.grad(p @ cores, x[b], y[b])
         p = p - dr_lr * (cores @ g + 0.4 * (math.cos(math.pi * 3 / 50) + 1) / 2 * (p - p0))
-    close(guest.private().p[0], np.append(p, 0.0))
-    assert not guest.private().core.any()
-    everyone = Cohort(torch.arange(1), 2, guest.roster, guest.model)
-    close(oracle.vector(guest.personal(everyone, down).models[0]), p @ cores)
+    close(newcomer.private().p[0], np.append(p, 0.0))
+    assert not newcomer.private().core.any()
+    everyone = Cohort(torch.arange(1), 2, newcomer.roster, newcomer.model)
+    close(oracle.vector(newcomer.personal(everyone, down).models[0]), p @ cores)
 
 
 def normalised() -> nn.Module:
@@ -307,7 +307,9 @@ def test_batch_statistics_are_a_silos_own() -> None:
     trained, cores = engine.model.layout.trained, engine.private().core
     assert torch.equal(personal[:, trained:], cores[:, trained:])
     assert not torch.equal(cores[0, trained:], cores[1, trained:])
-    guests = replace(ground, silos=small_silos(seed=3, sizes=(7, 12), prefix="guest")).engine()
-    measures = guests.measure(Cohort.everyone(guests.roster, guests.model, 2), guests.welcome(server, 2), ("test",))
+    newcomers = replace(ground, silos=small_silos(seed=3, sizes=(7, 12), prefix="newcomer")).engine()
+    measures = newcomers.measure(
+        Cohort.everyone(newcomers.roster, newcomers.model, 2), newcomers.host(server, 2), ("test",)
+    )
     assert np.isfinite(measures.values["test", "loss"]).all()
-    assert not guests.private().core[:, :trained].any()
+    assert not newcomers.private().core[:, :trained].any()

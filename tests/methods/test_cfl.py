@@ -289,10 +289,10 @@ def test_silos_that_agree_do_not_split() -> None:
 def test_newcomers_get_the_cluster_of_their_group() -> None:
     method = ClusteredFL()
     server = run(method).server
-    guests = [replace(s, name=f"guest-{s.name}") for s in two_groups(12)[8:]]
+    newcomers = [replace(s, name=f"newcomer-{s.name}") for s in two_groups(12)[8:]]
     model = Model(lambda: nn.Linear(FEATURES, CLASSES), CLASSES)
-    engine = Simulator(method, guests, model, TRAINING, seed=0)
-    down = engine.welcome(server, 25)
+    engine = Simulator(method, newcomers, model, TRAINING, seed=0)
+    down = engine.host(server, 25)
     assert torch.equal(down.w, server.w[torch.tensor([0, 1, 0, 1])])
 
 

@@ -59,11 +59,11 @@ def test_a_newcomer_weighs_the_mean_of_all_estimates() -> None:
     method = DFedEM(components=2)
     played = oracle.play(method, rounds=2)
     mean = oracle.vector(played.ups[1].w).mean(0)  # mixing keeps the mean
-    guests = oracle.engine(method)
-    down = guests.welcome(played.servers[2], 1)
+    newcomers = oracle.engine(method)
+    down = newcomers.host(played.servers[2], 1)
     close(oracle.vector(down.uploads[0]), mean)
     for i in range(3):
-        close(guests.private().pi[i], e_step(oracle, i, mean, np.full(2, 0.5))[1])
+        close(newcomers.private().pi[i], e_step(oracle, i, mean, np.full(2, 0.5))[1])
 
 
 def test_on_the_complete_graph_with_equal_sizes_it_is_fedem() -> None:

@@ -64,7 +64,7 @@ def test_a_newcomer_trains_from_the_global_model_and_is_pulled_towards_it() -> N
     method = Ditto(lam=0.4)
     played = oracle.play(method, rounds=1)
     w = oracle.vector(played.servers[-1].w)
-    played.engine.welcome(played.servers[-1], 1)
+    played.engine.host(played.servers[-1], 1)
     for i in range(3):
         v = oracle.descend(i, w, 1, 0.4, w, purpose="arrive")
         close(oracle.vector(played.engine.private().v)[i], v)

@@ -108,9 +108,9 @@ def test_a_newcomer_trains_takes_one_attention_step_and_trains_again() -> None:
     oracle, p = Oracle(), 0.3
     played = oracle.play(FedACS(quantile=p, common_init=False), rounds=1)
     members = oracle.vector(played.servers[-1].w)
-    guests = oracle.engine(FedACS(quantile=p))
-    guests.welcome(played.servers[-1], 1)
+    newcomers = oracle.engine(FedACS(quantile=p))
+    newcomers.host(played.servers[-1], 1)
     for i in range(3):
         alone = oracle.descend(i, oracle.start(), 1, purpose="arrive")
         u = eq_4(np.vstack([members, alone]), p)[-1]
-        close(oracle.vector(guests.private().w)[i], oracle.descend(i, u, 1, purpose="settle"))
+        close(oracle.vector(newcomers.private().w)[i], oracle.descend(i, u, 1, purpose="settle"))

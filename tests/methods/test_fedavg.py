@@ -34,7 +34,7 @@ def test_two_rounds_without_one_silo_average_those_who_replied() -> None:
 def test_a_newcomer_gets_the_global_model() -> None:
     oracle = Oracle()
     server = oracle.play(FedAvg(), rounds=1).servers[-1]
-    assert torch.equal(oracle.engine(FedAvg()).welcome(server, 1).w, server.w)
+    assert torch.equal(oracle.engine(FedAvg()).host(server, 1).w, server.w)
 
 
 def test_the_mean_of_components_is_taken_one_by_one() -> None:

@@ -38,8 +38,8 @@ def test_the_global_model_is_fedavgs_bit_for_bit() -> None:
 def test_a_newcomer_trains_its_own_copy() -> None:
     oracle = Oracle()
     server = oracle.play(FedAvgLocal(), rounds=1).servers[-1]
-    guests = oracle.engine(FedAvgLocal())
-    guests.welcome(server, 1)
+    newcomers = oracle.engine(FedAvgLocal())
+    newcomers.host(server, 1)
     for i in range(3):
         expected = oracle.descend(i, oracle.vector(server.w), 1, purpose="arrive")
-        close(oracle.vector(guests.private().w)[i], expected)
+        close(oracle.vector(newcomers.private().w)[i], expected)

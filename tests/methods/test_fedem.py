@@ -98,13 +98,13 @@ def test_a_newcomer_weighs_the_components_and_leaves_them() -> None:
         method = FedEM(components=2, adapt_iterations=iterations)
         played = oracle.play(method, rounds=1)
         theta = oracle.vector(played.servers[1].theta)
-        guests = oracle.engine(method)
-        guests.welcome(played.servers[1], 0)
+        newcomers = oracle.engine(method)
+        newcomers.host(played.servers[1], 0)
         for i in range(3):
             pi = np.full(2, 0.5)
             for _ in range(iterations):
                 _, pi = e_step(oracle, i, theta, pi)
-            close(guests.private().pi[i], pi)
+            close(newcomers.private().pi[i], pi)
 
 
 def test_responsibilities_survive_losses_that_exponentials_do_not() -> None:

@@ -134,9 +134,9 @@ def test_without_validation_data_it_refuses() -> None:
     engine = ground.engine()
     with pytest.raises(BadInput, match="'silo-1' has none"):
         run_rounds(ground.method, engine, engine.roster, engine.model, ground.training)
-    guests = replace(ground, silos=[replace(silos[1], validation=empty)]).engine()
+    newcomers = replace(ground, silos=[replace(silos[1], validation=empty)]).engine()
     with pytest.raises(BadInput, match="'silo-1' has none"):
-        guests.welcome(ground.method.open(engine.roster, engine.model), 1)
+        newcomers.host(ground.method.open(engine.roster, engine.model), 1)
 
 
 def test_weights_are_larger_within_a_group_than_across() -> None:
@@ -155,9 +155,9 @@ def test_weights_are_larger_within_a_group_than_across() -> None:
 def test_a_newcomer_weighs_all_stored_models_and_trains_once() -> None:
     oracle, method = Oracle(), FedFomo(budget=1)
     played = oracle.play(method, rounds=2)
-    guest = Simulator(method, oracle.silos[1:2], oracle.model, oracle.training, oracle.seed)
-    guest.welcome(played.servers[-1], 2)
+    newcomer = Simulator(method, oracle.silos[1:2], oracle.model, oracle.training, oracle.seed)
+    newcomer.host(played.servers[-1], 2)
     stored = dict(enumerate(oracle.vector(played.servers[-1].models)))
     weights, start = moved(oracle, 1, oracle.start(), stored)
     assert (weights > 0.2).all()
-    close(oracle.vector(guest.private().w)[0], oracle.descend(1, start, 2, purpose="arrive"))
+    close(oracle.vector(newcomer.private().w)[0], oracle.descend(1, start, 2, purpose="arrive"))

@@ -62,13 +62,13 @@ def test_a_newcomer_has_the_mean_of_the_members_tau_and_beta() -> None:
     tau, beta = (0.3, 0.6, 0.9), (0.5, 1.0, 1.5)
     method = HeurFedAMP(sigma=4.0, tau=tau, beta=beta, common_init=False)
     server = oracle.play(method, rounds=1).servers[-1]
-    guests = oracle.engine(method)
-    guests.welcome(server, 1)
+    newcomers = oracle.engine(method)
+    newcomers.host(server, 1)
     for i in range(3):
         alone = oracle.descend(i, oracle.start(), 1, purpose="arrive")
         u = eq_8(np.vstack([oracle.vector(server.w), alone]), 4.0, np.array([*tau, 0.6]))[-1]
         settled = oracle.descend(i, u, 1, 1.0, u, purpose="settle")
-        close(oracle.vector(guests.private().w)[i], settled)
+        close(oracle.vector(newcomers.private().w)[i], settled)
 
 
 def test_a_list_of_the_wrong_length_is_refused() -> None:

@@ -148,15 +148,15 @@ def test_a_newcomer_trains_alone_then_with_the_relationship_to_the_members() -> 
     oracle = Oracle()
     method = MOCHA(lambda1=0.02, lambda2=0.01, smoothing=0.2)
     server = oracle.play(method, rounds=2).servers[-1]
-    guests = oracle.engine(method)
-    guests.welcome(server, 2)
+    newcomers = oracle.engine(method)
+    newcomers.host(server, 2)
     for i in range(3):
         alone = oracle.descend(i, np.zeros(15), 2, 0.02, np.zeros(15), purpose="arrive")
         everyone = np.vstack([oracle.vector(server.w), alone])
         omega = np.linalg.inv(covariance(everyone, 0.2))
         rho = max(np.abs(omega[t]).sum() / omega[t, t] for t in range(4))
         pull = spring(method, omega[3] @ everyone, rho * omega[3, 3], alone)
-        close(oracle.vector(guests.private().w)[i], oracle.descend(i, alone, 2, *pull, purpose="settle"))
+        close(oracle.vector(newcomers.private().w)[i], oracle.descend(i, alone, 2, *pull, purpose="settle"))
 
 
 class Bent(nn.Module):

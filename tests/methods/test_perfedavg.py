@@ -111,9 +111,9 @@ def test_a_batch_is_dealt_out_without_loss_or_overlap() -> None:
     oracle = Oracle(Training(rounds=1, batch_size=11))
     task = oracle.engine(PerFedAvg()).task(torch.arange(3), 0)
     batch = task.first_batch()  # 6 samples of each silo
-    batch = replace(batch, real=torch.tensor([[1.0] * 6, [1.0] * 5 + [0], [1.0] + [0] * 5], dtype=torch.float64))
+    batch = replace(batch, mask=torch.tensor([[1.0] * 6, [1.0] * 5 + [0], [1.0] + [0] * 5], dtype=torch.float64))
     parts = dealt(task, batch, 3)
-    taken = [[part.index[row][part.real[row] > 0].tolist() for part in parts] for row in range(3)]
+    taken = [[part.index[row][part.mask[row] > 0].tolist() for part in parts] for row in range(3)]
     assert taken == [[[0, 3], [1, 4], [2, 5]], [[0, 1, 2, 3, 4]] * 3, [[0]] * 3]
     for part in parts:
         silo = torch.arange(3)[:, None]
@@ -129,4 +129,4 @@ def test_batch_norm_sees_no_filling() -> None:
     ground = Ground(PerFedAvg(alpha=0.1), build, training=Training(rounds=3, local_epochs=1, batch_size=9, lr=0.1))
     check_rows_do_not_matter(ground)
     task = ground.engine().task(torch.tensor([1]), 0)
-    assert [part.real.tolist() for part in dealt(task, task.first_batch(), 3)] == [[[1.0] * n] for n in (3, 3, 2)]
+    assert [part.mask.tolist() for part in dealt(task, task.first_batch(), 3)] == [[[1.0] * n] for n in (3, 3, 2)]

@@ -100,12 +100,12 @@ def test_a_newcomer_finds_its_theta_from_the_global_model() -> None:
     oracle = Oracle()
     method = PFedMe(lam=6.0, inner_steps=2)
     played = oracle.play(method, rounds=1)
-    guests = oracle.engine(method)
-    guests.welcome(played.servers[1], 1)
+    newcomers = oracle.engine(method)
+    newcomers.host(played.servers[1], 1)
     w = oracle.vector(played.servers[1].w)
     for i in range(3):
         _, theta = local_rounds(oracle, i, w, 1, method, "arrive")
-        close(oracle.vector(guests.private().theta)[i], theta)
+        close(oracle.vector(newcomers.private().theta)[i], theta)
 
 
 def normed() -> nn.Module:

@@ -38,10 +38,10 @@ def test_nothing_crosses_the_wire() -> None:
 
 def test_a_newcomer_trains_alone_for_a_round() -> None:
     oracle = Oracle()
-    guests = oracle.engine(Separate())
-    guests.welcome(Separate().open(guests.roster, guests.model), 3)
+    newcomers = oracle.engine(Separate())
+    newcomers.host(Separate().open(newcomers.roster, newcomers.model), 3)
     for i in range(3):
-        close(oracle.vector(guests.private().w)[i], oracle.descend(i, oracle.start(), 3, purpose="arrive"))
+        close(oracle.vector(newcomers.private().w)[i], oracle.descend(i, oracle.start(), 3, purpose="arrive"))
 
 
 @pytest.mark.parametrize("common", [True, False])

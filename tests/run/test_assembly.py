@@ -50,17 +50,17 @@ def test_one_federation_trains_many_methods_from_the_same_start() -> None:
         pd.testing.assert_frame_equal(ours, theirs)
 
 
-@pytest.mark.parametrize(("share", "guests"), [(0.0, 0), (0.2, 1), (0.3, 2), (0.5, 3), (0.8, 4)])
-def test_a_share_of_the_silos_is_held_out(share: float, guests: int) -> None:
+@pytest.mark.parametrize(("share", "newcomers"), [(0.0, 0), (0.2, 1), (0.3, 2), (0.5, 3), (0.8, 4)])
+def test_a_share_of_the_silos_is_held_out(share: float, newcomers: int) -> None:
     held = federation(unseen=share)
-    assert len(held.guests) == guests
-    assert sorted(s.name for s in (*held.members, *held.guests)) == sorted(NAMES)
+    assert len(held.newcomers) == newcomers
+    assert sorted(s.name for s in (*held.members, *held.newcomers)) == sorted(NAMES)
 
 
 def test_who_is_held_out_goes_by_seed_and_name() -> None:
     def away(seed: int, silos: list[Silo]) -> set[str]:
         made = Assembly(silos, mlp, CLASSES, replace(TRAINING, unseen=0.4), seed, "cpu", "all")
-        return {silo.name for silo in made.guests}
+        return {silo.name for silo in made.newcomers}
 
     silos = make_silos(SIZES)
     assert away(0, silos) == away(0, silos[::-1])
@@ -76,12 +76,12 @@ def test_silos_held_out_are_reported_apart_and_train_nobody() -> None:
     for table in rounds:
         assert set(table["silo"]) == {silo.name for silo in held.members}
         assert set(table["measure"]) == {"accuracy", "loss"}
-    assert set(late["silo"]) == {silo.name for silo in held.guests}
+    assert set(late["silo"]) == {silo.name for silo in held.newcomers}
     assert set(late["measure"]) == {"accuracy_unseen", "loss_unseen"}
     assert set(late["round"]) == {3}
     # a newcomer to FedAvg gets the global model
     module = client(mlp, held.model, outcome.server.w)
-    for silo in held.guests:
+    for silo in held.newcomers:
         x, y = data(silo, "test", torch.float32)
         mine = late[(late["silo"] == silo.name) & (late["split"] == "test")].set_index("measure")["value"]
         assert mine["loss_unseen"] == pytest.approx(float(F.cross_entropy(module(x), y).detach()), rel=1e-5)
@@ -92,8 +92,8 @@ def test_silos_held_out_are_reported_apart_and_train_nobody() -> None:
 def test_a_newcomer_that_trains_alone_trains_on_its_own_data() -> None:
     held = federation(unseen=0.4)
     late = held.train(Separate()).results[-1]
-    engine = make_engine(mlp, held.guests, Separate(), dtype=torch.float32, seed=0)
-    for silo in held.guests:
+    engine = make_engine(mlp, held.newcomers, Separate(), dtype=torch.float32, seed=0)
+    for silo in held.newcomers:
         module = client(mlp, held.model, held.model.start(0))
         order = batches(engine, silo, round=2, purpose="arrive")
         train(module, *data(silo, "train", torch.float32), order, torch.optim.SGD(module.parameters(), 0.1))

@@ -178,8 +178,8 @@ def test_silos_that_arrive_later_are_reported_apart():
     finished = ran("train.unseen=0.34")
     results, scores = finished.results, finished.summary["methods"]["fedamp"]
     late = results["measure"].str.endswith("_unseen")
-    members, guests = set(results.loc[~late, "silo"]), set(results.loc[late, "silo"])
-    assert (len(members), len(guests)) == (4, 2) and not members & guests
+    members, newcomers = set(results.loc[~late, "silo"]), set(results.loc[late, "silo"])
+    assert (len(members), len(newcomers)) == (4, 2) and not members & newcomers
     assert set(results.loc[late, "round"]) == {2}
     arrived = 100 * values(results, method="fedamp", seed=0, round=2, split="test", measure="accuracy_unseen")
     assert scores["unseen"] == pytest.approx(arrived.mean())

@@ -16,7 +16,7 @@ from coterie.data.own.gather import Holding, gather
 from coterie.data.own.label import Label, read_label
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import Statistics, declare
-from coterie.data.silo import Array, Federated, HoldsData, Indices, Part, Share, Silo
+from coterie.data.silo import Array, FederatedData, HoldsData, Indices, Part, Share, Silo
 from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.options import option
@@ -26,7 +26,7 @@ SHOWN = 3  # far values that are named
 
 
 @dataclass(frozen=True)
-class Own(HeldOut):
+class OwnData(HeldOut):
     """Options of your own data."""
 
     path: str = option("", "the folder with one file (CSV, Parquet, npz) or folder (pictures, tables) for each silo")
@@ -39,7 +39,7 @@ class Own(HeldOut):
 
 
 @dataclass(frozen=True, repr=False)
-class Split(HoldsData):
+class SplitHolding(HoldsData):
     """A holding less its rows without a label, and which rows are for what."""
 
     holding: Holding
@@ -54,14 +54,14 @@ class Split(HoldsData):
         return self.holding.about()
 
 
-def load(options: Own, seed: int) -> Federated:
+def load(options: OwnData, seed: int) -> FederatedData:
     """The federation of a folder."""
     if not options.path:
         raise BadInput("own data: give `path`, the folder with a file or a folder for each silo (--silos FOLDER)")
     return ready(gather(Path(options.path).expanduser(), options.label, options.drop), options, seed)
 
 
-def ready(holdings: Sequence[Holding], options: Own, seed: int) -> Federated:
+def ready(holdings: Sequence[Holding], options: OwnData, seed: int) -> FederatedData:
     """The federation of what the silos hold; only their `Statistics` are looked at together."""
     splits = [split(holding, options, seed) for holding in holdings]
     shared = options.standardize == "federation"
@@ -79,13 +79,13 @@ def ready(holdings: Sequence[Holding], options: Own, seed: int) -> Federated:
     differences += [each for s in splits for each in far_values(s, numbers, not schema.classes, options.label)]
     schemas = {s.holding.name: fitted(schema, s, not shared) for s in splits}
     silos = [encoded(s, schemas[s.holding.name]) for s in splits]
-    return Federated(
+    return FederatedData(
         silos, len(schema.classes), "own", _note(declared, schema), [0] * len(silos), [False] * len(silos), schemas,
         differences,
     )  # fmt: skip
 
 
-def split(holding: Holding, options: Own, seed: int) -> Split:
+def split(holding: Holding, options: OwnData, seed: int) -> SplitHolding:
     """A silo's rows for training, validation and test: as it came split, or drawn."""
     where = f"silo '{holding.name}'"
     label, there = read_label(holding.y, f"{where} label")
@@ -103,10 +103,10 @@ def split(holding: Holding, options: Own, seed: int) -> Split:
     else:
         share = drawn(holding.name, label, options, seed)
         train, validation, test = share.train, share.validation, share.test
-    return Split(holding, label, train, validation, test, rows, unlabelled)
+    return SplitHolding(holding, label, train, validation, test, rows, unlabelled)
 
 
-def drawn(name: str, label: Label, options: Own, seed: int) -> Share:
+def drawn(name: str, label: Label, options: OwnData, seed: int) -> Share:
     """Which of a silo's rows are for what, drawn by the seed and its name, each with its classes."""
     where, count = f"silo '{name}'", len(label.values)
     if count < FEWEST:
@@ -122,7 +122,7 @@ def drawn(name: str, label: Label, options: Own, seed: int) -> Share:
     return share
 
 
-def fitted(schema: Schema, own: Split, by_itself: bool) -> Schema:
+def fitted(schema: Schema, own: SplitHolding, by_itself: bool) -> Schema:
     """The schema with this silo's fences and, where it standardises by itself, with its own means and deviations."""
     made = []
     for column in schema.columns:
@@ -136,7 +136,7 @@ def fitted(schema: Schema, own: Split, by_itself: bool) -> Schema:
     return replace(schema, columns=tuple(made))
 
 
-def far_values(own: Split, numbers: Sequence[str], quantity: bool, label: str) -> list[Difference]:
+def far_values(own: SplitHolding, numbers: Sequence[str], quantity: bool, label: str) -> list[Difference]:
     """Values that lie so far from the silo's others that they are pulled in, by column."""
     columns = {name: _numbers(own, name) for name in numbers} | (
         {label or "label": own.label.values} if quantity else {}
@@ -154,13 +154,13 @@ def far_values(own: Split, numbers: Sequence[str], quantity: bool, label: str) -
     return found
 
 
-def _numbers(own: Split, name: str) -> Array:
+def _numbers(own: SplitHolding, name: str) -> Array:
     """(n,) a column of numbers; NaN where one is missing."""
     assert isinstance(own.holding.x, DataFrame)  # arrays have no columns
     return as_number(own.holding.x[name], name)
 
 
-def encoded(own: Split, schema: Schema) -> Silo:
+def encoded(own: SplitHolding, schema: Schema) -> Silo:
     """A silo as a model takes it."""
     name = own.holding.name
     x = schema.encode(own.holding.x, f"silo '{name}'") if isinstance(own.holding.x, DataFrame) else own.holding.x
@@ -169,7 +169,7 @@ def encoded(own: Split, schema: Schema) -> Silo:
     return Silo(name, *parts)
 
 
-def _targets(own: Split, schema: Schema) -> Array:
+def _targets(own: SplitHolding, schema: Schema) -> Array:
     if not schema.classes:
         values = within(own.label.values, fence(own.label.values[own.train]))
         return ((values - schema.centre) / schema.unit).astype(np.float32)

@@ -63,8 +63,8 @@ class Rewriter:
         self.layers, self.training = dict(module.named_modules()), training
         self.names = _first_names(module)
         self.graph = fx.Graph()
-        names = ("tensors", "x", "k", "keys", "real")
-        self.tensors, x, self.k, self.keys, self.real = (self.graph.placeholder(name) for name in names)
+        names = ("tensors", "x", "k", "keys", "mask")
+        self.tensors, x, self.k, self.keys, self.mask = (self.graph.placeholder(name) for name in names)
         self.drawn = 0
         self.moved: dict[str, fx.Node] = {}
         made: dict[fx.Node, fx.Node] = {}
@@ -88,7 +88,7 @@ class Rewriter:
                 raise Unknown
         self.module = fx.GraphModule(module, self.graph)
         self.features = None if tracer.features is None else made[tracer.features]
-        self.masks = bool(self.real.users)
+        self.takes_padding = bool(self.mask.users)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> fx.Node:
         """A node that calls a function."""
@@ -159,7 +159,7 @@ class Rewriter:
             return self.call(
                 row_layers.normalized, x, self.k, *(self.tensor(key) for key in running), w, bias, layer.eps
             )
-        found = self.call(row_layers.batch_norm, x, self.k, w, bias, layer.eps, self.real)
+        found = self.call(row_layers.batch_norm, x, self.k, w, bias, layer.eps, self.mask)
         y, *statistics = (self.call(operator.getitem, found, i) for i in range(3))
         if tracks:
             for key, value in zip(running, statistics, strict=True):
@@ -174,7 +174,10 @@ class Lowered:
         self.evaluate, self.train = evaluate.module, train.module
         self._features = {False: evaluate.features, True: train.features}
         self._with_features: dict[bool, fx.GraphModule] = {}  # made when they are asked for
-        self.masks = {False: evaluate.masks, True: train.masks}  # whether it has to know which samples are real
+        self.takes_padding = {
+            False: evaluate.takes_padding,
+            True: train.takes_padding,
+        }  # whether it has to know which samples are real
         self.long = any(len(m.graph.nodes) > LONGEST for m in (self.evaluate, self.train))
 
     def compile_pieces(self) -> None:
@@ -186,24 +189,24 @@ class Lowered:
             module.recompile()
 
     def __call__(
-        self, tensors: Mapping[str, Tensor], x: Tensor, keys: Tensor, training: bool, real: Tensor | None = None
+        self, tensors: Mapping[str, Tensor], x: Tensor, keys: Tensor, training: bool, mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Outputs (k, b, ...) of rows with these tensors (k, ...) on x (k, b, ...), and the buffers training moved.
 
-        `real` (k, b) tells samples from what fills a batch; None: all are.
+        `mask` (k, b) tells samples from what fills a batch; None: all are.
         """
-        out, moved = (self.train if training else self.evaluate)(tensors, x, len(x), keys, real)
+        out, moved = (self.train if training else self.evaluate)(tensors, x, len(x), keys, mask)
         return _by_row(out, len(x)), moved
 
     def with_features(
-        self, tensors: Mapping[str, Tensor], x: Tensor, keys: Tensor, training: bool, real: Tensor | None = None
+        self, tensors: Mapping[str, Tensor], x: Tensor, keys: Tensor, training: bool, mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         """The same, and what the head is given (k, b, ...)."""
         if training not in self._with_features:
             node = self._features[training]
             assert node is not None
             self._with_features[training] = _with_value(self.train if training else self.evaluate, node)
-        out, moved, features = self._with_features[training](tensors, x, len(x), keys, real)
+        out, moved, features = self._with_features[training](tensors, x, len(x), keys, mask)
         return _by_row(out, len(x)), moved, _by_row(features, len(x))
 
 

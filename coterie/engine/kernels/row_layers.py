@@ -83,23 +83,23 @@ def normalized(
 
 
 def batch_norm(
-    x: Tensor, k: int, w: Tensor | None, bias: Tensor | None, eps: float, real: Tensor | None
+    x: Tensor, k: int, w: Tensor | None, bias: Tensor | None, eps: float, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x normalised by each row's own samples and pixels, and what BatchNorm remembers of them.
 
-    That is their mean and unbiased variance (k, C), in float32 at least. Only samples with a 1 in `real` (k, b) count.
+    That is their mean and unbiased variance (k, C), in float32 at least. Only samples with a 1 in `mask` (k, b) count.
     """
     y = x.reshape(k, -1, *x.shape[1:])
     wide = y.float() if y.dtype == torch.bfloat16 else y
     axes = [axis for axis in range(1, y.ndim) if axis != 2]
-    if real is None:
+    if mask is None:
         count = x.numel() // (k * x.shape[1])
         if count == 1:
             raise BadInput(LONELY)
         variance, mean = torch.var_mean(wide, axes, correction=0)
         return normalized(x, k, mean, variance, w, bias, eps), mean, variance * (count / (count - 1))
     shape = (k, -1, *[1] * (y.ndim - 2))
-    each = real.to(wide.dtype).view(shape)
+    each = mask.to(wide.dtype).view(shape)
     counts = each.sum(1).flatten(1) * (x.numel() // (len(x) * x.shape[1]))
     mean = (wide * each).sum(axes) / counts
     apart = wide - mean.view(k, 1, -1, *shape[3:])

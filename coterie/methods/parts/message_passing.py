@@ -95,7 +95,7 @@ class MessagePassing(Method[Models, CloudDown, PersonalUp, Personal, Trained]):
     def host(self, server: Models, newcomers: Cohort, up: PersonalUp | None) -> CloudDown:
         if up is None:
             return CloudDown(u=server.start.expand(len(newcomers), -1))
-        return CloudDown(u=torch.stack([self._mixture(server, guest, newcomers.model) for guest in up.w]))
+        return CloudDown(u=torch.stack([self._mixture(server, newcomer, newcomers.model) for newcomer in up.w]))
 
     def adapt(self, task: Task, down: CloudDown, private: Personal | None) -> tuple[PersonalUp | None, Personal]:
         """A newcomer trains alone, is answered with its cloud model, and trains once more from there."""
@@ -108,7 +108,7 @@ class MessagePassing(Method[Models, CloudDown, PersonalUp, Personal, Trained]):
     def trace(self, server: Models, everyone: Cohort, private: Personal | None) -> Mapping[str, Tensor]:
         return {"collaboration": self.attention(everyone.model.layout.weights(server.w))}
 
-    def _mixture(self, server: Models, guest: Tensor, model: Model) -> Tensor:
-        """A guest's cloud model: one attention step against the members' models, and no other guest's."""
-        everyone = torch.cat([server.w, guest[None]])
+    def _mixture(self, server: Models, newcomer: Tensor, model: Model) -> Tensor:
+        """A newcomer's cloud model: one attention step against the members' models, no other newcomer's."""
+        everyone = torch.cat([server.w, newcomer[None]])
         return self.attention(model.layout.weights(everyone))[-1].to(everyone.dtype) @ everyone

@@ -1,4 +1,4 @@
-"""Own silos from a folder to what a model takes."""
+"""OwnData silos from a folder to what a model takes."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from coterie.codec import decode, encode_up
 from coterie.data import catalog
 from coterie.data.own.agree import SchemaDiffers
 from coterie.data.own.gather import from_dataset, from_frame, gather, read_silo
-from coterie.data.own.ready import Own, ready, split
+from coterie.data.own.ready import OwnData, ready, split
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import Statistics, declare, words_of
 from coterie.errors import BadInput
@@ -22,7 +22,7 @@ def silos(changes=lambda name, frame: frame, label="outcome", drop=DROP):
 
 
 def made(changes=lambda name, frame: frame, seed=0, label="outcome", drop=DROP, **options):
-    return ready(silos(changes, label, drop), Own(label=label, drop=drop, **options), seed)
+    return ready(silos(changes, label, drop), OwnData(label=label, drop=drop, **options), seed)
 
 
 def test_a_folder_of_tables_becomes_silos_encoded_alike(tmp_path):
@@ -46,7 +46,7 @@ def test_rows_keep_their_meaning():
     data = made()
     silo, schema = data.silos[1], data.schemas["north"]
     raw = silos()[1]
-    parts = split(raw, Own(label="outcome"), 0)
+    parts = split(raw, OwnData(label="outcome"), 0)
     frame = raw.x.iloc[parts.train]
     age, ward = schema.columns[0], schema.columns[2]
     expected = ((frame["age"] - age.mean) / age.scale).fillna(0).to_numpy()
@@ -58,7 +58,7 @@ def test_rows_keep_their_meaning():
 
 
 def test_the_middle_silo_gives_centre_and_scale():
-    ages = [s.x["age"].iloc[split(s, Own(label="outcome"), 0).train] for s in silos()]
+    ages = [s.x["age"].iloc[split(s, OwnData(label="outcome"), 0).train] for s in silos()]
     centre = np.median([each.mean() for each in ages])
     scale = np.median([np.sqrt(((each - centre) ** 2).mean()) for each in ages])
     age = made().schemas["north"].columns[0]
@@ -75,9 +75,9 @@ def test_splits_are_keyed_by_seed_and_name_and_keep_the_classes():
     first, again, other = made(), made(), made(seed=1)
     for a, b, c in zip(first.silos, again.silos, other.silos, strict=True):
         assert np.array_equal(a.train.x, b.train.x) and not np.array_equal(a.train.y, c.train.y)
-    alone = ready(silos()[:2], Own(label="outcome", drop=DROP), 0)
+    alone = ready(silos()[:2], OwnData(label="outcome", drop=DROP), 0)
     assert np.array_equal(alone.silos[0].test.y, first.silos[0].test.y)  # whoever else is there
-    twins = ready([from_frame(name, hospital(0), "outcome", DROP, name) for name in "ab"], Own(label="outcome"), 0)
+    twins = ready([from_frame(name, hospital(0), "outcome", DROP, name) for name in "ab"], OwnData(label="outcome"), 0)
     assert not np.array_equal(twins.silos[0].train.x, twins.silos[1].train.x)
     for silo in first.silos:
         whole = np.bincount(np.concatenate([silo.train.y, silo.validation.y, silo.test.y]), minlength=3)
@@ -97,7 +97,7 @@ def test_a_silo_standardises_by_itself_and_declares_no_moments():
     means = {data.schemas[name].columns[0].mean for name in NAMES}
     assert len(means) == 5
     raw = silos()[0]
-    parts = split(raw, Own(label="outcome"), 0)
+    parts = split(raw, OwnData(label="outcome"), 0)
     quiet = declare(raw.x, parts.label, parts.train, "auto", shared=False, where="")
     assert quiet.count.numel() == quiet.mean.numel() == quiet.scatter.numel() == 0
     own = data.silos[0].train.x[:, 1 + 1]  # pressure, after age and its indicator
@@ -108,7 +108,7 @@ def test_what_leaves_a_silo_is_an_upload_of_a_size_that_rows_do_not_change():
     sizes = []
     for rows in (60, 600):
         raw = from_frame("a", hospital(0, rows), "outcome", DROP, "a")
-        parts = split(raw, Own(label="outcome"), 0)
+        parts = split(raw, OwnData(label="outcome"), 0)
         told = declare(raw.x, parts.label, parts.train, "auto", shared=True, where="")
         sizes.append(len(encode_up(told)))
         assert words_of(decode(Statistics, encode_up(told))) == words_of(told)
@@ -120,7 +120,7 @@ def test_regression_targets_are_standardised_and_the_schema_knows_their_unit():
     assert data.classes == 0
     schema, silo = data.schemas["north"], data.silos[1]
     raw = silos(label="cost", drop=("patient", "outcome"))[1]
-    parts = split(raw, Own(label="cost"), 0)
+    parts = split(raw, OwnData(label="cost"), 0)
     assert silo.test.y * schema.unit + schema.centre == pytest.approx(raw.y.iloc[parts.test].to_numpy(), rel=1e-4)
     everyone = np.concatenate([s.train.y for s in data.silos])
     assert (everyone.mean(), everyone.std()) == (pytest.approx(0, abs=0.2), pytest.approx(1, abs=0.1))
@@ -250,7 +250,7 @@ def test_arrays_pairs_and_datasets_are_silos_too(tmp_path):
             return x[i], y[i]
 
     holdings = [*gather(tmp_path, ""), from_dataset("c", Pairs()), from_dataset("d", (x, y))]
-    data = ready(holdings, Own(), 0)
+    data = ready(holdings, OwnData(), 0)
     assert [s.name for s in data.silos] == ["a", "b", "c", "d"] and data.classes == 3
     assert np.array_equal(data.silos[1].train.x, x[:20]) and len(data.silos[1].validation) == 0
     assert data.schemas["a"] == Schema("", ("0", "1", "2"), shape=(4,))
@@ -259,7 +259,7 @@ def test_arrays_pairs_and_datasets_are_silos_too(tmp_path):
     with pytest.raises(BadInput, match="silo 'd': a int; give a DataFrame"):
         from_dataset("d", 3)
     with pytest.raises(SchemaDiffers, match="'samples' of e: arrays 3, elsewhere arrays 4"):
-        ready([*holdings, from_dataset("e", (x[:, :3], y))], Own(), 0)
+        ready([*holdings, from_dataset("e", (x[:, :3], y))], OwnData(), 0)
 
 
 def test_pictures_are_labelled_by_their_folders_by_name(tmp_path):
@@ -269,7 +269,7 @@ def test_pictures_are_labelled_by_their_folders_by_name(tmp_path):
             (tmp_path / silo / c).mkdir(parents=True)
             for i in range(8):
                 image.new("RGB", (9, 8), (10 * i, 0, 0)).save(tmp_path / silo / c / f"{i}.png")
-    data = ready(gather(tmp_path, ""), Own(), 0)
+    data = ready(gather(tmp_path, ""), OwnData(), 0)
     assert data.schemas["a"].classes == ("cat", "dog", "emu") and data.silos[0].train.x.shape[1:] == (3, 8, 9)
     assert set(data.silos[1].train.y) == {0, 2}
 

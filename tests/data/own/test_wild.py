@@ -9,7 +9,7 @@ import pytest
 import coterie as co
 from coterie.data.own import ready as made_ready
 from coterie.data.own.gather import from_frame
-from coterie.data.own.ready import Own, ready, split
+from coterie.data.own.ready import OwnData, ready, split
 
 NAMES = ("a", "b", "c", "d", "e")
 WILD = 9.9e8
@@ -31,7 +31,7 @@ def frames(task):
 def spoilt(task, columns):
     """A wild value in a training row of silo c."""
     found = frames(task)
-    row = int(split(from_frame("c", found["c"], "y", (), "c"), Own(label="y"), 0).train[4])
+    row = int(split(from_frame("c", found["c"], "y", (), "c"), OwnData(label="y"), 0).train[4])
     for column in columns:
         found["c"][column] = found["c"][column].astype(float)
         found["c"].loc[row, column] = WILD
@@ -74,7 +74,7 @@ def test_what_was_pulled_in_is_told_with_silo_column_value_and_row():
 
 
 def data(found):
-    return ready([from_frame(name, frame, "y", (), name) for name, frame in found.items()], Own(label="y"), 0)
+    return ready([from_frame(name, frame, "y", (), name) for name, frame in found.items()], OwnData(label="y"), 0)
 
 
 @pytest.mark.parametrize("standardize", ["federation", "silo"])
@@ -84,7 +84,7 @@ def test_a_model_encodes_rows_to_predict_as_in_training(standardize):
     fed = co.Federation(co.silos(found, **options), model="linear", rows="all")
     model = fed.train("separate", rounds=1, quiet=True)["c"]
     silo = next(s for s in fed._assembly.silos if s.name == "c")
-    rows = split(from_frame("c", found["c"], "y", (), "c"), Own(label="y"), 0)
+    rows = split(from_frame("c", found["c"], "y", (), "c"), OwnData(label="y"), 0)
     encoded = model.encode(found["c"])
     assert np.array_equal(encoded[rows.train], silo.train.x) and np.array_equal(encoded[rows.test], silo.test.x)
     assert 2 < encoded[row, 0] < 5

@@ -21,7 +21,7 @@ def normed() -> nn.Module:
 def drawn(engine: Simulator, seed: int) -> Tensor:
     """Five models with parameters that are always the same, and buffers that the seed decides."""
     model, trained = engine.model, engine.model.layout.trained
-    rows = model.starts(0, [*engine.roster.names, "guest", "other"], common=False)
+    rows = model.starts(0, [*engine.roster.names, "newcomer", "other"], common=False)
     buffers = torch.randn(5, model.width - trained, generator=torch.Generator().manual_seed(seed)).double()
     return torch.cat([rows[:, :trained], 100**seed * buffers], 1)
 

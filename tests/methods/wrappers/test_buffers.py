@@ -146,16 +146,16 @@ def test_a_silo_that_stays_away_keeps_its_statistics() -> None:
 
 
 def test_a_newcomer_takes_statistics_of_the_model_it_is_sent_on_its_own_data() -> None:
-    guests = make_silos((7, 6))
-    engine = make_engine(normed, guests, LocalBuffers(FedAvg()))
+    newcomers = make_silos((7, 6))
+    engine = make_engine(normed, newcomers, LocalBuffers(FedAvg()))
     trained = engine.model.layout.trained
     server = engine.method.open(engine.roster, engine.model)
-    down = engine.welcome(server, 2)
+    down = engine.host(server, 2)
     predictor = engine.personal(Cohort(torch.arange(2), 2, engine.roster, engine.model), down)
-    for i, guest in enumerate(guests):
+    for i, newcomer in enumerate(newcomers):
         module = client(normed, engine.model, engine.model.start(engine.seed))
-        x, _ = data(guest)
-        for index in batches(engine, guest, 2, "statistics"):
+        x, _ = data(newcomer)
+        for index in batches(engine, newcomer, 2, "statistics"):
             module(x[index])
         close(predictor.models[i, :trained], server.w[:trained])
         close(predictor.models[i, trained:], as_row(engine.model, module)[trained:])
