@@ -22,7 +22,16 @@ from coterie.runs.part import copy, of_method
 from coterie.runs.read import Run, read_run
 from coterie.study.study import check_label
 
-FOLDED = ("per_silo", "per_silo_picked", "per_silo_cloud", "per_silo_unseen", "per_seed")  # tables of their own
+FOLDED = (
+    "measures",
+    "temperatures",
+    "thresholds",
+    "per_silo",
+    "per_silo_picked",
+    "per_silo_cloud",
+    "per_silo_unseen",
+    "per_seed",
+)  # tables of their own
 
 
 def load_result(folder: "str | Path", model: Any = None) -> "Comparison":

@@ -58,6 +58,9 @@ def run(
     method_file: Annotated[
         Path | None, typer.Option(help="your own methods: a Python file, of which MyMethod goes by my-method")
     ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="what rounds and methods are judged by, e.g. auroc; none: as the labels are")
+    ] = None,
     unseen: Annotated[float | None, typer.Option(help="share of the silos that arrive only after training")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda")] = None,
     rows: Annotated[str | None, typer.Option(help="silos trained in one call: auto, all or a number")] = None,
@@ -96,7 +99,7 @@ def run(
             try:
                 run(
                     study, methods, assignments, rounds, seeds, each, scale, model=model, method_file=method_file,
-                    unseen=unseen, device=device, rows=rows, out=into, track=track, quiet=quiet,
+                    metric=metric, unseen=unseen, device=device, rows=rows, out=into, track=track, quiet=quiet,
                 )  # fmt: skip
             except BadInput as error:  # as when one of the data sets is not at hand
                 if torchrun.used():
@@ -113,7 +116,7 @@ def run(
             console.print(escape(line), highlight=False)
 
     if unfinished is not None:
-        said = (study, methods, assignments, rounds, seeds, cell, unseen, device, rows, out)
+        said = (study, methods, assignments, rounds, seeds, cell, metric, unseen, device, rows, out)
         own_data = (silos, label, task, drop, standardize, None if code else model)
         if any(each is not None for each in said + own_data):
             raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --track and --quiet")
@@ -142,6 +145,7 @@ def run(
             table = with_rates(table)
         given: dict[str, Any] = {"rounds": rounds, "unseen": unseen}
         table = _into(table, "train", given)
+        table = _into(table, "measure", {"by": metric})
         table = _into(table, "engine", {"device": device, "rows": _rows(rows)})
         if seeds is not None:
             table["seeds"] = _numbers(seeds)

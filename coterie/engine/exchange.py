@@ -45,7 +45,8 @@ class Measures:
 
     cohort: Cohort
     values: Mapping[tuple[str, str], np.ndarray]
-    samples: Mapping[str, np.ndarray] = field(default_factory=dict)  # of every test sample, by silo, where they tell
+    # By split and silo what its model gives for every sample, where the samples are here: (n, C) or (n,).
+    outputs: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     models: Callable[[], Predictor] | None = None  # gives what was measured, on the CPU, where it is here and kept
 
 
@@ -69,7 +70,7 @@ class Engine(Protocol):
         """The replies of these silos do not count: they go back to where they were before the round."""
 
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...], hold: tuple[int, ...] = ()) -> Measures:
-        """What each silo's model is worth on its own data.
+        """What each silo's model is worth on its own data, also by the measure that the study goes by.
 
         Silos that are elsewhere hold their models after these rounds: the one picked so far, and the one measured.
         """

@@ -24,7 +24,7 @@ from coterie.errors import BadInput, Stopped
 from coterie.wire import Predictor, Record, assembled
 
 R = TypeVar("R", bound=Record)
-SAMPLES = "samples"  # of all silos of a share, end to end
+OUTPUTS = "outputs of "  # all silos of a share, end to end, by split
 LONGEST = timedelta(days=7)  # one process may train, or write its report, for long while others wait
 
 
@@ -64,22 +64,26 @@ class Sharded(Simulator):
             found = super(Sharded, self).measure(replace(cohort, ids=cohort.ids[mine]), down.take(mine), splits)
             own.append(found)
             named = {"/".join(key): torch.from_numpy(value) for key, value in found.values.items()}
-            if found.samples:
-                named[SAMPLES] = torch.from_numpy(np.concatenate(list(found.samples.values())))
+            for split, each in found.outputs.items():
+                if each:
+                    named[OUTPUTS + split] = torch.from_numpy(np.concatenate(list(each.values())))
             return named
 
-        values, samples = dict[tuple[str, str], np.ndarray](), dict[str, np.ndarray]()
+        values = dict[tuple[str, str], np.ndarray]()
+        outputs: dict[str, dict[str, np.ndarray]] = {split: {} for split in splits if split != "train"}
         for share, named in zip(shares, _exchanged(measured, cohort, len(shares), torch.device("cpu")), strict=True):
             ids = cohort.ids[share].tolist()
-            if SAMPLES in named:
-                ends = np.cumsum(self.store["test"].count[ids])[:-1]
-                each = np.split(named.pop(SAMPLES).numpy(), ends)
-                samples |= dict(zip((cohort.roster.names[i] for i in ids), each, strict=True))
+            for split, found in outputs.items():
+                if OUTPUTS + split in named:
+                    some = [i for i in ids if self.store[split].count[i]]
+                    ends = np.cumsum(self.store[split].count[some])[:-1]
+                    each = np.split(named.pop(OUTPUTS + split).numpy(), ends)
+                    found |= dict(zip((cohort.roster.names[i] for i in some), each, strict=True))
             for name, value in named.items():
                 split, _, measure = name.partition("/")
                 values.setdefault((split, measure), np.full(len(cohort.ids), np.nan))[share.cpu()] = value
         names = [cohort.roster.names[i] for i in cohort.ids.tolist()]
-        told = {name: samples[name] for name in names if name in samples}
+        ordered = {split: {name: each[name] for name in names if name in each} for split, each in outputs.items()}
 
         def models() -> Predictor:
             """All processes pick the same round, so all come here together."""
@@ -88,7 +92,7 @@ class Sharded(Simulator):
             found = _exchanged(lambda: handed().tensors() if handed else {}, cohort, len(busy), torch.device("cpu"))
             return assembled([Predictor(**named) for named in found], busy)
 
-        return Measures(cohort, values, told, models if self.models else None)
+        return Measures(cohort, values, ordered, models if self.models else None)
 
     def _whole(self, cohort: Cohort, work: Callable[[Task, Tensor], R]) -> R:
         shares = self._shares(cohort)

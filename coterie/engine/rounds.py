@@ -36,11 +36,11 @@ class Progress:
 
 @dataclass(frozen=True)
 class Picked:
-    """The round that validation data pick (the last, where there are none), test sample by test sample."""
+    """The round that validation data pick (the last, where there are none)."""
 
     round: int
     rank: Rank  # what it was picked by
-    samples: Mapping[str, np.ndarray]  # by silo, where they tell: whether each was right, or its loss
+    outputs: Mapping[str, Mapping[str, np.ndarray]]  # by split and silo what its model gives for every sample
 
 
 @dataclass
@@ -55,6 +55,8 @@ class Outcome:
     measure: str = "accuracy"
     picked: Picked | None = None  # so far
     models: Predictor | None = None  # of the picked round, on the CPU, where they are here and kept
+    temperatures: dict[str, float] = field(default_factory=dict)  # by silo, of classes: what makes them less sure
+    thresholds: dict[str, float] = field(default_factory=dict)  # by silo, of two classes: from where on the second
     kept: dict[str, int | None] = field(default_factory=dict)  # silos with another round's model, or None at all
     bytes_up: int = 0
     bytes_down: int = 0
@@ -148,7 +150,7 @@ def measure(outcome: Outcome, method: Method, engine: Engine, everyone: Cohort, 
     measures = engine.measure(everyone, method.send(outcome.server, everyone), training.measure, hold)
     table = as_table(measures, after)
     outcome.results.append(table)
-    outcome.measure = main_measure(table)
+    outcome.measure = main_measure(table, training.by)
     outcome.score = _mean(table, outcome.measure)
     found = method.trace(outcome.server, everyone, engine.private())
     if found and _worth_keeping(sum(t.nbytes for t in found.values()), len(outcome.measured), after, training):
@@ -157,9 +159,9 @@ def measure(outcome: Outcome, method: Method, engine: Engine, everyone: Cohort, 
         outcome.traces.setdefault("rounds", []).append(np.array(after))
     outcome.measured.append(after)
     if after and len(table):
-        rank = ranks(table)[after]
+        rank = ranks(table, training.by)[after]
         if outcome.picked is None or rank > outcome.picked.rank:
-            outcome.picked = Picked(after, rank, measures.samples)
+            outcome.picked = Picked(after, rank, measures.outputs)
             outcome.models = None if measures.models is None else measures.models()
 
 

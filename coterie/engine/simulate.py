@@ -102,7 +102,7 @@ class Simulator:
 
     @torch.no_grad()
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...], hold: tuple[int, ...] = ()) -> Measures:
-        samples: dict[str, np.ndarray] = {}
+        outputs: dict[str, dict[str, np.ndarray]] = {split: {} for split in splits if split != "train"}
 
         def measured(task: Task, place: Tensor) -> tuple[dict[tuple[str, str], Tensor], Predictor | None]:
             mine, private = down.take(place), self._private.take(task.silos)
@@ -113,13 +113,10 @@ class Simulator:
                 if predictor is None:
                     continue
                 for split in splits:
-                    outcomes = task.outcomes(predictor, split)
-                    means = task.means(outcomes, split).items()
-                    found |= {(split, measure + suffix): value.double() for measure, value in means}
-                    if (split, suffix) == ("test", "") and outcomes:
-                        own = outcomes["accuracy" if self.model.classes else "mae"].cpu().numpy()
-                        counts = task.counts(split).tolist()
-                        samples.update({name: row[:n] for name, row, n in zip(task.names, own, counts, strict=True)})
+                    means, each = task.judged(predictor, split, self.training.by, self.training.positive)
+                    found |= {(split, measure + suffix): value.double() for measure, value in means.items()}
+                    if split in outputs and not suffix:
+                        outputs[split].update(each)
             return found, personal if self.models else None
 
         values: dict[tuple[str, str], np.ndarray] = {}
@@ -128,9 +125,9 @@ class Simulator:
             for key, value in part.items():
                 values.setdefault(key, np.full(len(cohort.ids), np.nan))[place.cpu()] = value.cpu()
         names = [cohort.roster.names[i] for i in cohort.ids.tolist()]
-        told = {name: samples[name] for name in names if name in samples}
+        ordered = {split: {name: each[name] for name in names if name in each} for split, each in outputs.items()}
         models = [personal for _, personal in parts if personal is not None]
-        return Measures(cohort, values, told, partial(_on_cpu, models, places) if models else None)
+        return Measures(cohort, values, ordered, partial(_on_cpu, models, places) if models else None)
 
     def keep_models(self, cohort: Cohort, down: Any, hold: tuple[int, ...]) -> dict[str, int | None]:
         return {}  # measuring has handed them out

@@ -37,10 +37,17 @@ class Store:
     def __init__(self, silos: Sequence[Silo], device: torch.device | str, dtype: torch.dtype = torch.float32) -> None:
         self.names = tuple(silo.name for silo in silos)
         self.device = torch.device(device)
+        self._labels: dict[tuple[str, str], np.ndarray] = {
+            (split, silo.name): getattr(silo, split).y for silo in silos for split in SPLITS
+        }
         self._parts = {split: _ragged([getattr(silo, split) for silo in silos], self.device, dtype) for split in SPLITS}
 
     def __getitem__(self, split: str) -> Ragged:
         return self._parts[split]
+
+    def labels(self, split: str, silo: str) -> np.ndarray:
+        """One silo's, as its data have them."""
+        return self._labels[split, silo]
 
 
 def _picked(samples: Tensor, place: Tensor) -> Tensor:

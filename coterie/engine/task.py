@@ -15,6 +15,7 @@ from coterie.engine.rows import Model
 from coterie.engine.solver import Gradient, Optimizer
 from coterie.engine.store import Store
 from coterie.keys import generator
+from coterie.measure.measures import AUTO, measure_of, oriented
 from coterie.wire import Predictor, Record, State, rows, stack
 
 S = TypeVar("S", bound=Record)
@@ -185,24 +186,51 @@ class Task:
             return out
         return torch.einsum("kc,kc...->k...", predictor.weights, out.reshape(*models.shape[:2], *out.shape[1:]))
 
-    def measure(self, predictor: Predictor, split: str) -> dict[str, Tensor]:
+    def measure(self, predictor: Predictor, split: str, by: str = "", positive: int | str = 1) -> dict[str, Tensor]:
         """What each silo's model is worth on a split: (k,) each, NaN for an empty split.
 
-        The mean loss; of classes also the accuracy, of numbers rmse and mae in the label's own unit, and r2.
+        The mean loss; of classes also the accuracy, of numbers rmse and mae in the label's own unit, and r2; and the
+        measure that the study goes `by`.
         """
-        return self.means(self.outcomes(predictor, split), split)
+        return self.judged(predictor, split, by, positive)[0]
 
-    def means(self, outcomes: dict[str, Tensor], split: str) -> dict[str, Tensor]:
-        """Of what is known of every sample of a split, the mean over each silo's own."""
-        counts = self.counts(split)
+    def judged(
+        self, predictor: Predictor, split: str, by: str = "", positive: int | str = 1
+    ) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
+        """The same, and by silo what its model gives for every sample: probabilities (n, C) or numbers (n,).
+
+        Of sequences and of several targets, which no row of a table holds, it is how right or how far off (n,).
+        """
+        outcomes = self.outcomes(predictor, split)
+        rows, counts = outcomes.pop("outputs", None), self.counts(split)
         means = {name: value.sum(1) / counts.reshape(-1, *[1] * (value.ndim - 2)) for name, value in outcomes.items()}
-        return means if self.model.classes or not means else _of_numbers(means, self.model.unit)
+        means = means if self.model.classes or not means else _of_numbers(means, self.model.unit)
+        if rows is None:
+            return means, {}
+        sizes = counts.tolist()
+        outputs = {name: row[:n] for name, row, n in zip(self.names, rows.cpu().numpy(), sizes, strict=True) if n}
+        if by not in ("", AUTO) and by not in means:
+            found = [self._measured(by, positive, name, split, outputs) for name in self.names]
+            means[by] = torch.tensor(found, dtype=torch.float64, device=counts.device)
+        return means, outputs
+
+    def _measured(self, by: str, positive: int | str, name: str, split: str, outputs: dict[str, np.ndarray]) -> float:
+        """One silo by a measure of its predictions; NaN where it is undefined."""
+        labels = self.store.labels(split, name)
+        if name not in outputs or labels.ndim > 1:
+            return np.nan
+        if not np.isfinite(outputs[name]).all():  # a model that diverged is worth nothing
+            return 0.0 if measure_of(by).higher else np.inf
+        if self.model.classes:
+            return measure_of(by).of(*oriented(labels, outputs[name], positive))
+        return measure_of(by).of(labels * self.model.unit, outputs[name])
 
     @torch.no_grad()
     def outcomes(self, predictor: Predictor, split: str) -> dict[str, Tensor]:
         """What is known of every sample of a split: (k, n, ...) each, 0 where a silo has fewer than n.
 
-        The loss; of classes whether the guess was right, of numbers how far off it was in the label's own unit.
+        The loss; of classes whether the guess was right, of numbers how far off it was in the label's own unit; and
+        the model's outputs.
         """
         if self._apart:
             each = [part.outcomes(predictor.take(slice(i, i + 1)), split) for i, part in enumerate(self._each())]
@@ -215,11 +243,13 @@ class Task:
                 hits = (out.argmax(2) == y).reshape(*y.shape[:2], -1).to(out.dtype).mean(-1)
                 chosen = out.gather(2, y.unsqueeze(2)).squeeze(2).clamp_min(1e-30).log()
                 values = {"accuracy": hits, "loss": -chosen.reshape(*y.shape[:2], -1).mean(-1)}
+                values["outputs"] = out if y.ndim == 2 else hits
             else:
                 values = {
                     "loss": self.model.sample_losses(out, y),
                     **_moments(out.reshape(y.shape), y, self.model.unit),
                 }
+                values["outputs"] = self.model.unit * out.reshape(y.shape) if y.ndim == 2 else values["mae"]
             # A diverged model has lost everything; NaN would say that there was nothing to measure.
             values["loss"] = values["loss"].nan_to_num(nan=torch.inf, posinf=torch.inf)
             for name, value in values.items():

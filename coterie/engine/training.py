@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from coterie.measure.measures import AUTO
 from coterie.options import option
 
 
@@ -33,6 +34,10 @@ class Training:
         "shared", "BatchNorm's statistics: averaged like weights, or kept local"
     )
     measure_every: int = option(1, "rounds between measurements", low=1)
+    by: str = option(AUTO, "the measure that rounds and methods are picked by; auto: as the labels are")
+    positive: int | Literal["auto"] = option(
+        AUTO, "of two classes the one that is looked for, 0 or 1; auto: the rarer", low=0, high=1
+    )
     measure: tuple[Literal["train", "validation", "test"], ...] = option(
         ("train", "validation", "test"), "splits that are measured"
     )

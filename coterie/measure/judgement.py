@@ -7,7 +7,8 @@ from pandas import DataFrame
 
 from coterie.errors import BadInput
 from coterie.measure import verdict_words
-from coterie.measure.paired import Array
+from coterie.measure.measures import Array
+from coterie.measure.predictions import Predictions
 from coterie.measure.significance import compare
 from coterie.measure.verdict import judge
 
@@ -15,13 +16,15 @@ from coterie.measure.verdict import judge
 def judgement(
     methods: Mapping[str, Mapping[str, Any]],
     results: DataFrame,
-    predictions: DataFrame,
+    predictions: Predictions,
     traces: Mapping[str, Mapping[str, Array]],
     alone: str | None,
     sizes: Mapping[int, Mapping[str, int]],
+    by: str,
 ) -> dict[str, Any]:
     """The `verdict` and the `significance` of a summary."""
-    verdict = judge(results, predictions, traces, alone, sizes)
+    costs = {name: float((each.get("bytes_up") or 0) + (each.get("bytes_down") or 0)) for name, each in methods.items()}
+    verdict = judge(results, predictions, traces, alone, sizes, by, costs)
     words = {
         "consortium": verdict_words.consortium(verdict),
         "silos": [verdict_words.silo(standing, verdict) for standing in verdict["silos"]],

@@ -7,20 +7,20 @@ same keys with other names (`best_rmse`, `last_rmse`, `val_picked_rmse`, `weight
 scaled to percent.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from pandas import DataFrame, Series
 
 from coterie.errors import BadInput
+from coterie.measure.measures import AUTO, measure_of
 
 KEYS = ["method", "seed", "round", "silo", "split", "measure"]
 COSTS = ["bytes_up", "bytes_down", "train_seconds", "missing"]
 SCORES = ("accuracy", "rmse", "loss")  # a study is scored by the first of these that it measured
 ERRORS = ("rmse", "loss")
 SPREAD = ["bmta", "val_picked"]  # the scores whose standard deviation over seeds is told
-JUDGED = ("accuracy", "mae", "loss")  # and a silo judged by the first of these, of which every sample has its own
 
 
 class Rank(NamedTuple):
@@ -32,7 +32,10 @@ class Rank(NamedTuple):
 
 
 def summarize(
-    results: DataFrame, sizes: Mapping[int, Mapping[str, int]], extras: Mapping[str, Sequence[Mapping[str, Any]]]
+    results: DataFrame,
+    sizes: Mapping[int, Mapping[str, int]],
+    extras: Mapping[str, Sequence[Mapping[str, Any]]],
+    by: str = AUTO,
 ) -> dict[str, dict[str, Any]]:
     """The scores of every method, in the order of `results`: means over seeds, and each seed's own under `per_seed`.
 
@@ -46,7 +49,7 @@ def summarize(
         row = results[results.duplicated(KEYS)].iloc[0]
         raise BadInput(f"results: two values for {', '.join(f'{k} {row[k]}' for k in KEYS)}")
     return {
-        str(name): _summarize_method(str(name), runs, sizes, extras.get(str(name), []))
+        str(name): _summarize_method(str(name), runs, sizes, extras.get(str(name), []), by)
         for name, runs in results.groupby("method", sort=False, observed=True)
     }
 
@@ -72,57 +75,51 @@ def _measured(part: DataFrame, measure: str) -> DataFrame:
     return part.assign(value=part["value"].fillna(np.inf)) if lower_better(measure) else part
 
 
-def main_measure(runs: DataFrame) -> str:
-    """What a study is scored by: accuracy where there is any, or else an error."""
-    return _first(SCORES, runs.loc[(runs["split"] == "test") & runs["value"].notna(), "measure"])
+def main_measure(runs: DataFrame, by: str = AUTO) -> str:
+    """What a study is scored by: what it goes `by`, or else accuracy where there is any, or else an error."""
+    found = set(runs.loc[(runs["split"] == "test") & runs["value"].notna(), "measure"])
+    return next((measure for measure in (by, *SCORES) if measure in found), "loss")
 
 
-def judged_by(measured: Iterable[str]) -> str:
-    """What a round is picked and a silo judged by."""
-    return _first(JUDGED, measured)
-
-
-def _first(known: Sequence[str], measured: Iterable[str]) -> str:
-    found = set(measured)
-    return next((measure for measure in known if measure in found), "loss")
-
-
-def ranks(run: DataFrame) -> dict[int, Rank]:
+def ranks(run: DataFrame, by: str = AUTO) -> dict[int, Rank]:
     """What each round of one method and seed is picked by."""
-    (tested, _), (validated, means) = (_judged(run, split) for split in ("test", "validation"))
+    measure = main_measure(run, by)
+    (tested, _), (validated, means) = (_judged(run, split, measure) for split in ("test", "validation"))
     return {
         int(round): Rank(tested.get(round, 0), validated.get(round, 0), means.get(round, float(round)))
         for round in sorted(run["round"].unique())
     }
 
 
-def _judged(run: DataFrame, split: str) -> tuple[dict[int, int], dict[int, float]]:
-    """By round: how many silos a split was measured of, and their mean of what they are judged by, higher better."""
-    part = run[run["split"] == split]
-    measure = judged_by(part.loc[part["value"].notna(), "measure"])
-    rounds = _measured(part, measure).groupby("round")["value"]
+def _judged(run: DataFrame, split: str, measure: str) -> tuple[dict[int, int], dict[int, float]]:
+    """By round: how many silos a split was measured of, and their mean of a measure, higher better."""
+    rounds = _measured(run[run["split"] == split], measure).groupby("round")["value"]
     means = rounds.mean().dropna().round(12)  # equal means can differ in the last bit
     return rounds.count().to_dict(), (-means if lower_better(measure) else means).to_dict()
 
 
-def picked(run: DataFrame, measure: str) -> tuple[int, Series, Series | None]:
+def picked(run: DataFrame, measure: str, by: str = AUTO) -> tuple[int, Series, Series | None]:
     """The round of one method and seed that validation data pick: its number, every silo's test and validation score.
 
     Without validation data it is the last one, and there is no validation score.
     """
     test, validation = (_grid(run, measure, split) for split in ("test", "validation"))
-    best = max(_after_training(test).index, key=ranks(run).__getitem__)
+    best = max(_after_training(test).index, key=ranks(run, by).__getitem__)
     told = validation.loc[best].dropna() if best in validation.index else Series(dtype=float)
     return int(best), test.loc[best].dropna(), told if len(told) else None
 
 
 def lower_better(measure: str) -> bool:
     """Whether less of a measure is more."""
-    return measure.startswith(("loss", "rmse", "mae"))
+    return not measure_of(measure).higher
 
 
 def _summarize_method(
-    name: str, runs: DataFrame, sizes: Mapping[int, Mapping[str, int]], extras: Sequence[Mapping[str, Any]]
+    name: str,
+    runs: DataFrame,
+    sizes: Mapping[int, Mapping[str, int]],
+    extras: Sequence[Mapping[str, Any]],
+    by: str,
 ) -> dict[str, Any]:
     seeds = [int(seed) for seed in runs["seed"].unique()]
     if extras and len(extras) != len(seeds):
@@ -137,7 +134,7 @@ def _summarize_method(
         run, tested = runs[runs["seed"] == seed], sizes.get(seed, {})
         scores, at_best = _score(run, measure, tested, f"{name}, seed {seed}")
         silos.append(at_best)
-        round, at_picked, validation = picked(run, measure)
+        round, at_picked, validation = picked(run, measure, by)
         at_picked = at_picked * _scale(measure)
         judged.append(at_picked)
         mean = None if validation is None else float(at_picked.mean())

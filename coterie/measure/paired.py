@@ -1,72 +1,138 @@
-"""Two models on the same test samples of one silo: how much better is the one, and may that be chance?"""
+"""Two models on the same test rows of one silo: how much better is the one, and what do so few rows allow to say?
 
+A measure is taken to first order in its rows: each moves it by its influence (Efron's infinitesimal jackknife; of AUROC
+these are DeLong's components). A difference of two models on the same rows then is a mean of paired differences, whose
+interval is Student's. Rows of one unit (a patient) and the same row in several seeds count as one.
+
+To the rows of a measure that has bounds two are added, one won and one lost by as much as any (Bonett and Price, 2012,
+for proportions): without them two rows on which both models agree would make them certainly alike, and six that are all
+won certainly better.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest, fisher_exact, ttest_1samp
+from scipy.stats import t as student
 
-Array = np.ndarray[Any, Any]
-DRAWS = 2000
+from coterie.measure.measures import Array, Measure
+
 LEVEL = 0.95
+BLOCKS = 40  # left out one by one, of a measure whose influence is not known
+FEWEST = 8  # rows of which an unbounded measure's interval is told
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and its bootstrap interval."""
+    """A value and its interval; `error` is its standard error, inf where the rows say nothing."""
 
     value: float
     low: float
     high: float
+    error: float = 0.0
+    freedom: float = np.inf  # degrees of it
+
+    @property
+    def p(self) -> float:
+        """Two-sided, that the truth is zero."""
+        centre = (self.low + self.high) / 2
+        if not np.isfinite(self.error):
+            return 1.0
+        return float(2 * student.sf(abs(centre) / self.error, self.freedom)) if self.error else float(centre == 0)
+
+    def within(self, margin: float, level: float) -> bool:
+        """Whether both one-sided tests say that it is nearer to zero than the margin."""
+        if not np.isfinite(self.error):
+            return False
+        reach = student.ppf(1 - level, self.freedom) * self.error
+        centre = (self.low + self.high) / 2
+        return bool(abs(centre) + reach < margin)
 
 
-def bootstrap(samples: list[Array], rng: np.random.Generator) -> Estimate:
-    """The mean over samples, drawing them anew; `samples` has one array for each seed.
+@dataclass(frozen=True)
+class Scored:
+    """One model on one silo's rows."""
 
-    A sample that has the same place in several seeds may be the same one: such are drawn together.
-    """
-    sums, counts = _by_place(samples)
-    if not np.isfinite(sums).all():
-        return Estimate(np.inf, np.inf, np.inf)
-    kinds, times = np.unique(np.stack([sums, counts], 1), axis=0, return_counts=True)  # right or wrong: two kinds
-    drawn = rng.multinomial(len(sums), times / len(sums), size=DRAWS) @ kinds
-    low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(float(sums.sum() / counts.sum()), float(low), float(high))
+    value: float
+    units: Array  # (n,) which rows count as one
+    moved: Array  # (n,) by how much each row moves the value
+    sides: Array  # (n,) which part of the measure a row is in: its class, where the measure goes by class
 
 
-def p_value(differences: list[Array]) -> float:
-    """The two-sided p of paired differences: McNemar's exact test of right and wrong, else a paired t test."""
-    if len(differences) == 1 and np.isin(differences[0], (-1, 0, 1)).all():
-        won, lost = int((differences[0] > 0).sum()), int((differences[0] < 0).sum())
-        return 1.0 if won + lost == 0 else float(binomtest(won, won + lost).pvalue)
-    sums, counts = _by_place(differences)
-    if not np.isfinite(sums).all():
-        return 1.0
-    means = sums / counts
-    if len(means) < 2 or not means.any():
-        return 1.0
-    return 0.0 if np.ptp(means) == 0 else float(ttest_1samp(means, 0).pvalue)
+def scored(measure: Measure, y: Array, p: Array, units: Array | None = None) -> Scored:
+    """A model's value on a silo's rows, and how each row moves it."""
+    units, sides = np.arange(len(y)) if units is None else units, y if measure.by_class else np.zeros(len(y), dtype=int)
+    value = measure.of(y, p) if len(y) else np.nan
+    if not np.isfinite(value):
+        return Scored(value, units, np.zeros(len(y)), sides)
+    moved = measure.influence(y, p) if measure.influence else _jackknife(measure, y, p)
+    return Scored(value, units, moved / len(y), sides)
 
 
-def from_counts(score: float, alone: float, count: int, rng: np.random.Generator) -> tuple[Estimate, Estimate, float]:
-    """The same of two accuracies on so many samples, of which no more is known: unpaired, so less is found."""
-    redrawn = [rng.binomial(count, min(max(share, 0.0), 1.0), DRAWS) / count for share in (score, alone)]
-    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    own, difference = (np.quantile(draws, tails) for draws in (redrawn[0], redrawn[0] - redrawn[1]))
-    hits = [round(share * count) for share in (score, alone)]
-    p = float(fisher_exact([[hits[0], count - hits[0]], [hits[1], count - hits[1]]]).pvalue)
-    return (
-        Estimate(score, float(own[0]), float(own[1])),
-        Estimate(score - alone, float(difference[0]), float(difference[1])),
-        p,
-    )
+def difference(measure: Measure, own: Sequence[Scored], other: Sequence[Scored]) -> Estimate:
+    """By how much one model is better than another, mean over seeds; both on the same rows of each seed."""
+    pairs = [
+        Scored(measure.better(a.value, b.value), a.units, a.moved - b.moved, a.sides)
+        for a, b in zip(own, other, strict=True)
+    ]
+    return _estimate(measure, pairs, shrinks=measure.row is not None)
 
 
-def _by_place(samples: list[Array]) -> tuple[Array, Array]:
-    """Sums and counts over seeds of the samples at the same place."""
-    longest = max(len(each) for each in samples)
-    sums, counts = np.zeros(longest), np.zeros(longest)
-    for each in samples:
-        sums[: len(each)] += each
-        counts[: len(each)] += 1
-    return sums, counts
+def interval(measure: Measure, own: Sequence[Scored]) -> Estimate:
+    """A model's own value, mean over seeds."""
+    found = _estimate(measure, own)
+    if measure.row is None:
+        return found
+    low = -1.0 if measure.kind == "numbers" else 0.0  # of a correlation
+    return Estimate(found.value, max(found.low, low), min(found.high, 1.0), found.error, found.freedom)
+
+
+def _estimate(measure: Measure, seeds: Sequence[Scored], shrinks: bool = False) -> Estimate:
+    values = [each.value for each in seeds]
+    value = float(np.mean(values))
+    if not np.isfinite(values).all():
+        return Estimate(value, np.nan, np.nan, np.inf)
+    _, place = np.unique(np.concatenate([each.units for each in seeds]), return_inverse=True)
+    by_unit = np.bincount(place, np.concatenate([each.moved for each in seeds]) / len(seeds))
+    known = min(int(np.unique(each.sides, return_counts=True)[1].min()) for each in seeds)
+    known = min(known, len(by_unit))
+    if len(by_unit) < 2 or (measure.row is None and known < FEWEST):
+        return Estimate(value, -np.inf, np.inf, np.inf)
+    variance = float((by_unit**2).sum()) * len(by_unit) / (len(by_unit) - 1)
+    if measure.row is not None:
+        variance += float(np.mean([_added(measure.row, each) for each in seeds]))
+    if len(seeds) > 1:  # what training adds to the chance of the rows
+        of_rows = np.mean([float((each.moved**2).sum()) for each in seeds])
+        variance += max(0.0, float(np.var(values, ddof=1)) - float(of_rows)) / len(seeds)
+    error, freedom = float(np.sqrt(variance)), max(known - 1, 1)
+    reach = float(student.ppf((1 + LEVEL) / 2, freedom)) * error
+    centre = value * (1 - 2 / (known + 2)) if shrinks else value
+    return Estimate(value, centre - reach, centre + reach, error, freedom)
+
+
+def _added(row: float, each: Scored) -> float:
+    """The variance of the two rows that are added to each side."""
+    sides, found = np.unique(each.sides), 0.0
+    weight = 2 / len(sides) if len(sides) > 1 else 1.0  # AUROC moves with both of two classes, a mean by their shares
+    for side in sides:
+        mine = each.sides == side
+        by_unit = np.bincount(np.unique(each.units[mine], return_inverse=True)[1], each.moved[mine])
+        most = float(np.abs(by_unit).max()) * len(by_unit) / weight
+        found += 2 * (weight * max(row, most) / (len(by_unit) + 2)) ** 2
+    return found
+
+
+def _jackknife(measure: Measure, y: Array, p: Array) -> Array:
+    """The influence of rows by leaving out blocks of them; a block's rows share it."""
+    blocks = np.array_split(np.random.default_rng(0).permutation(len(y)), min(BLOCKS, len(y)))
+    moved, whole = np.zeros(len(y)), np.ones(len(y), dtype=bool)
+    left = []
+    for block in blocks:
+        whole[block] = False
+        left.append(measure.of(y[whole], p[whole]) if whole.any() else np.nan)
+        whole[block] = True
+    found = np.nan_to_num(np.array(left) - np.nanmean(left) if np.isfinite(left).any() else np.zeros(len(left)))
+    for block, change in zip(blocks, found, strict=True):
+        # Spread over a block's rows so that their squares add up to its part of the jackknife's variance.
+        moved[block] = -change * len(y) * np.sqrt((len(blocks) - 1) / (len(blocks) * len(block)))
+    return moved

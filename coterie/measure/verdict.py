@@ -1,23 +1,42 @@
 """Is each silo better off in the federation than alone, and which method shall the consortium take?
 
 Every method is judged at the round that validation data pick, and the method itself is chosen by validation data too;
-test data only report. Sample by sample where the silos tell, from their accuracies and counts where they do not.
+test data only report. A silo's gain is over training alone, on the same test rows (`measure/paired.py`); of silos that
+keep their rows to themselves it is the difference of two scores with their standard errors, which finds less.
+
+The stated rules. A silo is *better* (or *worse*) where its gain is told from zero, with the share of wrong ones among
+such silos held at 5% (Benjamini and Hochberg over the silos); *equivalent* where both one-sided tests at 5% place the
+gain within the measure's margin; *undecided* otherwise. Over silos, gains are those of a normal hierarchical model
+(Paule and Mandel's variance between silos): its shrunken gains are what a silo with few rows should expect.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from pandas import DataFrame, Series
+from pandas import DataFrame
+from scipy.optimize import brentq
+from scipy.stats import norm
+from scipy.stats import t as student
 
-from coterie.measure.metrics import judged_by, lower_better, picked
-from coterie.measure.paired import DRAWS, Array, Estimate, bootstrap, from_counts, p_value
-from coterie.measure.significance import ALPHA, holm, signed_rank
+from coterie.measure.measures import Array, Measure, measure_of
+from coterie.measure.metrics import main_measure, picked
+from coterie.measure.paired import LEVEL, Estimate, Scored, difference, interval
+from coterie.measure.predictions import Key, Predictions
+from coterie.measure.significance import ALPHA, benjamini_hochberg
 
-MARGIN = 2.0  # points of accuracy that matter
-MARGIN_OF_LOSS = 0.05  # the share of a loss that matters
 FEW = 3  # more peers than this are no answer to "from whom"
+AS_GOOD = 0.25  # of a margin: so much behind the best on validation data, a simpler method is taken
+POWER = 0.8  # with which more test rows would decide
+
+
+class Scores(dict[Key, Scored]):
+    """Every silo's rows by one measure."""
+
+    def __init__(self, predictions: Predictions, measure: Measure) -> None:
+        super().__init__({key: rows.scored(measure) for key, rows in predictions.items()})
+        self.seeds = list(dict.fromkeys(key.seed for key in predictions))
 
 
 @dataclass(frozen=True)
@@ -26,160 +45,308 @@ class Standing:
 
     silo: str
     score: float
-    low: float
-    high: float
+    score_low: float
+    score_high: float
     alone: float
     gain: float
-    gain_low: float
-    gain_high: float
+    low: float
+    high: float
     p: float
-    p_holm: float
-    samples: int  # test samples
-    outcome: str  # better, worse, same, unclear; where a model diverged, gains are not numbers
+    p_adjusted: float
+    n: int  # test rows
+    outcome: str  # better, worse, equivalent, undecided; where a model diverged, gains are not numbers
+    margin: float  # within which it would be equivalent
+    needs: int | None  # about so many more test rows, where it is undecided
+    shrunk: float | None  # the gain, with what the other silos show
+    shrunk_low: float | None
+    shrunk_high: float | None
     peers: list[str]  # who carry more than half of what it takes from others; empty: nobody or too many
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One method at its picked round: means over seeds by silo, and the test samples by silo and seed."""
+    """One method at its picked round: by silo its score, its validation score, and the standard error of the first."""
 
-    test: Series
-    validation: Series | None
+    test: dict[str, float]  # means over seeds
+    validation: dict[str, float]
+    errors: dict[str, float]  # where rows stay at their silos
     rounds: dict[int, int]  # by seed
-    samples: dict[str, dict[int, Array]]
 
 
 def judge(
     results: DataFrame,
-    predictions: DataFrame,
+    predictions: Predictions,
     traces: Mapping[str, Mapping[str, Array]],
     alone: str | None,
     sizes: Mapping[int, Mapping[str, int]],
+    by: str,
+    costs: Mapping[str, float],
 ) -> dict[str, Any]:
-    """The verdict; `alone` is the label of the method without federation, where the study has one."""
-    measure = judged_by(results.loc[results["split"] == "test", "measure"])
-    sign, scale = (-1, 1.0) if lower_better(measure) else (1, 100.0)
-    samples = _by_method(predictions, scale)
+    """The verdict; `alone` is the label of the method without federation, where the study has one.
+
+    `costs` are the bytes that a method sends: of methods that are as good the cheapest is taken.
+    """
+    name = main_measure(results, by)
+    measure = measure_of(name)
     methods = {
-        str(name): _judged(runs, measure, scale, samples.get(str(name), {}))
-        for name, runs in results.groupby("method", sort=False, observed=True)
+        str(label): _judged(runs, name, by) for label, runs in results.groupby("method", sort=False, observed=True)
     }
-    rng = np.random.default_rng(0)
-    choice = _choice({name: each.validation for name, each in methods.items()}, sign, rng)
+    scores = Scores(predictions, measure)
+    choice = _choice(methods, scores, measure, costs)
     standings = {}
     if alone in methods:
-        for name, method in methods.items():
-            if name != alone:
-                peers = _peers(traces.get(name, {}), method.rounds)
-                standings[name] = _standings(method, methods[alone], sign, scale, sizes, peers, rng)
+        for label, method in methods.items():
+            if label != alone:
+                peers = _peers(traces.get(label, {}), method.rounds)
+                standings[label] = _standings(label, str(alone), methods, scores, measure, sizes, peers)
     shown = _shown(choice, list(standings))
     return {
-        "measure": measure,
+        "measure": name,
+        "title": measure.title,
+        "margin": measure.margin * (100 if measure.percent else 1),
+        "relative": measure.relative,
+        "higher_better": measure.higher,
         "alone": alone if alone in methods else None,
-        "paired": bool(samples),
+        "paired": bool(predictions),
         **choice,
-        "methods": {name: _overall(each, standings.get(name, []), rng) for name, each in methods.items()},
+        "methods": {
+            label: _written(_overall(each, standings.get(label, [])), measure) for label, each in methods.items()
+        },
         "judged": shown,
-        "silos": [_written(each) for each in standings[shown]] if shown is not None else [],
+        "silos": [_written(asdict(each), measure) for each in standings[shown]] if shown is not None else [],
     }
 
 
-def _judged(runs: DataFrame, measure: str, scale: float, samples: dict[str, dict[int, Array]]) -> Judged:
-    found = {int(seed): picked(run, measure) for seed, run in runs.groupby("seed", sort=False)}
-    validation = [value for _, _, value in found.values() if value is not None]
+def _judged(runs: DataFrame, measure: str, by: str) -> Judged:
+    found = {int(seed): (run, *picked(run, measure, by)) for seed, run in runs.groupby("seed", sort=False)}
+    tests = DataFrame([test for _, _, test, _ in found.values()])
+    validations = [value for *_, value in found.values() if value is not None]
+    told = DataFrame(validations).mean() if len(validations) == len(found) else None
+    errors = dict[str, float]()
+    for run, round, *_ in found.values():
+        part = run[(run["round"] == round) & (run["measure"] == f"{measure}_error") & (run["split"] == "test")]
+        errors |= dict(zip(part["silo"], part["value"], strict=True))
     return Judged(
-        DataFrame([test for _, test, _ in found.values()]).mean() * scale,
-        DataFrame(validation).mean() * scale if len(validation) == len(found) else None,
-        {seed: round for seed, (round, _, _) in found.items()},
-        samples,
+        {str(silo): float(value) for silo, value in tests.mean().items()},
+        {} if told is None else {str(silo): float(value) for silo, value in told.items()},
+        errors,
+        {seed: round for seed, (_, round, _, _) in found.items()},
     )
 
 
-def _choice(validation: Mapping[str, Series | None], sign: int, rng: np.random.Generator) -> dict[str, Any]:
-    """The best method on validation data, how often it stays the best when silos are drawn anew, and its equals."""
-    known = {name: sign * v for name, v in validation.items() if v is not None and np.isfinite(v).all()}
-    nothing: dict[str, Any] = {"chosen": None, "sure": None, "equals": [], "ranked": []}
-    if not known or any(v is None for v in validation.values()):
+def _choice(
+    methods: Mapping[str, Judged], scores: Scores, measure: Measure, costs: Mapping[str, float]
+) -> dict[str, Any]:
+    """The best method on validation data, or a cheaper one that is as good; which are as good, and which may be."""
+    nothing: dict[str, Any] = {"chosen": None, "best": None, "sure": None, "equals": [], "undecided": [], "ranked": []}
+    if not methods or not all(each.validation for each in methods.values()):
         return nothing
-    grid = DataFrame(known).dropna()  # silos × methods
+    grid = DataFrame({label: each.validation for label, each in methods.items()}).replace([np.inf, -np.inf], np.nan)
+    grid = grid.loc[:, grid.notna().sum() == grid.notna().sum().max()].dropna()  # a method that diverged is out
     if grid.empty:
         return nothing
-    ranked = list(grid.mean().sort_values(ascending=False, kind="stable").index)
-    best, others = ranked[0], ranked[1:]
-    drawn = rng.multinomial(len(grid), np.full(len(grid), 1 / len(grid)), size=DRAWS) @ grid.to_numpy()
-    p = holm(np.array([signed_rank((grid[best] - grid[name]).to_numpy()) for name in others]))
+    means = grid.mean()
+    ranked = list(means.sort_values(ascending=not measure.higher, kind="stable").index)
+    best = ranked[0]
+    margin = measure.margin * (abs(means[best]) if measure.relative else 1)
+    leads = {label: _lead(best, label, grid, scores, measure) for label in ranked[1:]}
+    close = [label for label in ranked if measure.better(means[best], means[label]) <= AS_GOOD * margin]
+    chosen = min(close, key=lambda label: (costs.get(label, 0.0), list(methods).index(label)))
     return {
-        "chosen": best,
-        "sure": float((drawn.argmax(1) == grid.columns.get_loc(best)).mean()) if others else None,
-        "equals": [name for name, chance in zip(others, p, strict=True) if chance >= ALPHA],
+        "chosen": chosen,
+        "best": best,
+        "sure": _ahead(next(iter(leads.values()))) if leads else None,  # that the best is ahead of the next
+        "equals": [label for label, lead in leads.items() if lead.within(margin, ALPHA)],
+        "undecided": [
+            label for label, lead in leads.items() if lead.low <= 0 <= lead.high and not lead.within(margin, ALPHA)
+        ],
         "ranked": ranked,
     }
 
 
+def _ahead(lead: Estimate) -> float:
+    """How probable it is that the best is truly ahead."""
+    return float(norm.cdf(lead.value / lead.error)) if 0 < lead.error < np.inf else 0.5
+
+
+def _lead(best: str, other: str, grid: DataFrame, scores: Scores, measure: Measure) -> Estimate:
+    """By how much the best is ahead of another on validation data, mean over these silos."""
+    leads = [_gain(str(silo), "validation", best, other, scores, measure) for silo in grid.index]
+    if all(each is not None and np.isfinite(each.error) for each in leads):
+        return _mean([each for each in leads if each is not None])
+    sign = 1 if measure.higher else -1
+    differences = sign * (grid[best] - grid[other]).to_numpy()
+    return _of_silos(differences)
+
+
+def _gain(silo: str, split: str, own: str, other: str, scores: Scores, measure: Measure) -> Estimate | None:
+    """One method over another on the same rows of a silo, over all seeds; None where its rows are not here."""
+    mine, theirs = (_of_seeds(scores, method, silo, split) for method in (own, other))
+    seeds = [seed for seed in mine if seed in theirs]
+    if not seeds:
+        return None
+    return difference(measure, [mine[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+
+
+def _of_seeds(scores: Scores, method: str, silo: str, split: str) -> dict[int, Scored]:
+    """A method on one silo's rows, by seed."""
+    return {
+        seed: each
+        for seed in scores.seeds
+        if (each := scores.get(Key(method, seed, silo, split))) is not None and len(each.units)
+    }
+
+
 def _standings(
-    method: Judged,
-    alone: Judged,
-    sign: int,
-    scale: float,
+    label: str,
+    alone: str,
+    methods: Mapping[str, Judged],
+    scores: Scores,
+    measure: Measure,
     sizes: Mapping[int, Mapping[str, int]],
     peers: Mapping[str, list[str]],
-    rng: np.random.Generator,
 ) -> list[Standing]:
-    """Every silo that both have; Holm's correction is over these silos."""
-    found = list[tuple[str, Estimate, float, Estimate, float, int]]()
-    for silo in method.test.index.intersection(alone.test.index, sort=False):
-        own, other = method.samples.get(silo, {}), alone.samples.get(silo, {})
-        seeds = [seed for seed in own if seed in other and len(own[seed]) == len(other[seed])]
-        count = min(by_silo[silo] for by_silo in sizes.values() if silo in by_silo)
-        score, base = float(method.test[silo]), float(alone.test[silo])
-        if not np.isfinite([score, base]).all():
-            of_score, gain, p = _exactly(score), _exactly(np.nan), 0.0 if score != base else 1.0
-        elif seeds:
-            differences = [sign * (own[seed].astype(float) - other[seed]) for seed in seeds]
-            of_score = bootstrap([own[seed] for seed in seeds], rng)
-            gain, p = bootstrap(differences, rng), p_value([each / scale for each in differences])
-        elif sign > 0:
-            of_score, gain, p = from_counts(score / scale, base / scale, count, rng)
-            of_score, gain = _times(of_score, scale), _times(gain, scale)
-        else:  # of a mean loss alone nothing is known of its spread
-            of_score, gain, p = _exactly(score), _exactly(sign * (score - base)), 1.0
-        found.append((str(silo), of_score, base, gain, p, count))
-    corrected = holm(np.array([p for *_, p, _ in found]))
-    margins = [MARGIN if sign > 0 else MARGIN_OF_LOSS * abs(base) for _, _, base, *_ in found]
+    """Every silo that both have."""
+    method, base = methods[label], methods[alone]
+    found = []
+    for silo in method.test:
+        if silo not in base.test:
+            continue
+        score, before = method.test[silo], base.test[silo]
+        gain = _gain(silo, "test", label, alone, scores, measure)
+        mine = _of_seeds(scores, label, silo, "test")
+        own = interval(measure, list(mine.values())) if mine else None
+        score = score if own is None or not np.isfinite(score) else own.value  # of rows it has every digit
+        if gain is None:
+            errors = [each.errors.get(silo, np.inf) for each in (method, base)]
+            gain = _from_errors(measure.better(score, before), float(np.hypot(errors[0], errors[1])))
+            own = _from_errors(score, errors[0])
+        if not np.isfinite([score, before]).all():
+            gain = Estimate(np.nan, np.nan, np.nan, np.inf)
+        count = min((by_silo[silo] for by_silo in sizes.values() if silo in by_silo), default=0)
+        margin = measure.margin * (abs(before) if measure.relative else 1)
+        found.append((silo, score, own or _from_errors(score, np.inf), before, gain, count, margin))
+    adjusted = benjamini_hochberg(np.array([gain.p for *_, gain, _, _ in found]))
+    shrunk = _shrunken([gain for *_, gain, _, _ in found])
     return [
         Standing(
-            silo, score.value, score.low, score.high, base, gain.value, gain.low, gain.high, p, float(p_holm), count,
-            _outcome(gain.value if np.isfinite(gain.value) else base - score.value, gain, float(p_holm), margin),
-            peers.get(silo, []),
+            silo, score, own.low, own.high, before, gain.value, gain.low, gain.high, gain.p, float(p), count,
+            _outcome(score, before, gain, float(p), margin, measure), margin, _needs(gain, count, margin),
+            each.value, each.low, each.high, peers.get(silo, []),
         )
-        for (silo, score, base, gain, p, count), p_holm, margin in zip(found, corrected, margins, strict=True)
+        for (silo, score, own, before, gain, count, margin), p, each in zip(found, adjusted, shrunk, strict=True)
     ]  # fmt: skip
 
 
-def _outcome(lead: float, gain: Estimate, p: float, margin: float) -> str:
+def _outcome(score: float, before: float, gain: Estimate, p: float, margin: float, measure: Measure) -> str:
+    if np.isnan(gain.value):  # a model that diverged is the worse one, whatever the rows
+        if np.isfinite(score) == np.isfinite(before):
+            return "undecided"
+        return "better" if np.isfinite(score) else "worse"
     if p < ALPHA:
-        return "better" if lead > 0 else "worse"
-    within = gain.low < gain.high and -margin <= gain.low and gain.high <= margin
-    return "same" if within or (gain.low == gain.high == 0 and p == 1) else "unclear"
+        return "better" if gain.low + gain.high > 0 else "worse"
+    return "equivalent" if gain.within(margin, ALPHA) else "undecided"
 
 
-def _overall(method: Judged, standings: list[Standing], rng: np.random.Generator) -> dict[str, Any]:
+def _needs(gain: Estimate, count: int, margin: float) -> int | None:
+    """About how many more test rows would tell the gain from zero, or place it within the margin."""
+    if not np.isfinite(gain.error) or gain.error == 0 or count == 0 or gain.low > 0 or gain.high < 0:
+        return None
+    effect = max(abs(gain.value), margin - abs(gain.value))
+    wanted = effect / (norm.ppf((1 + LEVEL) / 2) + norm.ppf(POWER))
+    more = count * ((gain.error / wanted) ** 2 - 1)
+    return int(np.ceil(more)) if 0 < more < 1e7 else None
+
+
+def _from_errors(value: float, error: float) -> Estimate:
+    reach = norm.ppf((1 + LEVEL) / 2) * error
+    return Estimate(value, value - reach, value + reach, error)
+
+
+def _mean(parts: Sequence[Estimate]) -> Estimate:
+    """The mean of these silos' values, whose rows are different ones: no other silos are meant."""
+    count = len(parts)
+    value, centre = (float(np.mean(each)) for each in ([p.value for p in parts], [(p.low + p.high) / 2 for p in parts]))
+    error = float(np.sqrt(sum(p.error**2 for p in parts)) / count)
+    # Welch and Satterthwaite's degrees of freedom.
+    below = sum((p.error / count) ** 4 / p.freedom for p in parts)
+    freedom = error**4 / below if below > 0 else np.inf
+    reach = float(student.ppf((1 + LEVEL) / 2, freedom)) * error
+    return Estimate(value, centre - reach, centre + reach, error, freedom)
+
+
+def _of_silos(values: Array) -> Estimate:
+    """The mean over silos of which nothing but their scores is known, as a draw from silos like them."""
+    if len(values) < 2:
+        return Estimate(float(values.mean()), -np.inf, np.inf, np.inf)
+    error, freedom = float(values.std(ddof=1) / np.sqrt(len(values))), len(values) - 1
+    reach = float(student.ppf((1 + LEVEL) / 2, freedom)) * error
+    return Estimate(float(values.mean()), float(values.mean()) - reach, float(values.mean()) + reach, error, freedom)
+
+
+def _between(values: Array, errors: Array) -> float:
+    """Paule and Mandel's variance of the true gains between silos."""
+
+    def surplus(tau: float) -> float:
+        weights = 1 / (errors**2 + tau)
+        centre = (weights * values).sum() / weights.sum()
+        return float((weights * (values - centre) ** 2).sum() - (len(values) - 1))
+
+    if len(values) < 2 or surplus(0.0) <= 0:
+        return 0.0
+    return float(brentq(surplus, 0.0, 10 * float(np.var(values)) + float(errors.max()) ** 2 + 1e-12))
+
+
+def _shrunken(gains: Sequence[Estimate]) -> list[Estimate]:
+    """Each silo's gain drawn towards that of all, the more the less its own rows say."""
+    nothing = Estimate(np.nan, np.nan, np.nan, np.inf)
+    known = [i for i, gain in enumerate(gains) if 0 < gain.error < np.inf]
+    if len(known) < 3:
+        return [nothing] * len(gains)
+    values = np.array([(gains[i].low + gains[i].high) / 2 for i in known])
+    errors = np.array([gains[i].error for i in known])
+    tau = _between(values, errors)
+    weights = 1 / (errors**2 + tau)
+    centre, of_centre = (weights * values).sum() / weights.sum(), 1 / weights.sum()
+    found = [nothing] * len(gains)
+    for i, value, error in zip(known, values, errors, strict=True):
+        own = tau / (tau + error**2)
+        spread = np.sqrt(own * error**2 + (1 - own) ** 2 * of_centre)
+        found[i] = _from_errors(float(own * value + (1 - own) * centre), float(spread))
+    return found
+
+
+def _overall(method: Judged, standings: Sequence[Standing]) -> dict[str, Any]:
+    scores, validation = list(method.test.values()), list(method.validation.values())
     overall: dict[str, Any] = {
-        "test": float(method.test.mean()),
-        "validation": None if method.validation is None else float(method.validation.mean()),
+        "test": float(np.mean(scores)) if scores else None,
+        "validation": float(np.mean(validation)) if validation else None,
         "rounds": {str(seed): round for seed, round in method.rounds.items()},
     }
-    if standings:
-        silos = np.array([each.gain for each in standings if np.isfinite(each.gain)])
-        gain = bootstrap([silos], rng) if len(silos) else _exactly(0.0)
-        overall |= {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high, "p": signed_rank(silos)}
-        for outcome in ("better", "worse", "same", "unclear"):
-            overall[outcome] = sum(each.outcome == outcome for each in standings)
+    if not standings:
+        return overall
+    reach = norm.ppf((1 + LEVEL) / 2)
+    gains = [
+        Estimate(s.gain, s.low, s.high, (s.high - s.low) / 2 / reach) for s in standings if np.isfinite(s.high - s.low)
+    ]
+    values = np.array([s.gain for s in standings if np.isfinite(s.gain)])
+    if len(values) == 0:
+        gain = _from_errors(0.0, np.inf)
+    else:
+        gain = _mean(gains) if len(gains) == len(values) else _of_silos(values)
+    overall |= {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high, "p": gain.p}
+    if len(gains) > 1:
+        centres, errors = np.array([(g.low + g.high) / 2 for g in gains]), np.array([g.error for g in gains])
+        overall["between"] = float(np.sqrt(_between(centres, errors)))  # the silos' true gains differ by about this
+    for outcome in ("better", "worse", "equivalent", "undecided"):
+        overall[outcome] = sum(each.outcome == outcome for each in standings)
     return overall
 
 
 def _shown(choice: Mapping[str, Any], federated: list[str]) -> str | None:
-    """The method whose silos are told of: the best that federates, or the only one."""
+    """The method whose silos are shown: the one taken, or the best that federates, or the only one."""
+    if choice["chosen"] in federated:
+        return str(choice["chosen"])
     ranked = [name for name in choice["ranked"] if name in federated]
     return ranked[0] if ranked else federated[0] if len(federated) == 1 else None
 
@@ -201,22 +368,12 @@ def _peers(trace: Mapping[str, Array], rounds: Mapping[int, int]) -> dict[str, l
     return peers
 
 
-def _by_method(predictions: DataFrame, scale: float) -> dict[str, dict[str, dict[int, Array]]]:
-    found: dict[str, dict[str, dict[int, Array]]] = {}
-    for (method, silo, seed), part in predictions.groupby(["method", "silo", "seed"], sort=False, observed=True):
-        by_seed = found.setdefault(str(method), {}).setdefault(str(silo), {})
-        by_seed[int(seed)] = part.sort_values("sample")["value"].to_numpy(dtype=float) * scale
-    return found
-
-
-def _written(standing: Standing) -> dict[str, Any]:
-    """As JSON can hold it: what is not a number is null."""
-    return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in asdict(standing).items()}
-
-
-def _times(estimate: Estimate, scale: float) -> Estimate:
-    return Estimate(estimate.value * scale, estimate.low * scale, estimate.high * scale)
-
-
-def _exactly(value: float) -> Estimate:
-    return Estimate(value, value, value)
+def _written(found: Mapping[str, Any], measure: Measure) -> dict[str, Any]:
+    """As JSON can hold it: shares in percent where people count so, and what is not a number is null."""
+    made = {}
+    for key, value in found.items():
+        if isinstance(value, float):
+            value = value * 100 if measure.percent and key not in ("p", "p_adjusted") else value
+            value = value if np.isfinite(value) else None
+        made[key] = value
+    return made

@@ -3,22 +3,22 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.measure.metrics import lower_better
+from coterie.measure.measures import measure_of
 from coterie.measure.significance import ALPHA
 
 Verdict = Mapping[str, Any]
 OUTCOMES = {
     "better": "better off",
     "worse": "worse off",
-    "same": "as well off alone",
-    "unclear": "too close to call",
+    "equivalent": "as well off alone",
+    "undecided": "undecided",
 }
 DIVERGED = {
     "better": "its model diverges alone, and not in the federation",
     "worse": "its model diverges in the federation, and not alone",
-    "unclear": "its model diverges, alone and in the federation",
+    "undecided": "its model diverges, alone and in the federation",
 }
-FEW = 8  # silos that are told of one by one in a terminal
+FEW = 8  # silos that are named one by one in a terminal
 
 
 def consortium(verdict: Verdict) -> list[str]:
@@ -28,11 +28,11 @@ def consortium(verdict: Verdict) -> list[str]:
 
 def compact(verdict: Verdict) -> list[str]:
     """What fits at the end of a terminal: the consortium, and of many silos only those whose outcome is sure."""
-    told = ranked(verdict["silos"])
-    if len(told) <= FEW:
-        return [*consortium(verdict), *([f"{'; '.join(silo(each, verdict) for each in told)}."] if told else [])]
+    silos = ranked(verdict["silos"])
+    if len(silos) <= FEW:
+        return [*consortium(verdict), *([f"{'; '.join(silo(each, verdict) for each in silos)}."] if silos else [])]
     lines = consortium(verdict)
-    for outcome, order in (("better", told), ("worse", told[::-1])):
+    for outcome, order in (("better", silos), ("worse", silos[::-1])):
         sure = [silo(each, verdict) for each in order if each["outcome"] == outcome]
         if sure:
             more = f"; and {len(sure) - FEW} more" if len(sure) > FEW else ""
@@ -50,21 +50,22 @@ def silo(standing: Mapping[str, Any], verdict: Verdict) -> str:
     name, gain = standing["silo"], standing["gain"]
     if gain is None:
         return f"{name}: {DIVERGED[standing['outcome']]}"
-    spread = amount((standing["gain_high"] - standing["gain_low"]) / 2, verdict)
-    size = f"{amount(abs(gain), verdict)} ± {spread}{unit(verdict)}"
+    size = f"{amount(abs(gain), verdict)}{unit(verdict)}"
+    within = span(standing["low"], standing["high"], verdict)
+    signed = f"{'+' if gain >= 0 else '−'}{size}{within}"
     if standing["outcome"] == "better":
         peers = f", mostly from {listed(standing['peers'])}" if standing["peers"] else ""
-        return f"{name} gains {size}{peers}"
+        return f"{name} gains {size}{within}{peers}"
     if standing["outcome"] == "worse":
-        return f"{name} loses {size} and is better off alone"
-    signed = f"{'+' if gain >= 0 else '−'}{size}"
-    if standing["outcome"] == "same":
+        return f"{name} loses {size}{within} and is better off alone"
+    if standing["outcome"] == "equivalent":
         return f"{name} would do as well alone ({signed})"
-    return f"{name}: too close to call ({signed})"
+    more = f"; about {standing['needs']:,} more test rows would decide" if standing.get("needs") else ""
+    return f"{name}: undecided ({signed}, {standing['n']} test rows{more})"
 
 
 def _which(verdict: Verdict) -> str:
-    chosen, measure = verdict["chosen"], _measure(verdict)
+    chosen, best, title = verdict["chosen"], verdict["best"], verdict["title"]
     if chosen is None:
         return (
             "No method is chosen: there are no validation data, and a choice on test data would flatter itself. "
@@ -72,23 +73,29 @@ def _which(verdict: Verdict) -> str:
         )
     scores = verdict["methods"][chosen]
     alone = ": each silo on its own" if chosen == verdict["alone"] else ""
+    test = f"on test data it has {score(scores['test'], verdict)}"
     if len(verdict["methods"]) == 1:
-        return f"{chosen} is the only method: {score(scores['test'], verdict)} {measure} on test data."
-    if verdict["sure"] is None:
-        return (
-            f"Take {chosen}{alone}: it alone has a model in every silo that did not diverge; on test data it has "
-            f"{score(scores['test'], verdict)} {measure}."
+        return f"{chosen} is the only method: {score(scores['test'], verdict)} {title} on test data."
+    if len(verdict["ranked"]) == 1:
+        return f"Take {chosen}{alone}: it alone has a model in every silo that did not diverge; {test} {title}."
+    own = score(scores["validation"], verdict)
+    if chosen == best:
+        text = f"Take {chosen}{alone}. It has the best mean {title} on validation data ({own}); {test}."
+    else:
+        first = score(verdict["methods"][best]["validation"], verdict)
+        text = (
+            f"Take {chosen}{alone}. Its mean {title} on validation data ({own}) is next to the best ({best}, {first}), "
+            f"and it sends less; {test}."
         )
-    text = (
-        f"Take {chosen}{alone}. It has the best mean {measure} on validation data "
-        f"({score(scores['validation'], verdict)}), and keeps it in {100 * verdict['sure']:.0f}% of redraws of the "
-        f"silos; on test data it has {score(scores['test'], verdict)}."
-    )
-    equals = verdict["equals"]
-    if not equals:
-        return f"{text} Every other method is significantly behind."
-    shown = listed(equals if len(equals) <= 4 else [*equals[:3], f"{len(equals) - 3} more"])
-    return f"{text} As good, as far as these silos can tell: {shown}."
+    others = {
+        "As good, shown within the margin": verdict["equals"],
+        "These rows cannot tell from the best": verdict["undecided"],
+    }
+    for words, names in others.items():
+        names = [name for name in names if name != chosen]
+        if names:
+            text += f" {words}: {listed(names if len(names) <= 4 else [*names[:3], f'{len(names) - 3} more'])}."
+    return text
 
 
 def _whether(verdict: Verdict) -> str:
@@ -105,40 +112,45 @@ def _whether(verdict: Verdict) -> str:
             f"{min(each['better'] for each in federated.values())} with the least helpful method."
         )
     scores, silos = verdict["methods"][judged], verdict["silos"]
-    gain = f"{amount(abs(scores['gain']), verdict)} ± {amount((scores['gain_high'] - scores['gain_low']) / 2, verdict)}"
+    gain = scores["gain"] or 0.0
     sure = "unlikely to be chance" if scores["p"] < ALPHA else "may be chance"
     mean = (
-        f"With {judged} the silos {'gain' if scores['gain'] >= 0 else 'lose'} {gain}{unit(verdict)} in the mean over "
-        f"training alone ({sure}: p = {scores['p']:.2g} over {len(silos)} silo{'s' * (len(silos) != 1)})."
+        f"With {judged} the silos {'gain' if gain >= 0 else 'lose'} {amount(abs(gain), verdict)}{unit(verdict)}"
+        f"{span(scores['gain_low'], scores['gain_high'], verdict)} of {verdict['title']} in the mean over training "
+        f"alone ({sure}: p = {scores['p']:.2g})."
     )
     counts = [f"{scores[outcome]} {words}" for outcome, words in OUTCOMES.items() if scores[outcome]]
-    least, most = (extreme(each["samples"] for each in silos) for extreme in (min, max))
+    least, most = (extreme(each["n"] for each in silos) for extreme in (min, max))
     tested = str(most) if least == most else f"{least} to {most}"
-    few = f", with {tested} test samples each" if scores["unclear"] else ""
+    few = f", with {tested} test rows each" if scores["undecided"] else ""
     return f"{mean} One by one: {listed(counts)}{few}."
 
 
 def score(value: float | None, verdict: Verdict) -> str:
     """A score with its unit."""
-    if value is None:
-        return "∞"
-    return f"{value:.4g}" if lower_better(verdict["measure"]) else f"{value:.1f}%"
+    measure = measure_of(verdict["measure"])
+    return "∞" if value is None else measure.shown(value / 100 if measure.percent else value)
 
 
 def amount(value: float, verdict: Verdict) -> str:
     """A difference of scores."""
-    return f"{value:.3g}" if lower_better(verdict["measure"]) else f"{value:.1f}"
+    measure = measure_of(verdict["measure"])
+    return measure.amount(value / 100 if measure.percent else value)
+
+
+def span(low: float | None, high: float | None, verdict: Verdict) -> str:
+    """An interval of a difference, as it follows one; nothing where the rows say nothing."""
+    if low is None or high is None:
+        return ""
+    ends = [f"{'−' if end < 0 else ''}{amount(abs(end), verdict)}" for end in (low, high)]
+    return f" [{', '.join(ends)}]"
 
 
 def unit(verdict: Verdict) -> str:
     """What differences are counted in."""
-    return "" if lower_better(verdict["measure"]) else " points"
+    return measure_of(verdict["measure"]).unit
 
 
 def listed(names: Sequence[str]) -> str:
     """a, b and c."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _measure(verdict: Verdict) -> str:
-    return str(verdict["measure"])

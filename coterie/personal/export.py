@@ -44,15 +44,19 @@ def save_models(
     silos: Sequence[str],
     about: Mapping[str, Any],
     schemas: Mapping[str, Schema] | None = None,
+    own: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Every silo's model into a folder, with what it takes to use it: `about` all of them, and how rows are encoded."""
+    """Every silo's model into a folder, with what it takes to use it.
+
+    `about` is known of all of them, `own` of each, and its schema says how rows are encoded.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     taken = set[str]()
     for row, silo in enumerate(silos):
         name = file_name(silo)
         name = name if name not in taken else f"{name}-{row}"  # "a b" and "a_b" are one name for a file
         taken.add(name)
-        known = {"silo": silo, **about, "classes": model.classes}
+        known = {"silo": silo, **about, "classes": model.classes, **((own or {}).get(silo, {}))}
         if schemas:
             known["schema"] = schemas[silo].as_table()
         metadata = {key: value if isinstance(value, str) else json.dumps(value) for key, value in known.items()}

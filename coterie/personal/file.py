@@ -26,17 +26,19 @@ def load_model(file: str | Path, model: Any = None) -> PersonalModel:
         table, classes = json.loads(about["model"]), json.loads(about.get("classes", "0"))
         shape, outputs = tuple(json.loads(about["shape"])), json.loads(about["outputs"])
         schema = json.loads(about["schema"]) if "schema" in about else {"shape": shape}
+        temperature = float(json.loads(about.get("temperature", "1")))
     except (KeyError, ValueError, TypeError, RecursionError):
         raise BadInput(f"{path}: does not say what model it is; give a file that `coterie run` wrote") from None
     whole = [*shape, outputs, classes]
-    if not isinstance(table, Mapping) or not all(type(n) is int and 0 <= n < 2**31 for n in whole):
+    sound = isinstance(table, Mapping) and all(type(n) is int and 0 <= n < 2**31 for n in whole)
+    if not sound or not 1e-3 < temperature < 1e3:
         raise BadInput(f"{path}: what it says of its model makes no sense; give a file that `coterie run` wrote")
     known = Schema.read(schema, f"{path} schema")
     if known.shape != shape or outputs < classes or (known.classes and len(known.classes) != classes):
         raise BadInput(f"{path}: its schema is not that of its model; give a file that `coterie run` wrote")
     parts, weights = _components(tensors)
     modules = [_module(part, table, shape, outputs, model, path) for part in parts]
-    deployed = Deployed(modules, weights, known, classes)
+    deployed = Deployed(modules, weights, known, classes, temperature)
     return PersonalModel(about.get("silo", ""), deployed, known, about)
 
 

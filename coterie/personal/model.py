@@ -17,6 +17,7 @@ from coterie.data.silo import Array, check_finite
 from coterie.errors import BadInput
 
 AT_ONCE = 4096  # samples
+LEAST = 1e-15  # probability, whose log is still a number
 
 
 class Deployed(nn.Module):
@@ -24,11 +25,18 @@ class Deployed(nn.Module):
 
     weights: Tensor
 
-    def __init__(self, components: Sequence[nn.Module], weights: Tensor | None, schema: Schema, classes: int) -> None:
+    def __init__(
+        self,
+        components: Sequence[nn.Module],
+        weights: Tensor | None,
+        schema: Schema,
+        classes: int,
+        temperature: float = 1.0,
+    ) -> None:
         super().__init__()
         self.components = nn.ModuleList(components)
         self.register_buffer("weights", torch.ones(1) if weights is None else weights)
-        self.classes, self.centre, self.unit = classes, schema.centre, schema.unit
+        self.classes, self.centre, self.unit, self.temperature = classes, schema.centre, schema.unit, temperature
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -39,7 +47,7 @@ class Deployed(nn.Module):
         mixed = sum(weight * out for weight, out in zip(self.weights.unbind(), outputs, strict=True))
         assert isinstance(mixed, Tensor)  # there is at least one component
         if self.classes:
-            return mixed
+            return mixed if self.temperature == 1 else (mixed.clamp_min(LEAST).log() / self.temperature).softmax(1)
         return (mixed.flatten(1) if mixed.ndim > 1 else mixed.unsqueeze(1)) * self.unit + self.centre
 
 

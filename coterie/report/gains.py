@@ -6,7 +6,7 @@ from typing import Any
 from coterie.measure.verdict_words import OUTCOMES, ranked
 from coterie.report.canvas import Figure, axis_labels, blank, label
 
-COLOURS = {"better": "#009E73", "worse": "#D55E00", "same": "#0072B2", "unclear": "#8C8C8C"}
+COLOURS = {"better": "#009E73", "worse": "#D55E00", "equivalent": "#0072B2", "undecided": "#8C8C8C"}
 NAMED = 60
 
 
@@ -28,8 +28,8 @@ def gains(standings: Sequence[Mapping[str, Any]], unit: str) -> Figure:
             error_x={
                 "type": "data",
                 "symmetric": False,
-                "array": [s["gain_high"] - s["gain"] for s in part],
-                "arrayminus": [s["gain"] - s["gain_low"] for s in part],
+                "array": [0 if s["high"] is None else s["high"] - s["gain"] for s in part],
+                "arrayminus": [0 if s["low"] is None else s["gain"] - s["low"] for s in part],
                 "thickness": 1.5,
                 "width": 0,
             },

@@ -154,7 +154,8 @@ def _gains(axes: Any, found: Mapping[str, Any]) -> None:
     shown = [each for each in ranked(found["silos"]) if each["gain"] is not None]
     for i, each in enumerate(shown):
         colour = COLOURS[each["outcome"]]
-        axes.plot([each["gain_low"], each["gain_high"]], [i, i], color=colour, linewidth=1.2)
+        ends = [each["gain"] if each[end] is None else each[end] for end in ("low", "high")]
+        axes.plot(ends, [i, i], color=colour, linewidth=1.2)
         axes.plot(each["gain"], i, "o", color=colour, markersize=4)
     axes.axvline(0, color="#5b6570", linewidth=0.8)
     static_weights.ticks(axes, "y", [each["silo"] for each in shown])

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from coterie.measure.metrics import lower_better
 from coterie.measure.verdict_words import OUTCOMES, amount, ranked, score, silo, unit
 from coterie.report.gains import gains
 from coterie.report.html import cell, note, plot, section, table
@@ -50,16 +49,20 @@ def _words(found: Mapping[str, Any]) -> str:
 def _table(found: Mapping[str, Any]) -> str:
     rows = {
         s["silo"]: cell(score(s["score"], found))
-        + cell(f"{score(s['low'], found)} to {score(s['high'], found)}")
+        + cell(f"{score(s['score_low'], found)} to {score(s['score_high'], found)}")
         + cell(score(s["alone"], found))
         + cell(_signed(s["gain"], found))
-        + cell(f"{_signed(s['gain_low'], found)} to {_signed(s['gain_high'], found)}")
-        + cell(f"{s['p_holm']:.2g}")
-        + cell(str(s["samples"]))
+        + cell(f"{_signed(s['low'], found)} to {_signed(s['high'], found)}")
+        + cell(_signed(s["shrunk"], found))
+        + cell(f"{s['p_adjusted']:.2g}")
+        + cell(str(s["n"]))
         + cell(OUTCOMES[s["outcome"]], words=True)
         for s in found["silos"]
     }
-    headings = ["silo", found["judged"], "95%", found["alone"], "gain", "95%", "p (Holm)", "test samples", "outcome"]
+    headings = [
+        "silo", found["judged"], "95%", found["alone"], "gain", "95%", "with the others'", "p (adjusted)", "test rows",
+        "outcome",
+    ]  # fmt: skip
     shown = table(headings, rows, tall=True, words="outcome")
     return f"<details><summary>Every silo as a table</summary>{shown}</details>"
 
@@ -77,23 +80,26 @@ def _methods(found: Mapping[str, Any]) -> str:
 
 
 def _how(found: Mapping[str, Any]) -> str:
-    test = "McNemar's exact test" if not lower_better(found["measure"]) else "a paired t test"
     pairing = (
-        f"Intervals are bootstraps over each silo's test samples, 95%; gains are paired over the same samples ({test}, "
-        "Holm's correction over the silos)."
+        "Gains are paired over the same test rows; intervals, 95%, are Student's, of how each row moves the measure, "
+        "with one row won and one lost added, so that few rows never make certain."
         if found["paired"]
-        else "The silos do not tell their test samples one by one: intervals and tests come from their accuracies and "
-        "counts, unpaired, and find less than a paired test would."
+        else "The silos do not show their test rows: intervals come from their scores' standard errors, unpaired, and "
+        "find less than a paired test would."
     )
     return (
-        f"Every method is judged at the round that validation data pick. {pairing} As well off alone: the whole "
-        f"interval is within {_margin(found)}. Mostly from: those who carry more than half of what a silo takes from "
-        "others."
+        f"Every method is judged at the round that validation data pick, by {found['title']}. {pairing} Better and "
+        "worse: told from zero, with at most 5% of such silos wrong in the long run (Benjamini and Hochberg over the "
+        f"silos). As well off alone: two one-sided tests at 5% place the gain within {_margin(found)}. With the "
+        "others': the gain that a hierarchical model over all silos expects. Mostly from: those who carry more than "
+        "half of what a silo takes from others."
     )
 
 
 def _margin(found: Mapping[str, Any]) -> str:
-    return "5% of the error alone" if lower_better(found["measure"]) else "2 points of zero"
+    if found["relative"]:
+        return f"{100 * found['margin']:.0f}% of the score alone"
+    return f"{amount(found['margin'], found)}{unit(found)} of zero"
 
 
 def _signed(value: float | None, found: Mapping[str, Any]) -> str:

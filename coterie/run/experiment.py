@@ -20,13 +20,15 @@ from coterie.data.silo import FederatedData
 from coterie.durable import sync_all
 from coterie.engine.rehearsal import held_at_peak, peak_memory
 from coterie.engine.rounds import Outcome, Progress
+from coterie.engine.training import Training
 from coterie.errors import BadInput, warn
+from coterie.measure.measures import AUTO, fitting, measure_of, usual
 from coterie.methods import METHODS
 from coterie.models import build, code
 from coterie.options import parse
 from coterie.personal.export import save_models
 from coterie.run.assembly import Assembly
-from coterie.run.finished import Facts, Finished, collected, device_name, label_counts, versions, write
+from coterie.run.finished import Facts, Finished, calibrate, collected, device_name, label_counts, versions, write
 from coterie.run.method_file import CHECKSUM
 from coterie.runs.checkpoint import Checkpoint
 from coterie.runs.folder import Begun, checkpoint_folder, claim, cleanup_on_error, close, held
@@ -51,6 +53,7 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
         if study.code is None
         else (code.factory(study.code, shape, outputs), study.model)
     )
+    study = replace(study, model=model, training=_measured_by(study.training, data))
     machine = study.machine
     # Errors are told in the unit of the label, which another seed's training rows may put otherwise.
     again = like is not None and not any(schema.unit != like.model.unit for schema in data.schemas.values())
@@ -66,7 +69,24 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
         data,
     )
     federation.table = model
-    return replace(study, model=model), federation
+    return study, federation
+
+
+def _measured_by(training: Training, data: FederatedData) -> Training:
+    """Training with the measure that it goes by, and of two classes with the one that is looked for: the rarer."""
+    if data.classes == 0 or data.silos[0].train.y.ndim > 1:
+        counts = None
+    else:
+        counts = np.bincount(np.concatenate([silo.train.y for silo in data.silos]), minlength=data.classes)
+    if training.by == AUTO:
+        plain = "accuracy" if data.classes else "rmse"
+        training = replace(training, by=plain if counts is None else usual([int(n) for n in counts]))
+    if training.positive == AUTO:
+        training = replace(training, positive=int(counts.argmin()) if counts is not None and len(counts) == 2 else 1)
+    if not measure_of(training.by).fits(data.classes):
+        what, known = f"{data.classes} classes" if data.classes else "numbers", ", ".join(fitting(data.classes))
+        raise BadInput(f"[measure] by = '{training.by}': cannot be taken of labels that are {what}; take {known}")
+    return training
 
 
 def read(study: Study, seed: int) -> FederatedData:
@@ -107,7 +127,12 @@ def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Wat
         outcomes[name, seed] = _one(study, name, federation, folder, out, partial(watch, name, seed))
     first = federations[study.seeds[0]]
     facts = {
-        seed: Facts({silo.name: silo.group for silo in f.members}, {silo.name: len(silo.test) for silo in f.silos})
+        seed: Facts(
+            {silo.name: silo.group for silo in f.members},
+            {silo.name: len(silo.test) for silo in f.silos},
+            {silo.name: silo for silo in f.members},
+            f.schemas,
+        )
         for seed, f in federations.items()
     }
     finished = collected(study, out, outcomes, facts, first.model.device, time.perf_counter() - began)
@@ -131,15 +156,23 @@ def _one(
         outcome = federation.train(study.methods[name], told, study.training_of(name), checkpoint, kept)
     except BadInput as error:
         raise BadInput(f"[methods.{name}] {error}") from None
+    calibrate(outcome, {silo.name: silo for silo in federation.members}, study.training.positive)
     if outcome.models is not None and outcome.picked is not None:
         models, silos = out / "models" / name, [silo.name for silo in federation.members]
         shutil.rmtree(models, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
         told_of = about(study, name, federation, outcome.picked.round)
-        save_models(models, federation.model, outcome.models, silos, told_of, federation.schemas)
+        fitted = {silo: _calibration(outcome, silo) for silo in silos}
+        save_models(models, federation.model, outcome.models, silos, told_of, federation.schemas, fitted)
         sync_all(models)
     checkpoint.end(outcome)
     outcome.models = None  # they are on the disk, and the next method needs the memory
     return outcome
+
+
+def _calibration(outcome: Outcome, silo: str) -> dict[str, float]:
+    """What a model's file says beside its weights, of a silo's own."""
+    found = {"temperature": outcome.temperatures.get(silo), "threshold": outcome.thresholds.get(silo)}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def run_into(

@@ -4,7 +4,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,15 @@ import pandas as pd
 import torch
 
 from coterie.data.own.agree import Difference
-from coterie.data.silo import HoldsData, Silo
+from coterie.data.own.schema import Schema
+from coterie.data.silo import HoldsData, Part, Silo
 from coterie.engine.rounds import Outcome
 from coterie.measure.blocks import block_scores
 from coterie.measure.judgement import judgement
+from coterie.measure.measures import best_threshold, oriented
 from coterie.measure.metrics import summarize
+from coterie.measure.predictions import Key, Predictions, Rows, as_frame, measured
+from coterie.measure.tempering import curve, temperatures, tempered
 from coterie.methods.separate import Separate
 from coterie.methods.wrappers.spent import spent, spent_by_all
 from coterie.report.page import render
@@ -30,7 +34,6 @@ from coterie.study.study import Study
 from coterie.version import VERSION
 
 COSTS = ("bytes_up", "bytes_down", "train_seconds", "missing", "rejected", "kept")
-PREDICTED = ["method", "seed", "round", "silo", "sample", "value"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,7 +45,7 @@ class Finished(HoldsData):
     summary: dict[str, Any]
     traces: dict[str, dict[str, np.ndarray]]  # of the first seed
     labels: pd.DataFrame
-    predictions: pd.DataFrame  # every test sample at the picked round: right or wrong, or how far off
+    predictions: pd.DataFrame  # every validation and test row at the picked round, and what its model gives for it
     differences: Sequence[Difference] = ()  # between the tables of own silos
 
     def about(self) -> str:
@@ -55,6 +58,8 @@ class Facts:
 
     groups: Mapping[str, int]  # of each member, where the data have such
     tested: Mapping[str, int]  # test samples of everyone, newcomers included
+    silos: Mapping[str, Silo] = field(default_factory=dict)  # the members, where their data are here
+    schemas: Mapping[str, Schema] = field(default_factory=dict)
 
 
 def collected(
@@ -67,32 +72,45 @@ def collected(
 ) -> Finished:
     """What all methods on all seeds leave, from their outcomes and the journals in the folder of the run."""
     extras, kept = dict[str, list[dict[str, Any]]](), dict[str, dict[str, Any]]()
-    samples = list[pd.DataFrame]()
+    predictions = dict[Key, Rows]()
     for place, ((name, seed), outcome) in enumerate(outcomes.items()):
-        samples.append(predicted(outcome).assign(method=name, seed=seed))
+        predictions |= predicted(name, seed, outcome, facts[seed])
         extras.setdefault(name, []).append({"seed": seed, **{key: getattr(outcome, key) for key in COSTS}})
         groups = facts[seed].groups
         if name not in kept and (found := traces_in(checkpoint_folder(out, place, name, seed))):
             kept[name] = {"silos": np.array(list(groups)), "groups": np.array(list(groups.values())), **found}
-    whole, predictions = partial_results(out), pd.concat(samples, ignore_index=True)[PREDICTED]
+    whole = partial_results(out)
     sizes = {seed: each.tested for seed, each in facts.items()}
     members = {seed: list(each.groups) for seed, each in facts.items()}
-    summary = summarized(study, whole, predictions, kept, sizes, extras, members, device)
-    return Finished(study, whole, {"seconds": seconds, **summary}, kept, label_counts([]), predictions)
+    fitted = dict[str, dict[str, Any]]()
+    for (name, _), outcome in outcomes.items():  # those of the first seed, whose models are kept
+        both = {"temperatures": outcome.temperatures, "thresholds": outcome.thresholds}
+        fitted.setdefault(name, {key: each for key, each in both.items() if each})
+    summary = summarized(study, whole, predictions, kept, sizes, extras, members, device, fitted)
+    schemas = next(iter(facts.values())).schemas
+    frame = as_frame(predictions, next(iter(schemas.values())).classes if schemas else ())
+    return Finished(study, whole, {"seconds": seconds, **summary}, kept, label_counts([]), frame)
 
 
 def summarized(
     study: Study,
     results: pd.DataFrame,
-    predictions: pd.DataFrame,
+    predictions: Predictions,
     kept: Mapping[str, Mapping[str, np.ndarray]],
     sizes: Mapping[int, Mapping[str, int]],
     extras: Mapping[str, Sequence[Mapping[str, Any]]],
     members: Mapping[int, Sequence[str]],
     device: torch.device,
+    fitted: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """What `summary.json` holds."""
-    methods = summarize(results, sizes, extras)
+    by, positive = study.training.by, study.training.positive
+    methods = summarize(results, sizes, extras, by)
+    seen = {key: rows.seen_from(positive) for key, rows in predictions.items()}
+    for name, found in measured(seen, next(iter(members.values()))):
+        methods[name]["measures"] = found
+    for name, each in fitted.items():
+        methods[name] |= each
     set_beside(methods, study)
     for name, arrays in kept.items():
         if "collaboration" in arrays and "groups" in arrays:
@@ -107,7 +125,7 @@ def summarized(
         "device": device_name(device),
         "versions": versions(study.plugins),
         **({"privacy": together} if together else {}),
-        **judgement(methods, results, predictions, kept, alone, sizes),
+        **judgement(methods, results, seen, kept, alone, sizes, by),
         "methods": methods,
     }
 
@@ -128,15 +146,52 @@ def write(finished: Finished, out: Path, command: str) -> None:
         render(read_run(out), out / "report.html")
 
 
-def predicted(outcome: Outcome) -> pd.DataFrame:
-    """Every test sample at the picked round; none where the silos do not tell."""
-    if outcome.picked is None or not outcome.picked.samples:
-        return pd.DataFrame(columns=["round", "silo", "sample", "value"])
-    parts = [
-        pd.DataFrame({"round": outcome.picked.round, "silo": silo, "sample": np.arange(len(each)), "value": each})
-        for silo, each in outcome.picked.samples.items()
-    ]
-    return pd.concat(parts, ignore_index=True)
+def predicted(method: str, seed: int, outcome: Outcome, facts: Facts) -> dict[Key, Rows]:
+    """What the models of the picked round give for the members' rows, tempered; nothing where these are elsewhere."""
+    found = dict[Key, Rows]()
+    for split, by_silo in ({} if outcome.picked is None else outcome.picked.outputs).items():
+        for silo, outputs in by_silo.items():
+            if silo in facts.silos and outcome.picked is not None:
+                part, schema = getattr(facts.silos[silo], split), facts.schemas.get(silo)
+                rows = _rows(outcome.picked.round, part, outputs, schema)
+                if silo in outcome.temperatures and rows.classes:
+                    made = tempered(rows.predicted, outcome.temperatures[silo])
+                    rows = replace(rows, predicted=made, raw=rows.predicted)
+                threshold = outcome.thresholds.get(silo, 0.5)
+                found[Key(method, seed, silo, split)] = replace(rows, threshold=threshold)
+    return found
+
+
+def _rows(round: int, part: Part, outputs: np.ndarray, schema: Schema | None) -> Rows:
+    places = np.arange(len(part)) if part.rows is None else part.rows
+    units = places if part.units is None else part.units
+    if part.y.ndim > 1:
+        return Rows(round, np.zeros(len(part)), outputs, places, units, plain=False)
+    if outputs.ndim == 2:
+        return Rows(round, part.y, outputs, places, units)
+    unit, centre = (1.0, 0.0) if schema is None else (schema.unit, schema.centre)
+    return Rows(round, part.y * unit + centre, outputs + centre, places, units)
+
+
+def calibrate(outcome: Outcome, silos: Mapping[str, Silo], positive: int | str) -> None:
+    """Find each silo's temperature and, of two classes, its threshold: on validation rows, of which nothing is trained.
+
+    Without any, a model stays as it is.
+    """
+    outputs = {} if outcome.picked is None else outcome.picked.outputs.get("validation", {})
+    known = {
+        silo: (silos[silo].validation.y, p)
+        for silo, p in outputs.items()
+        if silo in silos and p.ndim == 2 and np.isfinite(p).all()
+    }
+    if not known:
+        return
+    outcome.temperatures = temperatures(
+        {silo: curve(y, p) for silo, (y, p) in known.items()}, {silo: len(y) for silo, (y, _) in known.items()}
+    )
+    for silo, (y, p) in known.items():
+        if p.shape[1] == 2:
+            outcome.thresholds[silo] = best_threshold(*oriented(y, tempered(p, outcome.temperatures[silo]), positive))
 
 
 def label_counts(silos: list[Silo], names: Sequence[str] = ()) -> pd.DataFrame:

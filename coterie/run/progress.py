@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coterie.engine.rounds import Progress as Report
-from coterie.measure.metrics import lower_better
+from coterie.measure.measures import measure_of
 from coterie.run.experiment import Watch
 from coterie.study.study import Study
 
@@ -50,5 +50,5 @@ def shown(study: Study, console: Console, quiet: bool) -> Iterator[Watch]:
 def _score(report: Report) -> str:
     if report.score is None:
         return ""
-    size = f"{report.score:.4g}" if lower_better(report.measure) else f"{100 * report.score:.1f}%"
-    return f"{report.measure} {size}"
+    measure = measure_of(report.measure)
+    return f"{measure.title} {measure.shown(report.score)}"

@@ -35,7 +35,7 @@ SHARE = 10  # a larger one when training since the last has taken this many time
 JOURNAL = "journal"
 RESULTS, TRACES = b"r", b"t"  # kinds of entries
 ELSEWHERE = ("server", "results", "traces", "models", "picked")  # fields of an outcome that are not in `about`
-PICKED = "picked"  # a tensor: the samples of all silos, end to end
+PICKED = "picked"  # tensors: what the models give for the samples of all silos, end to end, by split
 ENGINE = "engine"  # what the engine keeps beside tensors
 MODELS = "models"  # the file of the picked round's models that a checkpoint counts on
 COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)  # a table is small
@@ -78,7 +78,7 @@ class Checkpoint:
             outcome.server = outcome.server.with_tensors(_part(named, "server."))
             engine.restore(Kept(_part(named, "engine."), about.pop(ENGINE)))
             models = about.pop(MODELS)
-            _fill(outcome, about, named.get(PICKED))
+            _fill(outcome, about, _part(named, f"{PICKED}."))
             if models is not None and outcome.picked is not None:
                 outcome.models, self._models = _read_models(self.folder / models), (outcome.picked.round, models)
             done = _round(path)
@@ -103,7 +103,7 @@ class Checkpoint:
             about = self._read(path)
             if about is not None:
                 del about[MODELS], about[ENGINE]
-                return _fill(Outcome(None), about, safetensors.torch.load_file(path).get(PICKED))
+                return _fill(Outcome(None), about, _part(safetensors.torch.load_file(path), f"{PICKED}."))
             damaged.append(path)
         self._discard(damaged, f"training {self.method} (seed {self.seed}) from its start")
         return None
@@ -131,11 +131,11 @@ class Checkpoint:
         about |= {"journal": asdict(self.journal.mark()), ENGINE: engine}
         about[MODELS] = None if self._models is None else self._models[1]
         if outcome.picked is not None:
-            samples = outcome.picked.samples
-            sizes = {silo: len(each) for silo, each in samples.items()}
-            about[PICKED] = {"round": outcome.picked.round, "rank": outcome.picked.rank, "samples": sizes}
-            if samples:
-                state = {**state, PICKED: torch.from_numpy(np.concatenate(list(samples.values())))}
+            outputs = {split: each for split, each in outcome.picked.outputs.items() if each}
+            sizes = {split: {silo: len(rows) for silo, rows in each.items()} for split, each in outputs.items()}
+            about[PICKED] = {"round": outcome.picked.round, "rank": outcome.picked.rank, "outputs": sizes}
+            ends = {f"{PICKED}.{s}": torch.from_numpy(np.concatenate([*each.values()])) for s, each in outputs.items()}
+            state = {**state, **ends}
         self._save(name, state, about)
 
     def _unwritten(self, outcome: Outcome) -> dict[str, Tensor]:
@@ -222,15 +222,16 @@ def _part(named: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): t for name, t in named.items() if name.startswith(prefix)}
 
 
-def _fill(outcome: Outcome, about: Mapping[str, Any], picked: Tensor | None) -> Outcome:
+def _fill(outcome: Outcome, about: Mapping[str, Any], outputs: Mapping[str, Tensor]) -> Outcome:
     for name, value in about.items():
         setattr(outcome, name, value)
     if outcome.picked is not None:
-        told: dict[str, Any] = about[PICKED]
-        ends = np.cumsum(list(told["samples"].values()))[:-1]
-        parts = [] if picked is None else np.split(picked.cpu().numpy(), ends)
-        samples = dict(zip(told["samples"], parts, strict=True))
-        outcome.picked = Picked(told["round"], Rank(*told["rank"]), samples)
+        kept: dict[str, Any] = about[PICKED]
+        found = {}
+        for split, sizes in kept["outputs"].items():
+            parts = np.split(outputs[split].cpu().numpy(), np.cumsum(list(sizes.values()))[:-1])
+            found[split] = dict(zip(sizes, parts, strict=True))
+        outcome.picked = Picked(kept["round"], Rank(*kept["rank"]), found)
     return outcome
 
 

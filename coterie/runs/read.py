@@ -70,7 +70,7 @@ def read_run(folder: Path) -> Run:
             results,
             {name: read_npz(trace) for name in methods if (trace := folder / "collaboration" / f"{name}.npz").exists()},
             labels,
-            summary.get("verdict"),
+            _current(summary.get("verdict")),
             DataFrame(summary["significance"]) if summary.get("significance") else None,
             {**{key: summary.get(key) for key in ("command", "device", "versions", "privacy")}, "toml": toml},
             [f"{each['column']}, {each['silo']}: {each['what']}" for each in own.get("differences", ())],
@@ -101,6 +101,11 @@ def _so_far(folder: Path) -> Run:
             traces[name] = {"silos": silos.astype(str), **found}
     about = {"toml": begun.study, "command": begun.command, "device": begun.machine.get("device")}
     return Run(str(study["name"]), methods, results, traces, about=about, finished=False)
+
+
+def _current(verdict: Any) -> Any:
+    """A verdict, or None where an older version wrote it: it judged by other rules."""
+    return verdict if isinstance(verdict, Mapping) and "title" in verdict else None
 
 
 def _scores(scores: Mapping[str, Any]) -> dict[str, Any]:

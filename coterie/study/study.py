@@ -13,6 +13,8 @@ from coterie.data.own.gather import Holding
 from coterie.engine.method import Method
 from coterie.engine.training import Training
 from coterie.errors import BadInput, nearest, shown
+from coterie.measure.measures import AUTO as BY_LABELS
+from coterie.measure.measures import measure_of
 from coterie.methods import METHODS, make, name_of, written
 from coterie.models import AUTO, MODELS, build
 from coterie.models.code import is_code, load_code
@@ -25,7 +27,8 @@ OWN_TRAINING = (
 )  # fmt: skip
 TEXTS = ("about", "paper", "cell", "scale", "measured")
 PUBLISHED = ("published", "published_decile", "published_cloud")
-KEYS = ("name", *TEXTS, "seeds", "data", "model", "train", "engine", "methods", *PUBLISHED, "compared")
+KEYS = ("name", *TEXTS, "seeds", "data", "model", "train", "measure", "engine", "methods", *PUBLISHED, "compared")
+MEASURED = ("by", "positive")  # keys of `[measure]`, which training carries
 CELLS = ("cells", "small")  # what `select` turns into the keys above
 COMPARED = ("bmta", "weighted", "unseen")
 LARGEST = 1 << 22  # characters of a study
@@ -93,7 +96,8 @@ class Study:
             "seeds": list(self.seeds),
             "data": self.data,
             "model": self.model,
-            "train": resolved(self.training),
+            "train": {key: value for key, value in resolved(self.training).items() if key not in MEASURED},
+            "measure": {key: getattr(self.training, key) for key in MEASURED},
             "engine": resolved(self.machine),
             "methods": {
                 label: written(label, method) | ({"train": self.own[label]} if label in self.own else {})
@@ -193,7 +197,7 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
     for key in table:
         if key not in KEYS:
             raise BadInput(f"study: unknown key '{key}'; {nearest(str(key), KEYS)}")
-    for key in ("data", "model", "train", "engine", "methods"):
+    for key in ("data", "model", "train", "measure", "engine", "methods"):
         if not isinstance(table.get(key, {}), Mapping):
             raise BadInput(f"study: '{key}' must be a table, e.g. [{key}]")
     name, seeds = table.get("name", "study"), table.get("seeds", [0])
@@ -211,7 +215,7 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
     chosen: dict[str, Any] = dict(table.get("methods", {}))
     if methods is not None:
         chosen = {each: chosen.get(each, {}) for each in methods}
-    training = parse(Training, table.get("train", {}), "[train]")
+    training = _training(table.get("train", {}), table.get("measure", {}))
     if "test" not in training.measure:
         raise BadInput(
             f"[train] measure: {list(training.measure)} has no 'test', by which methods are compared; add it"
@@ -252,6 +256,20 @@ def _model(table: Mapping[str, Any], code: str | None, default: str) -> dict[str
             raise BadInput(f"[model] name: a study runs no code; give --model {name} on the command line")
         return {"name": name}
     return build({"name": name, **table}, shape=(), outputs=0)[1]
+
+
+def _training(table: Mapping[str, Any], measured: Mapping[str, Any]) -> Training:
+    """The `[train]` table with what `[measure]` says."""
+    for key in MEASURED:
+        if key in table:
+            raise BadInput(f"[train] unknown key '{key}'; it is a key of [measure]")
+    for key in measured:
+        if key not in MEASURED:
+            raise BadInput(f"[measure] unknown key '{key}'; {nearest(str(key), MEASURED)}")
+    training = parse(Training, {**table, **measured}, "[train]" if not measured else "[train] and [measure]")
+    if training.by != BY_LABELS:
+        measure_of(training.by)
+    return training
 
 
 def check_label(label: str) -> None:

@@ -227,14 +227,11 @@ def test_the_model_that_is_saved_is_the_model_that_is_judged(label, tmp_path, ca
             with safetensors.safe_open(model, "pt") as file:
                 assert file.metadata()["round"] == str(scores["picked_round"])
             told = predicted(capfd, model, "--data", path)["prediction"].to_numpy()
-            if label == "cost":
-                found, mean = np.sqrt(np.mean((told - truth) ** 2)), np.abs(told - truth).mean()
-            else:
-                found = mean = 100 * np.mean(told == truth)
+            found = np.sqrt(np.mean((told - truth) ** 2)) if label == "cost" else 100 * np.mean(told == truth)
             assert found == pytest.approx(scores["per_silo_picked"][name], rel=1e-5), (method, name)
             if method == judged:
                 (standing,) = [each for each in verdict["silos"] if each["silo"] == name]
-                assert mean == pytest.approx(standing["score"], rel=1e-5 if label == "cost" else 1e-12), name
+                assert found == pytest.approx(standing["score"], rel=1e-5 if label == "cost" else 1e-12), name
 
 
 def rows_tested(data, label):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.errors import BadInput
-from coterie.measure.significance import beside, bootstrap_interval, compare, holm, signed_rank
+from coterie.measure.significance import benjamini_hochberg, beside, compare, holm, signed_rank
 
 
 def silos(*values):
@@ -46,19 +46,9 @@ def test_one_method_has_nothing_to_compare():
     assert list(compare({"amp": silos(1)}).columns) == ["method", "other", "silos", "mean_difference", "p", "p_holm"]
 
 
-def test_the_bootstrap_interval_is_that_of_the_mean():
-    differences = np.random.default_rng(1).normal(2.0, 1.0, 400)
-    low, high = bootstrap_interval(differences, np.random.default_rng(0), draws=2000)
-    error = differences.std() / 20
-    assert low == pytest.approx(differences.mean() - 1.96 * error, abs=0.015)
-    assert high == pytest.approx(differences.mean() + 1.96 * error, abs=0.015)
-    assert (low, high) == bootstrap_interval(differences, np.random.default_rng(0), draws=2000)
-    assert bootstrap_interval(np.array([3.0, 3.0]), np.random.default_rng(0), draws=10) == (3.0, 3.0)
-
-
-def test_a_bootstrap_of_nothing_is_refused():
-    with pytest.raises(BadInput, match="at least one"):
-        bootstrap_interval(np.array([]), np.random.default_rng(0))
+def test_benjamini_and_hochberg_by_hand():
+    assert benjamini_hochberg(np.array([0.04, 0.01, 0.03, 0.5])) == pytest.approx([0.16 / 3, 0.04, 0.16 / 3, 0.5])
+    assert len(benjamini_hochberg(np.array([]))) == 0
 
 
 def test_what_is_significantly_above_or_below_a_reference():

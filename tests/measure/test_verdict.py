@@ -5,18 +5,12 @@ import pandas as pd
 import pytest
 
 from coterie.measure import verdict_words
+from coterie.measure.predictions import Key, Rows
 from coterie.measure.verdict import judge
 
 COLUMNS = ["method", "seed", "round", "silo", "split", "measure", "value"]
-PREDICTED = ["method", "seed", "round", "silo", "sample", "value"]
 N = 200
-
-
-def hits(right):
-    return np.arange(N) < right
-
-
-SAMPLES = {  # of 200 test samples how many are right, one nested in the other
+SAMPLES = {  # of 200 test rows how many are right, one nested in the other
     "separate": {"north": 140, "south": 180, "east": 150, "west": 170},
     "fedamp": {"north": 170, "south": 180, "east": 110, "west": 174},
     "fedavg": {"north": 150, "south": 150, "east": 150, "west": 150},
@@ -24,25 +18,35 @@ SAMPLES = {  # of 200 test samples how many are right, one nested in the other
 VALIDATION = {"separate": 0.75, "fedamp": 0.85, "fedavg": 0.7}
 
 
+def rows(right, n=N):
+    """Two classes, the label always the second, so many right."""
+    hits = (np.arange(n) < right).astype(float)
+    return Rows(2, np.ones(n, int), np.stack([1 - hits, hits], 1) * 0.8 + 0.1, np.arange(n), np.arange(n))
+
+
 def made(samples=SAMPLES, validation=VALIDATION, measure="accuracy", seeds=(0,)):
-    rows, predictions = [], []
+    table, predictions = [], {}
     for seed in seeds:
         for method, silos in samples.items():
             for silo, right in silos.items():
                 share = right / N
-                rows += [(method, seed, r, silo, "test", measure, v) for r, v in ((0, 0.99), (1, 0.5), (2, share))]
+                table += [(method, seed, r, silo, "test", measure, v) for r, v in ((0, 0.99), (1, 0.5), (2, share))]
+                if measure == "accuracy":
+                    predictions[Key(method, seed, silo, "test")] = rows(right)
                 if validation is not None:
-                    worse = 0.1 if measure == "loss" else -0.1
+                    worse = 0.1 if measure == "rmse" else -0.1
                     picked = [(1, validation[method] + worse), (2, validation[method])]
-                    rows += [(method, seed, r, silo, "validation", measure, v) for r, v in picked]
-                predictions += [(method, seed, 2, silo, i, float(v)) for i, v in enumerate(hits(right))]
-    return pd.DataFrame(rows, columns=COLUMNS), pd.DataFrame(predictions, columns=PREDICTED)
+                    table += [(method, seed, r, silo, "validation", measure, v) for r, v in picked]
+                    if measure == "accuracy":
+                        predictions[Key(method, seed, silo, "validation")] = rows(round(N * validation[method]))
+    return pd.DataFrame(table, columns=COLUMNS), predictions
 
 
-def judged(traces=None, alone="separate", untold=False, **options):
+def judged(traces=None, alone="separate", untold=False, costs=None, **options):
     results, predictions = made(**options)
     sizes = {seed: dict.fromkeys(results["silo"].unique(), N) for seed in results["seed"].unique()}
-    return judge(results, predictions.iloc[:0] if untold else predictions, traces or {}, alone, sizes)
+    by = options.get("measure", "accuracy")
+    return judge(results, {} if untold else predictions, traces or {}, alone, sizes, by, costs or {})
 
 
 def standing(verdict, silo):
@@ -52,15 +56,35 @@ def standing(verdict, silo):
 def test_each_silo_has_its_outcome():
     verdict = judged()
     assert {each["silo"]: each["outcome"] for each in verdict["silos"]} == {
-        "north": "better", "south": "same", "east": "worse", "west": "unclear",
+        "north": "better", "south": "equivalent", "east": "worse", "west": "undecided",
     }  # fmt: skip
     north = standing(verdict, "north")
-    assert (north["score"], north["alone"], north["gain"]) == pytest.approx((85.0, 70.0, 15.0))
-    assert north["low"] < 85 < north["high"] and 9 < north["gain_low"] < 15 < north["gain_high"] < 21
-    assert standing(verdict, "west")["p"] == pytest.approx(0.125)  # four of four discordant samples
-    assert standing(verdict, "west")["p_holm"] == pytest.approx(0.25)
+    assert (north["score"], north["alone"], north["gain"], north["n"]) == pytest.approx((85.0, 70.0, 15.0, N))
+    assert north["score_low"] < 85 < north["score_high"] and 9 < north["low"] < 15 < north["high"] < 21
+    west = standing(verdict, "west")
+    assert west["low"] < 0 < west["high"] and west["needs"] > 10
     counts = verdict["methods"]["fedamp"]
-    assert [counts[key] for key in ("better", "worse", "same", "unclear")] == [1, 1, 1, 1]
+    assert [counts[key] for key in ("better", "worse", "equivalent", "undecided")] == [1, 1, 1, 1]
+
+
+def test_a_silo_with_few_rows_is_drawn_towards_the_others():
+    names = [f"s{i}" for i in range(6)]
+    verdict = judged(
+        samples={"separate": dict.fromkeys(names, 140), "fedamp": dict.fromkeys(names, 170) | {"s0": 200}},
+        validation={"separate": 0.7, "fedamp": 0.8},
+    )
+    most = standing(verdict, "s0")
+    assert 15 < most["shrunk"] < most["gain"] == pytest.approx(30)
+    assert most["shrunk_low"] < most["shrunk"] < most["shrunk_high"]
+
+
+def test_of_equals_the_one_that_sends_less_is_taken():
+    validation = {"separate": 0.75, "fedamp": 0.85, "fedavg": 0.847}
+    costs = {"separate": 0.0, "fedamp": 9.0, "fedavg": 3.0}
+    verdict = judged(validation=validation, costs=costs)
+    assert (verdict["best"], verdict["chosen"], verdict["judged"]) == ("fedamp", "fedavg", "fedavg")
+    assert "next to the best (fedamp, 85.0%), and it sends less" in verdict_words.consortium(verdict)[0]
+    assert judged(validation={**validation, "fedavg": 0.83}, costs=costs)["chosen"] == "fedamp"
 
 
 def test_the_method_is_chosen_by_validation_data_and_never_by_test_data():
@@ -89,17 +113,15 @@ def test_where_training_alone_is_best_the_verdict_says_so_and_tells_of_the_next(
     assert verdict_words.consortium(verdict)[0].startswith("Take separate: each silo on its own.")
 
 
-def test_how_sure_the_choice_is():
-    clear = judged()
-    assert clear["sure"] == 1.0
-    rows, predictions = made()
-    wins = {"north": 0.9, "south": 0.9, "east": 0.9, "west": 0.45}  # three silos of four say fedavg
-    of_fedavg = (rows["method"] == "fedavg") & (rows["split"] == "validation") & (rows["round"] == 2)
-    rows.loc[of_fedavg, "value"] = rows.loc[of_fedavg, "silo"].map(wins)
-    sizes = {0: dict.fromkeys(rows["silo"].unique(), N)}
-    close = judge(rows, predictions, {}, "separate", sizes)
-    assert close["chosen"] == "fedamp" and 0.5 < close["sure"] < 0.9
-    assert "fedavg" in close["equals"]
+def test_what_validation_rows_can_tell_of_the_others():
+    verdict = judged(validation={"separate": 0.6, "fedamp": 0.85, "fedavg": 0.84})
+    assert verdict["sure"] > 0.95 and verdict["undecided"] == [] and verdict["equals"] == ["fedavg"]
+    assert "As good, shown within the margin: fedavg." in verdict_words.consortium(verdict)[0]
+    results, predictions = made(validation={"separate": 0.6, "fedamp": 0.85, "fedavg": 0.8})
+    few = {key: rows(0.5, 3) if key.split == "validation" else each for key, each in predictions.items()}
+    sizes = {0: dict.fromkeys(results["silo"].unique(), N)}
+    unsure = judge(results, few, {}, "separate", sizes, "accuracy", {})
+    assert unsure["chosen"] == "fedamp" and set(unsure["undecided"]) == {"fedavg", "separate"}
 
 
 def test_who_a_silo_learns_from_is_read_at_the_picked_round():
@@ -111,40 +133,44 @@ def test_who_a_silo_learns_from_is_read_at_the_picked_round():
     assert standing(verdict, "north")["peers"] == ["east", "west"]
     assert standing(verdict, "south")["peers"] == []
     text = verdict_words.silo(standing(verdict, "north"), verdict)
-    assert text.startswith("north gains 15.0 ± ") and text.endswith(" points, mostly from east and west")
+    assert text.startswith("north gains 15.0 points [") and text.endswith("], mostly from east and west")
 
 
-def test_silos_that_do_not_tell_their_samples_are_judged_by_counts():
-    verdict = judged(untold=True)
+def test_silos_that_do_not_show_their_rows_are_judged_by_their_standard_errors():
+    results, _ = made()
+    test = results[(results["split"] == "test") & (results["round"] == 2)]
+    errors = test.assign(measure="accuracy_error", value=np.sqrt(test["value"] * (1 - test["value"]) / N))
+    sizes = {0: dict.fromkeys(results["silo"].unique(), N)}
+    verdict = judge(pd.concat([results, errors]), {}, {}, "separate", sizes, "accuracy", {})
     assert not verdict["paired"] and verdict["judged"] == "fedamp"
     assert standing(verdict, "north")["outcome"] == "better"
-    assert standing(verdict, "south")["gain"] == 0 and standing(verdict, "south")["outcome"] == "unclear"
-    paired = standing(judged(), "north")
-    assert standing(verdict, "north")["p"] > paired["p"]
+    assert standing(verdict, "south")["gain"] == 0 and standing(verdict, "south")["outcome"] == "undecided"
+    assert standing(verdict, "north")["p"] > standing(judged(), "north")["p"]
+    silent = judged(untold=True)  # not even those: nothing is said of one silo
+    assert {each["outcome"] for each in silent["silos"]} == {"undecided"}
 
 
-def test_the_same_samples_under_three_seeds_are_no_more_evidence():
+def test_the_same_rows_under_three_seeds_are_no_more_evidence():
     once, thrice = judged(), judged(seeds=(0, 1, 2))
-    assert standing(thrice, "north")["gain_low"] == pytest.approx(standing(once, "north")["gain_low"], abs=0.5)
+    assert standing(thrice, "north")["low"] == pytest.approx(standing(once, "north")["low"], abs=0.5)
 
 
-def test_of_losses_less_is_better():
+def test_of_errors_less_is_better():
     verdict = judged(
-        measure="loss",
+        measure="rmse",
         samples={"separate": {"a": 100, "b": 100}, "fedamp": {"a": 40, "b": 160}},
         validation={"separate": 0.6, "fedamp": 0.4},
     )
     assert verdict["chosen"] == "fedamp"
-    assert [each["outcome"] for each in verdict["silos"]] == ["better", "worse"]
     assert standing(verdict, "a")["gain"] == pytest.approx(0.3)
-    assert verdict_words.silo(standing(verdict, "a"), verdict).startswith("a gains 0.3 ± ")
+    assert standing(verdict, "b")["gain"] == pytest.approx(-0.3)
 
 
 def test_a_diverged_model_is_no_number_but_has_an_outcome():
-    rows, predictions = made(measure="loss", samples={"separate": {"a": 100, "b": 9}, "fedamp": {"a": 90, "b": 9}})
-    lost = (rows["method"] == "fedamp") & (rows["silo"] == "b") & (rows["round"] == 2) & (rows["split"] == "test")
-    rows.loc[lost, "value"] = np.inf
-    verdict = judge(rows, predictions, {}, "separate", {0: {"a": N, "b": N}})
+    table, predictions = made(measure="rmse", samples={"separate": {"a": 100, "b": 9}, "fedamp": {"a": 90, "b": 9}})
+    lost = (table["method"] == "fedamp") & (table["silo"] == "b") & (table["round"] == 2) & (table["split"] == "test")
+    table.loc[lost, "value"] = np.inf
+    verdict = judge(table, predictions, {}, "separate", {0: {"a": N, "b": N}}, "rmse", {})
     b = next(each for each in verdict["silos"] if each["silo"] == "b")
     assert (b["outcome"], b["gain"], b["score"]) == ("worse", None, None)
     assert "diverges in the federation" in verdict_words.silo(b, verdict)
@@ -159,8 +185,45 @@ def test_a_terminal_is_told_only_what_is_sure_of_many_silos():
     assert "1 better off and 8 as well off alone" in lines[1]
 
 
-def test_the_number_of_test_samples_is_told_as_it_is():
+def truth(rng, silos, n, gain):
+    """Silos whose methods are right by chance, the federated one more often by `gain`."""
+    table, predictions = [], {}
+    for i in range(silos):
+        u = rng.random(n)
+        v = np.where(rng.random(n) < 0.7, u, rng.random(n))
+        for method, hits in (("separate", u < 0.7), ("fedamp", v < 0.7 + gain)):
+            hit = hits.astype(float)
+            each = Rows(1, np.ones(n, int), np.stack([1 - hit, hit], 1), np.arange(n), np.arange(n))
+            predictions[Key(method, 0, f"s{i}", "test")] = each
+            table.append((method, 0, 1, f"s{i}", "test", "accuracy", hit.mean()))
+            table.append((method, 0, 1, f"s{i}", "validation", "accuracy", 0.7 + gain * (method == "fedamp")))
+    sizes = {0: {f"s{i}": n for i in range(silos)}}
+    verdict = judge(pd.DataFrame(table, columns=COLUMNS), predictions, {}, "separate", sizes, "accuracy", {})
+    return verdict["methods"]["fedamp"]
+
+
+@pytest.mark.parametrize(("silos", "n"), [(4, 3), (4, 100), (4, 5000), (20, 30), (20, 1000), (200, 40), (200, 400)])
+def test_how_often_outcomes_are_wrong(silos, n):
+    """Known truth. Gain 0: wrong "better" at most 5%; a gain of the margin: wrong "equivalent" at most 5%."""
+    rng, again = np.random.default_rng(silos * n), max(1, 400 // silos)
+    nothing = [truth(rng, silos, n, 0.0) for _ in range(again)]
+    apart = sum(each["better"] + each["worse"] for each in nothing) / (silos * again)
+    assert apart <= 0.05
+    margin = [truth(rng, silos, n, 0.021) for _ in range(again)]
+    assert sum(each["equivalent"] for each in margin) / (silos * again) <= 0.05 + 1.7 * np.sqrt(0.05 * 0.95 / 400)
+    if n >= 400:  # and a large one is found
+        large = truth(rng, silos, n, 0.12)
+        assert large["better"] >= 0.9 * silos and large["p"] < 0.001
+
+
+def test_the_mean_over_few_silos_can_be_told_from_zero():
+    """Four silos that all gain: a rank test over four could never say so."""
+    found = truth(np.random.default_rng(0), 4, 300, 0.1)
+    assert found["p"] < 0.01 and found["gain_low"] > 0
+
+
+def test_the_number_of_test_rows_is_said_as_it_is():
     verdict = judged()
-    assert ", with 200 test samples each." in verdict_words.consortium(verdict)[1]
-    standing(verdict, "west")["samples"] = 90
-    assert ", with 90 to 200 test samples each." in verdict_words.consortium(verdict)[1]
+    assert ", with 200 test rows each." in verdict_words.consortium(verdict)[1]
+    standing(verdict, "west")["n"] = 90
+    assert ", with 90 to 200 test rows each." in verdict_words.consortium(verdict)[1]

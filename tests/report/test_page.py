@@ -13,7 +13,6 @@ from coterie.errors import BadInput
 from coterie.measure.judgement import judgement
 from coterie.measure.metrics import summarize
 from coterie.report.page import page_of, render
-from coterie.run.finished import PREDICTED
 from coterie.runs.read import Run
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -55,7 +54,7 @@ def study(measure="accuracy", scores=(("separate", 0.5), ("fedamp", 0.75)), silo
 
 def judged(summary, results, traces=None, alone="separate"):
     sizes = {0: dict.fromkeys(results["silo"].unique(), 10)}
-    found = judgement(summary, results, pd.DataFrame(columns=PREDICTED), traces or {}, alone, sizes)
+    found = judgement(summary, results, {}, traces or {}, alone, sizes, "auto")
     return {"verdict": found["verdict"], "significance": pd.DataFrame(found["significance"])}
 
 

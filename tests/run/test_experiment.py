@@ -16,9 +16,11 @@ from torch import nn
 
 from coterie.data import catalog
 from coterie.engine.simulate import Simulator
+from coterie.measure.measures import taken
 from coterie.measure.metrics import summarize
+from coterie.measure.predictions import FIRST
 from coterie.run import experiment
-from coterie.run.finished import PREDICTED, _finite
+from coterie.run.finished import _finite
 from coterie.study.study import check, override, read
 
 KEYS = ["method", "seed", "round", "silo", "split", "measure"]
@@ -82,7 +84,15 @@ def test_the_summary_has_the_schema_it_promises(out):
         "bytes_up", "bytes_down", "train_seconds", "missing",
     }  # fmt: skip
     separate, fedamp = summary["methods"]["separate"], summary["methods"]["fedamp"]
-    assert set(separate) == {*scalars, "per_silo", "per_silo_picked", "per_seed", "rejected"}
+    assert set(separate) == {
+        *scalars,
+        "per_silo",
+        "per_silo_picked",
+        "per_seed",
+        "rejected",
+        "measures",
+        "temperatures",
+    }
     assert set(fedamp) == {*separate, "bmta_cloud", "per_silo_cloud", "within_group", "within_group_least"}
     assert 0 <= fedamp["within_group_least"] <= fedamp["within_group"] <= 100
     assert set(separate["per_seed"][0]) == {"seed", *scalars}
@@ -96,6 +106,30 @@ def test_the_summary_has_the_schema_it_promises(out):
         assert scores["val_picked"] == pytest.approx(accuracy.loc[scores["picked_round"]].mean())
     assert (separate["bytes_up"], separate["bytes_down"]) == (0, 0)
     assert fedamp["bytes_up"] == fedamp["bytes_down"] > 0
+
+
+def test_the_predictions_recompute_every_measure_of_the_summary(out):
+    summary = json.loads((out / "summary.json").read_text("utf-8"))
+    predictions = pd.read_parquet(out / "predictions.parquet")
+    names = [column for column in predictions if column.startswith("probability_")]
+    for method, scores in summary["methods"].items():
+        mine = predictions[predictions["method"] == method]
+        found = {}
+        for (split, silo), rows in mine.groupby(["split", "silo"], sort=False):
+            for name, value in taken(rows["label"].astype(int).to_numpy(), rows[names].to_numpy(), len(names)).items():
+                found.setdefault((name, split), {})[silo] = value
+        for name, each in scores["measures"].items():
+            if name.endswith("_raw"):
+                continue
+            by_silo = {silo: value for silo, value in found[name, "test"].items() if not np.isnan(value)}
+            assert each["silos"] == pytest.approx(by_silo)
+            assert each["test"] == pytest.approx(np.mean(list(by_silo.values())))
+            assert each["validation"] == pytest.approx(np.nanmean(list(found[name, "validation"].values())))
+        test = mine[mine["split"] == "test"]
+        pooled = taken(test["label"].astype(int).to_numpy(), test[names].to_numpy(), len(names))
+        assert {name: scores["measures"][name]["pooled"] for name in pooled} == pytest.approx(pooled)
+        loss = scores["measures"]
+        assert loss["log_loss"]["validation"] < loss["log_loss_raw"]["validation"]
 
 
 def test_collaboration_is_kept_of_every_round(out):
@@ -205,7 +239,9 @@ def test_each_seed_has_its_own_silos_and_models_are_of_the_first(tmp_path):
         tests = {s.name: len(s.test) for s in catalog.load("digits", study_data(tmp_path), each["seed"]).silos}
         assert each["weighted"] == pytest.approx(np.average(accuracy, weights=[tests[silo] for silo in accuracy.index]))
     with safetensors.safe_open(tmp_path / "out" / "models" / "separate" / "silo-00.safetensors", "pt") as model:
-        assert model.metadata() == {
+        known = model.metadata()
+        assert float(known.pop("temperature")) > 0
+        assert known == {
             "silo": "silo-00",
             "method": "separate",
             "study": "small",
@@ -261,7 +297,9 @@ def test_infinity_is_nothing_in_json():
 def test_the_predictions_are_of_the_round_that_validation_picks(out):
     predictions = pd.read_parquet(out / "predictions.parquet")
     results = pd.read_parquet(out / "results.parquet")
-    assert list(predictions.columns) == PREDICTED
+    assert list(predictions.columns[:9]) == FIRST
+    assert set(predictions["split"]) == {"validation", "test"}
+    predictions = predictions[predictions["split"] == "test"]
     for name in ("separate", "fedamp"):
         run = predictions[predictions["method"] == name]
         (picked,) = run["round"].unique()

@@ -31,7 +31,7 @@ def test_a_study_written_back_is_the_same_study(name):
 
 def test_every_default_is_written_back():
     written = check(table()).as_table()
-    assert list(written) == ["name", "seeds", "data", "model", "train", "engine", "methods"]
+    assert list(written) == ["name", "seeds", "data", "model", "train", "measure", "engine", "methods"]
     assert written["model"] == {"name": "mlp", "hidden": [16]}
     assert written["data"]["dominant"] == 0.8 and written["data"]["members"] == [2, 2, 2]
     assert written["train"]["participation"] == 1.0

@@ -1,0 +1,145 @@
+"""What every silo's model gives for its validation and test rows at the picked round: all measures are taken of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from pandas import DataFrame
+
+from coterie.data.silo import HoldsData
+from coterie.measure.measures import Array, Measure, oriented, taken
+from coterie.measure.paired import Scored, scored
+
+PROBABILITY = "probability_"
+FIRST = ["method", "seed", "round", "silo", "split", "sample", "row", "label", "value"]
+RAW = ("log_loss", "brier", "calibration_error")  # measures that tempering moves
+
+
+class Key(NamedTuple):
+    """Whose rows."""
+
+    method: str
+    seed: int
+    silo: str
+    split: str
+
+
+@dataclass(frozen=True, repr=False)
+class Rows(HoldsData):
+    """One silo's rows of a split, and what its model gives for them."""
+
+    round: int
+    labels: Array  # (n,) classes as whole numbers, or numbers in their own unit
+    predicted: Array  # (n, C) probabilities, or (n,) numbers; of sequences (n,) how right each is
+    rows: Array  # (n,) where they are in what the silo holds, from 0
+    units: Array  # (n,) which of them count as one
+    plain: bool = True  # whether each row has one label
+    raw: Array | None = None  # (n, C) before tempering
+    threshold: float = 0.5  # of the positive of two classes
+
+    def about(self) -> str:
+        return f"{len(self.labels)} rows"
+
+    @property
+    def classes(self) -> int:
+        """How many; 0: numbers."""
+        return self.predicted.shape[1] if self.predicted.ndim == 2 else 0
+
+    def scored(self, measure: Measure) -> Scored:
+        """The model by a measure, and how each row moves it."""
+        if not self.plain:  # a mean over rows, whatever each is made of
+            value = float(self.predicted.mean())
+            moved = (self.predicted - value) / len(self.predicted)
+            return Scored(value, self.units, moved, np.zeros(len(self.units), dtype=int))
+        return scored(measure, self.labels, self.predicted, self.units)
+
+    def measured(self) -> dict[str, float]:
+        """By every measure; of probabilities some also as they were before tempering."""
+        if not self.plain or not np.isfinite(self.predicted).all():
+            return {}
+        found = taken(self.labels, self.predicted, self.classes, self.threshold)
+        if self.raw is not None:
+            before = taken(self.labels, self.raw, self.classes)
+            found |= {f"{name}_raw": before[name] for name in RAW}
+        return found
+
+    def seen_from(self, positive: int | str) -> "Rows":
+        """With the positive of two classes as the second."""
+        if positive != 0 or self.classes != 2:
+            return self
+        labels, predicted = oriented(self.labels, self.predicted, positive)
+        return replace(self, labels=labels, predicted=predicted, raw=None if self.raw is None else self.raw[:, ::-1])
+
+
+Predictions = Mapping[Key, Rows]
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """The rows of several silos as those of one; each is cut at its silo's own threshold."""
+    first = parts[0]
+
+    def end_to_end(name: str) -> Array:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    raw = None if first.raw is None else end_to_end("raw")
+    return replace(
+        first, labels=end_to_end("labels"), predicted=end_to_end("predicted"), rows=end_to_end("rows"),
+        units=end_to_end("units"), raw=raw,
+    )  # fmt: skip
+
+
+def as_frame(predictions: Predictions, names: Sequence[str] = ()) -> DataFrame:
+    """A row for each: whose, its label, whether it was right or how far off, and the probabilities or the number."""
+    parts = [_frame(key, rows, names) for key, rows in predictions.items() if len(rows.labels)]
+    return pd.concat(parts, ignore_index=True) if parts else DataFrame(columns=FIRST)
+
+
+def _frame(key: Key, rows: Rows, names: Sequence[str]) -> DataFrame:
+    n = len(rows.labels)
+    table = DataFrame({**key._asdict(), "round": rows.round, "sample": np.arange(n), "row": rows.rows + 1})
+    if not rows.plain:
+        return table.assign(label=None, value=rows.predicted)[FIRST]
+    if not rows.classes:
+        off = np.abs(rows.predicted - rows.labels)
+        return table.assign(label=rows.labels, value=off, prediction=rows.predicted)[[*FIRST, "prediction"]]
+    shown = np.array([str(c) for c in range(rows.classes)] if not names else [*names], dtype=object)
+    hits = (rows.predicted.argmax(1) == rows.labels).astype(float)
+    chances = {f"{PROBABILITY}{name}": rows.predicted[:, c] for c, name in enumerate(shown)}
+    table = table.assign(label=shown[rows.labels], value=hits)[FIRST]
+    return pd.concat([table, DataFrame(chances)], axis=1)
+
+
+def measured(predictions: Predictions, members: Sequence[str]) -> Iterator[tuple[str, dict[str, dict[str, object]]]]:
+    """By method, every measure: mean over silos and seeds, of all rows together, by silo, and where it is undefined."""
+    for method in dict.fromkeys(key.method for key in predictions):
+        mine = {key: rows for key, rows in predictions.items() if key.method == method and key.silo in members}
+        values: dict[tuple[str, str], dict[str, list[float]]] = {}  # measure, split; silo
+        for key, rows in mine.items():
+            for name, value in rows.measured().items():
+                values.setdefault((name, key.split), {}).setdefault(key.silo, []).append(value)
+        pooled = _pooled(mine)
+        found: dict[str, dict[str, object]] = {}
+        for (name, split), silos in values.items():
+            means = {silo: float(np.mean(each)) for silo, each in silos.items()}
+            defined = {silo: value for silo, value in means.items() if not np.isnan(value)}
+            about = found.setdefault(name, {})
+            about[split] = float(np.mean(list(defined.values()))) if defined else None
+            if split == "test":
+                about |= {"pooled": pooled.get(name), "silos": defined}
+                about |= {"undefined": sorted(set(means) - set(defined))} if len(defined) < len(means) else {}
+        yield method, found
+
+
+def _pooled(predictions: Predictions) -> dict[str, float]:
+    """Every measure of the test rows of all silos as those of one, mean over seeds."""
+    seeds: dict[int, list[Rows]] = {}
+    for key, rows in predictions.items():
+        if key.split == "test" and len(rows.labels):
+            seeds.setdefault(key.seed, []).append(rows)
+    found: dict[str, list[float]] = {}
+    for parts in seeds.values():
+        for name, value in joined(parts).measured().items():
+            found.setdefault(name, []).append(value)
+    return {name: float(np.mean(each)) for name, each in found.items()}

@@ -1,0 +1,52 @@
+"""One temperature for a silo's model, found on validation data: trained models are far too sure of themselves.
+
+Guo et al., "On Calibration of Modern Neural Networks", ICML 2017. A temperature T makes p into p^(1/T), scaled to sum
+to one: of a single network that is softmax(logits / T). A silo's own validation rows count, and with them those of
+all silos together as if they were `PRIOR` rows, so a silo with few follows the others. A silo
+gives its summed log-loss at a grid of temperatures for it, no row.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from coterie.measure.measures import LEAST, Array
+
+GRID = np.exp(np.linspace(np.log(0.25), np.log(10.0), 61))
+PRIOR = 100.0  # validation rows that all silos together are worth to one of them
+TOWARDS_ONE = 0.5  # how strongly a temperature is held at 1 where nothing is known: in log-loss, of a squared log T
+
+
+def tempered(p: Array, temperature: float) -> Array:
+    """Probabilities (n, C) at a temperature."""
+    if temperature == 1:
+        return p
+    logs = np.log(np.clip(p.astype(float), LEAST, None)) / temperature
+    made = np.exp(logs - logs.max(1, keepdims=True))
+    return np.asarray(made / made.sum(1, keepdims=True), dtype=p.dtype)
+
+
+def curve(y: Array, p: Array) -> Array:
+    """The summed log-loss of a silo's validation rows at every temperature of the grid."""
+    logs = np.log(np.clip(p.astype(float), LEAST, None))[None] / GRID[:, None, None]  # (grid, n, C)
+    top = logs.max(2, keepdims=True)
+    total = top[..., 0] + np.log(np.exp(logs - top).sum(2))
+    return np.asarray((total - logs[:, np.arange(len(y)), y]).sum(1))
+
+
+def temperatures(curves: Mapping[str, Array], rows: Mapping[str, int]) -> dict[str, float]:
+    """Each silo's temperature, from every silo's curve and number of validation rows."""
+    count = sum(rows.values())
+    held = TOWARDS_ONE * np.log(GRID) ** 2
+    pooled = (sum(curves.values(), np.zeros(len(GRID))) + held) / max(count, 1)
+    return {silo: _lowest(each + PRIOR * pooled) for silo, each in curves.items()}
+
+
+def _lowest(values: Array) -> float:
+    """Where a parabola through the lowest point of a curve and its neighbours is lowest."""
+    best = int(np.clip(values.argmin(), 1, len(GRID) - 2))
+    before, at, after = values[best - 1 : best + 2]
+    bend = before - 2 * at + after
+    step = 0.5 * (before - after) / bend if bend > 0 else 0.0
+    place = np.log(GRID[best]) + float(np.clip(step, -1, 1)) * (np.log(GRID[1]) - np.log(GRID[0]))
+    return float(np.exp(place))
