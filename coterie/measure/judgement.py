@@ -1,6 +1,6 @@
 """What a summary says beyond scores: the verdict, in figures and in words, and which methods differ significantly."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pandas import DataFrame
@@ -21,10 +21,11 @@ def judgement(
     alone: str | None,
     sizes: Mapping[int, Mapping[str, int]],
     by: str,
+    baselines: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The `verdict` and the `significance` of a summary."""
     costs = {name: float((each.get("bytes_up") or 0) + (each.get("bytes_down") or 0)) for name, each in methods.items()}
-    verdict = judge(results, predictions, traces, alone, sizes, by, costs)
+    verdict = judge(results, predictions, traces, alone, sizes, by, costs, baselines)
     words = {
         "consortium": verdict_words.consortium(verdict),
         "silos": [verdict_words.silo(standing, verdict) for standing in verdict["silos"]],

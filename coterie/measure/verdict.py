@@ -81,10 +81,12 @@ def judge(
     sizes: Mapping[int, Mapping[str, int]],
     by: str,
     costs: Mapping[str, float],
+    baselines: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The verdict; `alone` is the label of the method without federation, where the study has one.
 
-    `costs` are the bytes that a method sends: of methods that are as good the cheapest is taken.
+    `costs` are the bytes that a method sends: of methods that are as good the cheapest is taken. `baselines` are among
+    the predictions, each silo on its own with what people use today.
     """
     name = main_measure(results, by)
     measure = measure_of(name)
@@ -100,6 +102,8 @@ def judge(
                 peers = _peers(traces.get(label, {}), method.rounds)
                 standings[label] = _standings(label, str(alone), methods, scores, measure, sizes, peers)
     shown = _shown(choice, list(standings))
+    today = _today(baselines, scores, measure)
+    beside = {} if today is None or shown is None else _beside(shown, today[0], methods[shown], scores, measure)
     return {
         "measure": name,
         "title": measure.title,
@@ -113,8 +117,61 @@ def judge(
             label: _written(_overall(each, standings.get(label, [])), measure) for label, each in methods.items()
         },
         "judged": shown,
-        "silos": [_written(asdict(each), measure) for each in standings[shown]] if shown is not None else [],
+        "silos": [
+            _written(asdict(each), measure) | ({"baseline": beside[each.silo]} if each.silo in beside else {})
+            for each in (standings[shown] if shown is not None else ())
+        ],
+        **({} if today is None else {"baseline": _compared(today, choice["chosen"], methods, scores, measure)}),
     }
+
+
+def _today(baselines: Sequence[str], scores: Scores, measure: Measure) -> tuple[str, float] | None:
+    """The baseline that validation rows prefer, and its mean over silos there."""
+    found = {}
+    for name in baselines:
+        values = [each.value for key, each in scores.items() if (key.method, key.split) == (name, "validation")]
+        values = [value for value in values if np.isfinite(value)]
+        if values:
+            found[name] = float(np.mean(values))
+    if not found:
+        return None
+    best = max(found, key=lambda name: found[name] if measure.higher else -found[name])
+    return best, found[best]
+
+
+def _beside(label: str, today: str, method: Judged, scores: Scores, measure: Measure) -> dict[str, dict[str, Any]]:
+    """Each silo's gain over today's baseline."""
+    gains = {silo: _gain(silo, "test", label, today, scores, measure) for silo in method.test}
+    known = {silo: gain for silo, gain in gains.items() if gain is not None}
+    adjusted = benjamini_hochberg(np.array([gain.p for gain in known.values()]))
+    found = {}
+    for (silo, gain), p in zip(known.items(), adjusted, strict=True):
+        score = float(np.mean([each.value for each in _of_seeds(scores, today, silo, "test").values()]))
+        margin = measure.margin * (abs(score) if measure.relative else 1)
+        about = {"score": score, "gain": gain.value, "low": gain.low, "high": gain.high}
+        outcome = _outcome(score, score, gain, float(p), margin)
+        found[silo] = {"name": today, "outcome": outcome, **_written(about, measure)}
+    return found
+
+
+def _compared(
+    today: tuple[str, float], chosen: str | None, methods: Mapping[str, Judged], scores: Scores, measure: Measure
+) -> dict[str, Any]:
+    """Today's baseline beside the method taken: on validation rows, by which one is preferred, and on test rows."""
+    name, validation = today
+    test = [each.value for key, each in scores.items() if (key.method, key.split) == (name, "test")]
+    found: dict[str, Any] = {"validation": validation, "test": float(np.nanmean(test)) if test else np.nan}
+    beats = False
+    if chosen is not None:
+        gains = [_gain(silo, "test", chosen, name, scores, measure) for silo in methods[chosen].test]
+        known = [gain for gain in gains if gain is not None and np.isfinite(gain.error)]
+        if known:
+            gain = _mean(known)
+            found |= {"gain": gain.value, "low": gain.low, "high": gain.high}
+        own = float(np.mean(list(methods[chosen].validation.values())))
+        margin = measure.margin * (abs(own) if measure.relative else 1)
+        beats = measure.better(validation, own) > AS_GOOD * margin
+    return {"name": name, "beats": bool(beats), **_written(found, measure)}
 
 
 def _judged(runs: DataFrame, measure: str, by: str) -> Judged:
@@ -231,14 +288,14 @@ def _standings(
     return [
         Standing(
             silo, score, own.low, own.high, before, gain.value, gain.low, gain.high, gain.p, float(p), count,
-            _outcome(score, before, gain, float(p), margin, measure), margin, _needs(gain, count, margin),
+            _outcome(score, before, gain, float(p), margin), margin, _needs(gain, count, margin),
             each.value, each.low, each.high, peers.get(silo, []),
         )
         for (silo, score, own, before, gain, count, margin), p, each in zip(found, adjusted, shrunk, strict=True)
     ]  # fmt: skip
 
 
-def _outcome(score: float, before: float, gain: Estimate, p: float, margin: float, measure: Measure) -> str:
+def _outcome(score: float, before: float, gain: Estimate, p: float, margin: float) -> str:
     if np.isnan(gain.value):  # a model that diverged is the worse one, whatever the rows
         if np.isfinite(score) == np.isfinite(before):
             return "undecided"

@@ -23,7 +23,7 @@ FEW = 8  # silos that are named one by one in a terminal
 
 def consortium(verdict: Verdict) -> list[str]:
     """Which method to take and how sure that is; then how many silos are better off with it."""
-    return [_which(verdict), _whether(verdict)]
+    return [_which(verdict), _whether(verdict), *_today(verdict)]
 
 
 def compact(verdict: Verdict) -> list[str]:
@@ -96,6 +96,24 @@ def _which(verdict: Verdict) -> str:
         if names:
             text += f" {words}: {listed(names if len(names) <= 4 else [*names[:3], f'{len(names) - 3} more'])}."
     return text
+
+
+def _today(verdict: Verdict) -> list[str]:
+    """The method taken beside what people use today, on each silo alone."""
+    today, chosen = verdict.get("baseline"), verdict["chosen"]
+    if today is None or chosen is None or today.get("gain") is None:
+        return []
+    gain = f"{amount(abs(today['gain']), verdict)}{unit(verdict)}{span(today['low'], today['high'], verdict)}"
+    ahead = "ahead of" if today["gain"] >= 0 else "behind"
+    text = (
+        f"On test rows {chosen} is {gain} {ahead} {today['name']} on each silo alone ({score(today['test'], verdict)})."
+    )
+    if today["beats"]:
+        text += (
+            f" On validation rows no federated model is as good as {today['name']} on each silo alone "
+            f"({score(today['validation'], verdict)}): stay with that for now."
+        )
+    return [text]
 
 
 def _whether(verdict: Verdict) -> str:

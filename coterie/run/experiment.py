@@ -23,11 +23,13 @@ from coterie.engine.rounds import Outcome, Progress
 from coterie.engine.training import Training
 from coterie.errors import BadInput, warn
 from coterie.measure.measures import AUTO, fitting, measure_of, usual
+from coterie.measure.predictions import Key, Rows
 from coterie.methods import METHODS
 from coterie.models import build, code
 from coterie.options import parse
 from coterie.personal.export import save_models
 from coterie.run.assembly import Assembly
+from coterie.run.baselines import baselines, suits
 from coterie.run.finished import Facts, Finished, calibrate, collected, device_name, label_counts, versions, write
 from coterie.run.method_file import CHECKSUM
 from coterie.runs.checkpoint import Checkpoint
@@ -135,11 +137,23 @@ def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Wat
         )
         for seed, f in federations.items()
     }
-    finished = collected(study, out, outcomes, facts, first.model.device, time.perf_counter() - began)
+    today = _baselines(study, federations)
+    finished = collected(study, out, outcomes, facts, first.model.device, time.perf_counter() - began, today)
     names = next(iter(first.schemas.values())).classes if first.schemas else ()
     if first.schemas:
         finished.summary["data"] = {"note": first.note, "differences": [asdict(each) for each in first.differences]}
     return replace(finished, labels=label_counts(first.silos, names), differences=first.differences)
+
+
+def _baselines(study: Study, federations: Mapping[int, Assembly]) -> dict[Key, Rows]:
+    """What people use today, of own data; papers compare with other things."""
+    if study.holdings is None and study.data["name"] != "own":
+        return {}
+    found = dict[Key, Rows]()
+    for seed, each in federations.items():
+        if suits(each.members, each.model.classes):
+            found |= dict(baselines(each.members, each.model.classes, seed, each.schemas))
+    return found
 
 
 def _one(

@@ -17,6 +17,7 @@ from coterie.data.own.agree import Difference
 from coterie.data.own.schema import Schema
 from coterie.data.silo import HoldsData, Part, Silo
 from coterie.engine.rounds import Outcome
+from coterie.engine.store import SPLITS
 from coterie.measure.blocks import block_scores
 from coterie.measure.judgement import judgement
 from coterie.measure.measures import best_threshold, oriented
@@ -26,7 +27,9 @@ from coterie.measure.tempering import curve, temperatures, tempered
 from coterie.methods.separate import Separate
 from coterie.methods.wrappers.spent import spent, spent_by_all
 from coterie.report.page import render
+from coterie.run.baselines import pooled
 from coterie.run.beside import set_beside
+from coterie.run.deployable import write_deployable
 from coterie.runs.checkpoint import traces_in
 from coterie.runs.folder import RESULTS, checkpoint_folder, partial_results
 from coterie.runs.read import read_run
@@ -47,6 +50,7 @@ class Finished(HoldsData):
     labels: pd.DataFrame
     predictions: pd.DataFrame  # every validation and test row at the picked round, and what its model gives for it
     differences: Sequence[Difference] = ()  # between the tables of own silos
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # rows by silo and split, of the first seed
 
     def about(self) -> str:
         return f"{self.study.name}: {', '.join(self.study.methods)}"
@@ -69,6 +73,7 @@ def collected(
     facts: Mapping[int, Facts],
     device: torch.device,
     seconds: float,
+    baselines: Predictions | None = None,
 ) -> Finished:
     """What all methods on all seeds leave, from their outcomes and the journals in the folder of the run."""
     extras, kept = dict[str, list[dict[str, Any]]](), dict[str, dict[str, Any]]()
@@ -79,6 +84,7 @@ def collected(
         groups = facts[seed].groups
         if name not in kept and (found := traces_in(checkpoint_folder(out, place, name, seed))):
             kept[name] = {"silos": np.array(list(groups)), "groups": np.array(list(groups.values())), **found}
+    predictions |= baselines or {}
     whole = partial_results(out)
     sizes = {seed: each.tested for seed, each in facts.items()}
     members = {seed: list(each.groups) for seed, each in facts.items()}
@@ -89,7 +95,9 @@ def collected(
     summary = summarized(study, whole, predictions, kept, sizes, extras, members, device, fitted)
     schemas = next(iter(facts.values())).schemas
     frame = as_frame(predictions, next(iter(schemas.values())).classes if schemas else ())
-    return Finished(study, whole, {"seconds": seconds, **summary}, kept, label_counts([]), frame)
+    first = next(iter(facts.values()))
+    counts = {s.name: {split: len(getattr(s, split)) for split in SPLITS} for s in first.silos.values()}
+    return Finished(study, whole, {"seconds": seconds, **summary}, kept, label_counts([]), frame, counts=counts)
 
 
 def summarized(
@@ -107,8 +115,10 @@ def summarized(
     by, positive = study.training.by, study.training.positive
     methods = summarize(results, sizes, extras, by)
     seen = {key: rows.seen_from(positive) for key, rows in predictions.items()}
-    for name, found in measured(seen, next(iter(members.values()))):
-        methods[name]["measures"] = found
+    taken = dict(measured(seen, next(iter(members.values()))))
+    for name in methods:
+        methods[name] |= {"measures": taken[name]} if name in taken else {}
+    today = {name: {"measures": found} for name, found in taken.items() if name not in methods}
     for name, each in fitted.items():
         methods[name] |= each
     set_beside(methods, study)
@@ -125,8 +135,9 @@ def summarized(
         "device": device_name(device),
         "versions": versions(study.plugins),
         **({"privacy": together} if together else {}),
-        **judgement(methods, results, seen, kept, alone, sizes, by),
+        **judgement(methods, results, seen, kept, alone, sizes, by, [name for name in today if not pooled(name)]),
         "methods": methods,
+        **({"baselines": today} if today else {}),
     }
 
 
@@ -142,6 +153,7 @@ def write(finished: Finished, out: Path, command: str) -> None:
     (out / "collaboration").mkdir(exist_ok=True)
     for name, arrays in finished.traces.items():
         np.savez_compressed(out / "collaboration" / f"{name}.npz", **arrays)  # type: ignore[arg-type]
+    write_deployable(out, _finite(summary), finished.counts)
     if find_spec("plotly"):  # a training machine may lack it; the report can be made elsewhere from these files
         render(read_run(out), out / "report.html")
 

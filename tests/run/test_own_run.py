@@ -1,5 +1,6 @@
 """`coterie run --silos`: a folder of files becomes a trained federation with one command."""
 
+import hashlib
 import json
 import tomllib
 from pathlib import Path
@@ -44,6 +45,15 @@ def test_five_tables_become_a_federation_and_the_study_runs_again_alike(capfd):
     assert {"column": "outcome", "silo": "valley", "what": "lacks class severe", "stops": False} in said["differences"]
     assert call("run", "a/study.toml", "--out", "b", "--quiet") == 0
     pd.testing.assert_frame_equal(results, pd.read_parquet("b/results.parquet"))
+    made = {silo: json.loads(Path("a/deploy", silo, "card.json").read_text("utf-8")) for silo in NAMES}
+    for silo, card in made.items():  # the same study gives the same file, and it is that of the method taken
+        model = Path("b/deploy", silo, "model.safetensors").read_bytes()
+        assert hashlib.sha256(model).hexdigest() == card["sha256"]
+        assert card["method"] == summary("a")["verdict"]["chosen"]
+        assert f"`{card['sha256']}`" in Path("a/deploy", silo, "card.md").read_text("utf-8")
+    today = summary("a")["baselines"]
+    assert set(today) >= {"majority", "boosted trees", "logistic regression, pooled"}
+    assert summary("a")["verdict"]["baseline"]["name"] in today
 
 
 def test_regression_reports_errors_in_the_labels_unit(capfd):

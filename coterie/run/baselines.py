@@ -1,0 +1,120 @@
+"""What people do today, beside the federation: a guess, a linear model, boosted trees; on each silo alone, and pooled.
+
+Pooled ones are a ceiling that privacy forbids: only a simulation can train them. scikit-learn does the work; where it
+is not installed there are no baselines.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from coterie.data.own.schema import Schema
+from coterie.data.silo import Array, Part, Silo
+from coterie.measure.measures import log_loss, rmse
+from coterie.measure.predictions import Key, Rows
+
+SPLITS = ("validation", "test")
+POOLED = ", pooled"
+MOST_INPUTS, MOST_CLASSES = 3000, 20  # beyond which trees and linear models take longer than the federation
+WEIGHTS = (0.01, 0.1, 1.0, 10.0)  # of the data beside a linear model's penalty
+UNSEEN = 1e-3  # of the probability goes to all classes alike: a silo may meet one that it has not trained on
+
+Fit = Callable[[Array, Array], Any]
+
+
+def names(classes: int) -> list[str]:
+    """The baselines on each silo alone, the simplest first."""
+    return ["majority", "logistic regression", "boosted trees"] if classes else ["median", "ridge", "boosted trees"]
+
+
+def pooled(name: str) -> bool:
+    """Whether a baseline is trained on all silos' rows."""
+    return name.endswith(POOLED)
+
+
+def suits(silos: Sequence[Silo], classes: int) -> bool:
+    """Whether there are any for these data: rows of not too many inputs, each with one label."""
+    part = silos[0].train
+    inputs = int(np.prod(part.x.shape[1:]))
+    return bool(find_spec("sklearn")) and part.y.ndim == 1 and inputs <= MOST_INPUTS and classes <= MOST_CLASSES
+
+
+def baselines(
+    silos: Sequence[Silo], classes: int, seed: int, schemas: Mapping[str, Schema]
+) -> Iterator[tuple[Key, Rows]]:
+    """What every baseline gives for the silos' validation and test rows; its settings are found on the first."""
+    together = _joined(silos)
+    for name in names(classes):
+        of_all = _fitted(name, together, classes, seed)
+        for silo in silos:
+            alone = _fitted(name, silo, classes, seed)
+            for label, model in ((name, alone), (f"{name}{POOLED}", of_all)):
+                for split in SPLITS:
+                    part = getattr(silo, split)
+                    if len(part):
+                        yield Key(label, seed, silo.name, split), _rows(model, part, classes, schemas.get(silo.name))
+
+
+def _fitted(name: str, silo: Silo, classes: int, seed: int) -> Any:
+    """A baseline trained on a silo; of several penalties the one that its validation rows prefer."""
+    x, y = _flat(silo.train.x), silo.train.y
+    tries = [make(x, y) for make in _makers(name, classes, seed, len(y))]
+    if len(tries) == 1 or not len(silo.validation):
+        return tries[len(tries) // 2]
+    held, truth = _flat(silo.validation.x), silo.validation.y
+    return min(tries, key=lambda model: _loss(model, held, truth, classes))
+
+
+def _makers(name: str, classes: int, seed: int, rows: int) -> list[Fit]:
+    from sklearn.dummy import DummyClassifier, DummyRegressor
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    def fit(make: Callable[[], Any]) -> Fit:
+        # Of one class alone there is nothing to learn.
+        return lambda x, y: (make() if not classes or len(np.unique(y)) > 1 else DummyClassifier()).fit(x, y)
+
+    if name in ("majority", "median"):
+        return [fit(DummyClassifier if classes else lambda: DummyRegressor(strategy="median"))]
+    if name == "boosted trees":
+        kind = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
+        leaf = int(np.clip(rows // 20, 3, 20))
+        common = {"max_iter": 100, "min_samples_leaf": leaf, "random_state": seed}
+        return [fit(partial(kind, learning_rate=rate, **common)) for rate in (0.03, 0.1)]
+    if classes:
+        return [fit(partial(LogisticRegression, C=weight, max_iter=500)) for weight in WEIGHTS]
+    return [fit(partial(Ridge, alpha=1 / weight)) for weight in WEIGHTS]
+
+
+def _loss(model: Any, x: Array, y: Array, classes: int) -> float:
+    return log_loss(y, _probabilities(model, x, classes)) if classes else rmse(y, model.predict(x))
+
+
+def _rows(model: Any, part: Part, classes: int, schema: Schema | None) -> Rows:
+    x, places = _flat(part.x), np.arange(len(part)) if part.rows is None else part.rows
+    units = places if part.units is None else part.units
+    if classes:
+        return Rows(0, part.y, _probabilities(model, x, classes), places, units)
+    unit, centre = (1.0, 0.0) if schema is None else (schema.unit, schema.centre)
+    return Rows(0, part.y * unit + centre, model.predict(x) * unit + centre, places, units)
+
+
+def _probabilities(model: Any, x: Array, classes: int) -> Array:
+    found = np.zeros((len(x), classes))
+    found[:, model.classes_] = model.predict_proba(x)
+    return (1 - UNSEEN) * found + UNSEEN / classes
+
+
+def _flat(x: Array) -> Array:
+    return x.reshape(len(x), -1)
+
+
+def _joined(silos: Sequence[Silo]) -> Silo:
+    def together(split: str) -> Part:
+        parts = [getattr(silo, split) for silo in silos]
+        return Part(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))
+
+    return Silo("all", together("train"), together("validation"), together("test"))

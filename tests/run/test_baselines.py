@@ -1,0 +1,73 @@
+"""What people use today, beside the federation: against scikit-learn itself, and what the verdict makes of it."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from coterie.data.silo import Part, Silo
+from coterie.measure.measures import accuracy, log_loss, rmse
+from coterie.run.baselines import POOLED, WEIGHTS, baselines, names, pooled, suits
+
+
+def silo(name, seed, rows=200, classes=2, shift=0.0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, 4)).astype(np.float32)
+    signal = x[:, 0] + shift * x[:, 1] + 0.3 * rng.normal(size=rows)
+    y = (signal > 0).astype(np.int64) if classes else signal.astype(np.float32)
+    cut = (int(0.6 * rows), int(0.8 * rows))
+    return Silo(name, *(Part(x[s], y[s]) for s in (slice(cut[0]), slice(*cut), slice(cut[1], None))))
+
+
+def test_each_silo_alone_is_scikit_learns_own_model():
+    silos = [silo("a", 0), silo("b", 1, shift=2.0)]
+    found = dict(baselines(silos, 2, 0, {}))
+    assert {key.method for key in found} == {*names(2), *(f"{name}{POOLED}" for name in names(2))}
+    for each in silos:
+        rows = next(
+            r for k, r in found.items() if (k.method, k.silo, k.split) == ("logistic regression", each.name, "test")
+        )
+        tries = [LogisticRegression(C=c, max_iter=500).fit(each.train.x, each.train.y) for c in WEIGHTS]
+        held = each.validation
+        model = min(tries, key=lambda model: log_loss(held.y, model.predict_proba(held.x)))
+        assert rows.predicted == pytest.approx(model.predict_proba(each.test.x), abs=1e-3)
+        assert np.allclose(rows.predicted.sum(1), 1) and rows.predicted.min() > 0
+    trees = [
+        accuracy(r.labels, r.predicted) for k, r in found.items() if k.method == "boosted trees" and k.split == "test"
+    ]
+    guess = [accuracy(r.labels, r.predicted) for k, r in found.items() if k.method == "majority" and k.split == "test"]
+    assert np.mean(trees) > 0.8 > np.mean(guess)
+
+
+def test_numbers_come_back_in_their_own_unit():
+    from coterie.data.own.schema import Schema
+
+    silos = [silo("a", 0, classes=0)]
+    found = dict(baselines(silos, 0, 0, {"a": Schema(unit=10.0, centre=50.0)}))
+    rows = next(r for k, r in found.items() if (k.method, k.split) == ("ridge", "test"))
+    model = min(
+        (Ridge(alpha=1 / w).fit(silos[0].train.x, silos[0].train.y) for w in WEIGHTS),
+        key=lambda m: rmse(silos[0].validation.y, m.predict(silos[0].validation.x)),
+    )
+    assert rows.predicted == pytest.approx(50 + 10 * model.predict(silos[0].test.x), abs=1e-3)
+    assert rows.labels == pytest.approx(50 + 10 * silos[0].test.y, abs=1e-3)
+
+
+def test_a_silo_of_one_class_and_one_without_validation_rows_have_them_too():
+    one = silo("a", 0)
+    same = Silo(
+        "b",
+        Part(one.train.x, np.zeros(len(one.train), np.int64)),
+        Part(one.validation.x[:0], one.validation.y[:0]),
+        one.test,
+    )
+    found = dict(baselines([one, same], 2, 0, {}))
+    assert not any(key.silo == "b" and key.split == "validation" for key in found)
+    rows = next(r for k, r in found.items() if (k.method, k.silo, k.split) == ("boosted trees", "b", "test"))
+    assert (rows.predicted[:, 0] > 0.99).all()
+
+
+def test_rows_of_too_many_inputs_have_none():
+    wide = Part(np.zeros((4, 4000), np.float32), np.zeros(4, np.int64))
+    assert not suits([Silo("a", wide, wide, wide)], 2)
+    assert suits([silo("a", 0)], 2) and not suits([silo("a", 0)], 30)
+    assert pooled("ridge, pooled") and not pooled("ridge")
