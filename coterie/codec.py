@@ -1,5 +1,6 @@
 """Records as bytes: safetensors, so that nothing read from a disk or a wire can run."""
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -41,11 +42,24 @@ def save_tensors(named: Mapping[str, Tensor], path: Path, metadata: Mapping[str,
     """Tensors as a file; what the disk refuses is an OSError, as of any other file."""
     try:
         safetensors.torch.save_file(dict(named), path, dict(metadata))
+        _order(path)
     except SafetensorError as error:
         code = re.search(r"\(os error (\d+)\)", str(error))
         if code is None:
             raise
         raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from None
+
+
+def _order(path: Path) -> None:
+    """Put what a file says in the alphabet's order: safetensors leaves it to chance, and one model has one checksum."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header.get("__metadata__", {}).items()))
+        made = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+        if len(made) <= size:  # other escapes would take other room
+            file.seek(8)
+            file.write(made.ljust(size))
 
 
 def encode_up(up: Up) -> bytes:
