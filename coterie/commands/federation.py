@@ -180,9 +180,9 @@ def coordinator(
 ) -> None:
     """Run the coordinator of a federation until Ctrl-C."""
     _need_flower()
-    from coterie.deploy.flower import keeper
+    from coterie.deploy.flower import services
 
-    keeper.coordinator(folder, _say)
+    services.coordinator(folder, _say)
 
 
 def silo(
@@ -206,7 +206,7 @@ def silo(
     if len(words) != 1:
         raise BadInput("silo: give its folder, or `ledger` and its folder")
     _need_flower()
-    from coterie.deploy.flower import keeper
+    from coterie.deploy.flower import services
 
     if task not in ("auto", "classification", "regression"):
         raise BadInput(f"--task {task}: take auto, classification or regression")
@@ -214,7 +214,7 @@ def silo(
     path = folder / "data.npz" if data is None else data
     dropped = [name.strip() for name in drop.split(",") if name.strip()]
     source = {"path": str(path.resolve()), "label": label, "drop": dropped, "task": task, "device": device}
-    keeper.silo(folder, json.dumps(source), _say)
+    services.silo(folder, json.dumps(source), _say)
 
 
 def _ledger(folder: Path) -> None:

@@ -9,7 +9,7 @@ from real import coterie, digits
 
 pytest.importorskip("flwr")
 from coterie.deploy import certificates, home, parties
-from coterie.deploy.flower import keeper
+from coterie.deploy.flower import services
 from coterie.deploy.greeting import greet
 from coterie.deploy.own import save_silo
 from coterie.errors import BadInput
@@ -145,7 +145,7 @@ def test_a_silo_without_tls_talks_to_no_other_machine(tmp_path: Path) -> None:
     (silo / "settings.json").write_text(json.dumps(settings | {"host": "fl.example.org"}))
     source = {"path": str(silo / "data.npz"), "label": "", "drop": [], "task": "auto", "device": "cpu"}
     with pytest.raises(BadInput, match=r"insecure is for this machine alone, not for fl\.example\.org"):
-        keeper.silo(silo, json.dumps(source), lambda said: None)
+        services.silo(silo, json.dumps(source), lambda said: None)
 
 
 def test_commands_without_a_running_coordinator_say_so(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from coterie import toml
 from coterie.deploy.drive import PROGRESS, study_of
 from coterie.deploy.flower import commands
-from coterie.deploy.flower.programs import is_kept
+from coterie.deploy.flower.programs import is_served
 from coterie.deploy.home import json_table, nodes, owner_only, settings, write_whole
 from coterie.deploy.patience import Patience
 from coterie.errors import BadInput
@@ -41,7 +41,7 @@ def running_coordinator(folder: Path) -> Path:
     """The coordinator's folder of a federation whose coordinator runs on this machine."""
     coordinator = (folder / "coordinator").resolve()
     settings(coordinator)
-    if not is_kept(coordinator):
+    if not is_served(coordinator):
         raise BadInput(f"the coordinator is not running; start it with `coterie coordinator {folder / 'coordinator'}`")
     return coordinator
 

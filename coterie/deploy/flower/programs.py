@@ -1,4 +1,4 @@
-"""A party's programs: started with a log each, remembered, and ended with whoever keeps them."""
+"""A party's programs: started with a log each, remembered, and ended with the service that started them."""
 
 import contextlib
 import fcntl
@@ -74,7 +74,7 @@ def running(programs: list[Program]) -> Iterator[None]:
 
 
 def end_left_over(folder: Path) -> None:
-    """End programs that a keeper killed outright has left behind."""
+    """End programs that a service killed outright has left behind."""
     path = folder / "state" / "programs.json"
     if not path.exists():
         return
@@ -101,7 +101,7 @@ def await_port(program: Program, port: int) -> None:
 
 
 def remember(folder: Path, programs: list[Program]) -> None:
-    """Note the processes of a party's programs, for a keeper that comes after this one was killed."""
+    """Note the processes of a party's programs, for a service that comes after this one was killed."""
     pids = {program.name: program.process.pid for program in programs if program.process is not None}
     write_whole(folder / "state" / "programs.json", json.dumps(pids).encode())
 
@@ -118,9 +118,9 @@ def in_session(leader: int, name: str) -> bool:
 
 @contextmanager
 def only_one(folder: Path, what: str) -> Iterator[IO[str]]:
-    """Two keepers of one folder would end each other's programs."""
+    """Two services of one folder would end each other's programs."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".keeper").open("w") as lock:
+    with (folder / ".service").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -128,9 +128,9 @@ def only_one(folder: Path, what: str) -> Iterator[IO[str]]:
         yield lock
 
 
-def is_kept(folder: Path) -> bool:
-    """Whether a keeper of this folder is running."""
-    path = folder / "state" / ".keeper"
+def is_served(folder: Path) -> bool:
+    """Whether a service of this folder is running."""
+    path = folder / "state" / ".service"
     if not path.exists():
         return False
     with path.open("w") as lock:
