@@ -18,6 +18,8 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def sync(path: Path) -> None:
     """Make what was written to a file, or the renames in a folder, last."""
+    if os.name == "nt":
+        return  # Windows opens no folders, and flushes no file that is only read
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,6 +1,7 @@
 """The commands of a federation between real organisations."""
 
 import json
+import os
 import shlex
 import sys
 import time
@@ -250,5 +251,7 @@ def _say(what: str) -> None:
 
 
 def _need_flower() -> None:
+    if not hasattr(os, "fork"):
+        raise BadInput("real silos need Linux or macOS; on Windows run coterie in WSL")
     if find_spec("flwr") is None or find_spec("cryptography") is None:
         raise BadInput("real silos need Flower; install it with: pip install 'coterie[flower]'")

@@ -1,10 +1,7 @@
 """The silo's side: one request in, one answer out, by the very code that a simulation runs on all its rows."""
 
-import fcntl
 import math
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +24,7 @@ from coterie.engine.solver import optimizer
 from coterie.engine.store import Store
 from coterie.engine.task import Task
 from coterie.errors import BadInput, plain
+from coterie.lock import locked
 from coterie.personal.export import save_models
 from coterie.run.assembly import pick_device
 from coterie.wire import Predictor, Up
@@ -41,7 +39,7 @@ class SiloSide:
     @owner_only()
     def answer(self, request: Request) -> Answer:
         """Answer a request once; a refusal says why, and no bytes leave."""
-        with self._alone():
+        with locked(self.folder / ".lock"):  # the process of the message before may still be ending
             try:
                 self._judge(request)
                 vault = self._vault(request)
@@ -162,13 +160,6 @@ class SiloSide:
             raise BadInput(f"'{self.name}' is not among the members of this run: {', '.join(roster.names)}")
         place = torch.tensor([roster.names.index(self.name)], device=model.device)
         return method.enroll(roster, model, place)
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One process at a time: a message may be handled while the one before it is still dying."""
-        with (self.folder / ".lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
 
 
 def declared(name: str, source: SiloSource) -> Declared:

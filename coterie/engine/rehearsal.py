@@ -1,7 +1,6 @@
 """How much memory a run will need at its peak: two rounds of two steps are tried before it begins."""
 
 import copy
-import resource
 import sys
 
 import torch
@@ -36,7 +35,14 @@ def peak_memory(engine: Simulator) -> int:
 
 
 def held_at_peak(device: torch.device) -> int:
-    """The most bytes that were held at once: on a GPU since that was last reset, on a CPU since the process began."""
+    """The most bytes that were held at once: on a GPU since that was last reset, on a CPU since the process began.
+
+    0 where the system does not count them.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    if sys.platform == "win32":
+        return 0
+    import resource
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -225,7 +225,8 @@ def rehearse(study: Study, federations: Mapping[int, Assembly], say: Say) -> int
     if device == "cuda" or study.training.rounds >= WORTH_REHEARSING:
         kept = keeps_models(study, first)
         most = max(peak_memory(first.engine(m, study.training_of(name), kept)) for name, m in study.methods.items())
-        say(f"Memory at the peak: about {most / 2**30:.1f} GiB{' on the GPU' if device == 'cuda' else ''}")
+        if most:
+            say(f"Memory at the peak: about {most / 2**30:.1f} GiB{' on the GPU' if device == 'cuda' else ''}")
         return most
     return None
 

@@ -1,8 +1,6 @@
 """The folder of a run: taken by one run at a time, resumable from its first moment, looked into at any."""
 
-import fcntl
 import json
-import os
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ import torch
 
 from coterie.durable import sync_all, write_whole
 from coterie.errors import BadInput, Stopped
+from coterie.lock import locked
 from coterie.options import parse
 from coterie.personal.export import file_name
 from coterie.runs.checkpoint import results_in
@@ -23,6 +22,7 @@ from coterie.study.study import Study
 
 UNFINISHED = ".unfinished"  # in a folder until its run has ended: all that determines the run
 CHECKPOINTS = ".checkpoints"
+LOCK = ".lock"  # in a folder while a process runs there
 RESULTS = "results.parquet"
 COLUMNS = ["method", "seed", "round", "silo", "split", "measure", "value"]
 
@@ -73,7 +73,7 @@ def claim(out: Path) -> list[Path]:
     """Make the folder of a run, and say which folders that took. One that holds anything is never written over."""
     made = list[Path]()
     try:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if out.exists() and (not out.is_dir() or any(path.name != LOCK for path in out.iterdir())):
             raise BadInput(f"--out {out}: exists already and is not overwritten; give another folder or remove it")
         made = [folder for folder in (out, *out.parents) if not folder.exists()]
         out.mkdir(parents=True, exist_ok=True)
@@ -85,18 +85,16 @@ def claim(out: Path) -> list[Path]:
 
 @contextmanager
 def held(out: Path) -> Iterator[None]:
-    """Keep other runs out of a folder; the system lets go of it when this process dies, however it does."""
-    handle = os.open(out, os.O_RDONLY)
-    try:
+    """Keep other runs out of a folder."""
+    with locked(out / LOCK, wait=False) as mine:
+        if not mine:
+            raise BadInput(f"{out}: another process is running in this folder; wait for it or stop it")
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadInput(f"{out}: another process is running in this folder; wait for it or stop it") from None
-        except OSError:
-            pass  # a file system without locks
-        yield
-    finally:
-        os.close(handle)
+            yield
+        finally:
+            if not (out / UNFINISHED).exists():
+                with suppress(OSError):  # Windows removes no file that is open
+                    (out / LOCK).unlink()
 
 
 @contextmanager
@@ -143,8 +141,8 @@ def go_on(out: Path) -> str:
 
 def release(out: Path, made: list[Path]) -> None:
     """Undo `claim`, and all that was written since: nothing half-written stays."""
-    with suppress(OSError):
-        for entry in out.iterdir():
+    for entry in out.iterdir():
+        with suppress(OSError):
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     _remove(made)
 

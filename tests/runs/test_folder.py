@@ -261,3 +261,17 @@ def test_what_cannot_be_resumed_is_said(tmp_path, capfd):
     assert call("run", study, "--methods", "separate", "--rounds", "1", "--quiet", "--out", tmp_path / "out") == 0
     assert call("run", "--resume", tmp_path / "out") == 2
     assert "this run has finished" in capfd.readouterr().err
+
+
+def test_the_lock_stays_with_an_unfinished_run_alone(tmp_path):
+    with run_folder.held(tmp_path):
+        (tmp_path / run_folder.UNFINISHED).touch()
+    with run_folder.held(tmp_path):
+        assert {path.name for path in tmp_path.iterdir()} == {run_folder.UNFINISHED, run_folder.LOCK}
+        (tmp_path / run_folder.UNFINISHED).unlink()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_a_killed_process_left_takes_no_folder(tmp_path):
+    (tmp_path / run_folder.LOCK).touch()
+    assert run_folder.claim(tmp_path) == []

@@ -1,7 +1,6 @@
 """A party's programs: started with a log each, remembered, and ended with the service that started them."""
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -12,13 +11,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from coterie.deploy.home import LOOPBACK, json_table, write_whole
 from coterie.errors import BadInput
+from coterie.lock import locked
 
 STOP_SECONDS = 8  # that a program has to end by itself
 START_SECONDS = 60
+PROCESSES = Path("/proc")  # Linux has it
+LOCK = ".service"  # in a party's state: held while its service runs
 
 
 class Program:
@@ -82,7 +83,7 @@ def end_left_over(folder: Path) -> None:
         if not isinstance(pid, int) or pid < 2:
             continue
         with contextlib.suppress(OSError, ProcessLookupError):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+            words = (PROCESSES / str(pid) / "cmdline").read_bytes().decode(errors="replace")
             if str(folder) in words:  # the number may be another program's by now
                 os.killpg(pid, signal.SIGKILL)
     path.unlink()
@@ -107,8 +108,10 @@ def remember(folder: Path, programs: list[Program]) -> None:
 
 
 def in_session(leader: int, name: str) -> bool:
-    """Whether a process of that name is alive in the session of another."""
-    for entry in Path("/proc").glob("[0-9]*"):
+    """Whether a process of that name is alive in the session of another; assumed where the system does not tell."""
+    if not PROCESSES.exists():
+        return True
+    for entry in PROCESSES.glob("[0-9]*"):
         with contextlib.suppress(OSError):
             state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
             if int(session) == leader and state != "Z" and (entry / "comm").read_text().strip() == name:
@@ -117,25 +120,19 @@ def in_session(leader: int, name: str) -> bool:
 
 
 @contextmanager
-def only_one(folder: Path, what: str) -> Iterator[IO[str]]:
+def only_one(folder: Path, what: str) -> Iterator[None]:
     """Two services of one folder would end each other's programs."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".service").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BadInput(f"{what} is running already") from None
-        yield lock
+    with locked(folder / LOCK, wait=False) as mine:
+        if not mine:
+            raise BadInput(f"{what} is running already")
+        yield
 
 
 def is_served(folder: Path) -> bool:
     """Whether a service of this folder is running."""
-    path = folder / "state" / ".service"
+    path = folder / "state" / LOCK
     if not path.exists():
         return False
-    with path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
+    with locked(path, wait=False) as free:
+        return not free

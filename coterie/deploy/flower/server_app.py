@@ -1,6 +1,5 @@
 """The coordinator's Flower app: runs a study that `coterie federation run` left in a folder."""
 
-import fcntl
 import json
 import os
 import time
@@ -15,6 +14,7 @@ from coterie.deploy.flower.grid import GridTransport
 from coterie.deploy.home import COORDINATOR, nodes, owner_only, write_whole
 from coterie.deploy.patience import Patience
 from coterie.errors import BadInput
+from coterie.lock import locked
 from coterie.options import parse
 
 
@@ -23,8 +23,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run the study, from its checkpoint if it has one."""
     coordinator = Path(os.environ[COORDINATOR])
     folder = coordinator / "runs" / Path(str(context.run_config["run"])).name
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a process that Flower took for dead may still be ending
+    with locked(folder / ".lock"):  # a process that Flower took for dead may still be ending
         _note(folder, pid=os.getpid(), state="gathering")
         try:
             asked = json.loads((folder / "asked.json").read_text("utf-8"))

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -38,7 +39,8 @@ def answer_one(spec: ExecutionSpec) -> NoReturn:
     """The forked process: Flower's own code around the silo's own app, whatever the run ships."""
     code = 1
     try:
-        Path("/proc/self/comm").write_text(TRAINING)
+        with suppress(OSError):
+            Path("/proc/self/comm").write_text(TRAINING)
         sys.argv[0] = TRAINING
         for each in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_DFL)

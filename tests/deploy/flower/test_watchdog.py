@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("flwr")
-from coterie.deploy.flower import watchdog
+from coterie.deploy.flower import programs, watchdog
 from coterie.deploy.flower.programs import Program, in_session
 from coterie.deploy.flower.watchdog import IDLE_SECONDS, Watchdog
 
@@ -61,6 +61,13 @@ def test_a_silo_that_is_asked_nothing_is_well(node: Node) -> None:
 def test_a_line_that_is_just_being_written_is_read_when_it_is_whole(node: Node) -> None:
     assert not node.wedged(1, RECEIVED + SENT[:20])
     assert not node.wedged(100 * IDLE_SECONDS, SENT[20:])
+
+
+def test_where_processes_cannot_be_looked_at_a_silo_is_taken_to_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "PROCESSES", tmp_path / "proc")
+    assert in_session(1, "flwr-clientapp")
 
 
 def test_processes_are_found_by_their_session_and_name() -> None:
