@@ -10,9 +10,8 @@ from typing import Any
 import torch
 
 from coterie.codec import decode, encode_up
-from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import Statistics
-from coterie.data.silo import Silo
+from coterie.deploy.encoded import Encoded, encoded_silo
 from coterie.deploy.home import EVENTS, owner_only
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Declared, Done, Job, Measured, Request
@@ -84,9 +83,9 @@ class SiloSide:
                 return raw.statistics(), Statistics
             return declared(self.name, source), Declared
         job = request.job
-        silo, schema = self._data(job, source)
+        data = self._data(job, source)
         method, model, roster = job.built(pick_device(self.device))
-        store = Store([silo], model.device, model.dtype)
+        store = Store([data.silo], model.device, model.dtype)
         model.probe(store["train"].x[:2])
         task = _task(job, model, store, job.training.rounds - 1 if request.newcomer else request.round)
         task = replace(task, secret=f"{self._secret()},{request.run},{request.kind}")
@@ -120,7 +119,7 @@ class SiloSide:
         about = {"method": job.method, "study": job.study, "round": round, "seed": job.seed}
         about |= {"run": request.run, "model": dict(job.model), "shape": list(job.shape), "outputs": job.outputs}
         folder = self.folder / "models" / vault.folder.name
-        schemas = None if schema is None else {self.name: schema}
+        schemas = None if data.schema is None else {self.name: data.schema}
         save_models(folder, model, kept, [self.name], about, schemas)
         fields = read_policy(self.folder).fields
         return Done(round=torch.tensor([round]) if not fields or "round" in fields else None), Done
@@ -136,20 +135,19 @@ class SiloSide:
             beside.replace(path)
         return path.read_text("ascii")
 
-    def _data(self, job: Job, source: SiloSource) -> tuple[Silo, Schema | None]:
+    def _data(self, job: Job, source: SiloSource) -> Encoded:
         """This silo's samples as the run's model takes them."""
         if bool(job.schema) == source.archive:
             here, there = ("arrays", "tables or pictures") if source.archive else ("a table or pictures", "arrays")
             raise BadInput(f"this silo holds {here}, the run's silos {there}")
-        if job.schema:
-            return Raw(self.name, source).encoded(Schema.read(job.schema, "the run's schema"))
-        silo, classes = own_silo(self.name, source.path)
-        if tuple(silo.train.x.shape[1:]) != tuple(job.shape) or classes > max(job.classes, 0):
+        found = encoded_silo(self.folder, self.name, source, job.schema)
+        shape, classes = found.silo.train.x.shape[1:], found.classes
+        if found.schema is None and (tuple(shape) != tuple(job.shape) or classes > max(job.classes, 0)):
             raise BadInput(
-                f"this silo's samples are {silo.train.x.shape[1:]} with labels below {classes}, "
+                f"this silo's samples are {shape} with labels below {classes}, "
                 f"the run's {tuple(job.shape)} with labels below {job.classes}"
             )
-        return silo, None
+        return found
 
     def _template(self, method: Method, model: Model, roster: Roster, store: Store, newcomer: bool) -> Any:
         """What this silo keeps before its first round; of a newcomer only its type matters."""

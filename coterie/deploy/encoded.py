@@ -1,0 +1,95 @@
+"""A silo's data as a model takes them, kept on its own disk: every message is answered by a process of its own."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from safetensors import safe_open
+
+from coterie.data.own.schema import Schema
+from coterie.data.silo import Array, HoldsData, Part, Silo
+from coterie.deploy.home import write_whole
+from coterie.deploy.own import Raw, SiloSource, own_silo
+from coterie.deploy.vault import DAMAGED
+from coterie.engine.store import SPLITS
+from coterie.errors import BadInput
+from coterie.version import VERSION
+
+FILE = "state/data.safetensors"  # in a silo's folder
+
+
+@dataclass(frozen=True, repr=False)
+class Encoded(HoldsData):
+    """A silo, its number of classes (0: targets are numbers) and, unless it holds arrays, how rows were encoded."""
+
+    silo: Silo
+    classes: int
+    schema: Schema | None
+
+    def about(self) -> str:
+        return self.silo.about()
+
+
+def encoded_silo(folder: Path, name: str, source: SiloSource, agreed: Mapping[str, Any]) -> Encoded:
+    """A silo's data, encoded as all silos agreed; read anew only when they, or how to read them, have changed."""
+    path, key = folder / FILE, _key(name, source, agreed)
+    found = _kept(path, name, key)
+    if found is None:
+        found = _read(name, source, agreed)
+        with suppress(OSError):  # on a full disk it is read for every message
+            _keep(path, found, key)
+    return found
+
+
+def _read(name: str, source: SiloSource, agreed: Mapping[str, Any]) -> Encoded:
+    if not agreed:
+        return Encoded(*own_silo(name, source.path), None)
+    silo, schema = Raw(name, source).encoded(Schema.read(agreed, "the run's schema"))
+    return Encoded(silo, len(schema.classes), schema)
+
+
+def _key(name: str, source: SiloSource, agreed: Mapping[str, Any]) -> str:
+    """The same only for the same files, read and encoded in the same way."""
+    files = [source.path] if source.path.is_file() else sorted(p for p in source.path.rglob("*") if p.is_file())
+    stamps = [(str(path), stat.st_size, stat.st_mtime_ns) for path in files for stat in [path.stat()]]
+    known = [VERSION, name, asdict(source), agreed, stamps]
+    return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _keep(path: Path, data: Encoded, key: str) -> None:
+    arrays = {f"{split}.{axis}": getattr(getattr(data.silo, split), axis) for split in SPLITS for axis in "xy"}
+    schema = json.dumps(None if data.schema is None else data.schema.as_table())
+    about = {"key": key, "classes": str(data.classes), "schema": schema}
+    write_whole(path, safetensors.numpy.save(arrays, about | {"sha256": _digest(arrays, about)}))
+
+
+def _kept(path: Path, name: str, key: str) -> Encoded | None:
+    """What was kept under this key; None where nothing was, or not as it is there now."""
+    try:
+        with safe_open(path, "numpy") as file:
+            about = dict(file.metadata())
+            digest = about.pop("sha256")
+            if about["key"] != key:
+                return None
+            arrays = {each: file.get_tensor(each) for each in file.keys()}  # noqa: SIM118
+        if _digest(arrays, about) != digest:
+            return None
+        silo = Silo(name, *(Part(arrays[f"{split}.x"], arrays[f"{split}.y"]) for split in SPLITS))
+        schema = json.loads(about["schema"])
+        return Encoded(silo, int(about["classes"]), None if schema is None else Schema.read(schema, str(path)))
+    except (*DAMAGED, BadInput):
+        return None
+
+
+def _digest(arrays: Mapping[str, Array], about: Mapping[str, str]) -> str:
+    total = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name, array in sorted(arrays.items()):
+        total.update(f"\0{name},{array.dtype.str},{array.shape},".encode())
+        total.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return total.hexdigest()
