@@ -1,6 +1,5 @@
 """NumPy archives, checked before anything is allocated: no pickle, no claims beyond what the file can hold."""
 
-import io
 import math
 import struct
 import zipfile
@@ -47,14 +46,6 @@ def read_npy(path: Path) -> Array:
         raise BadInput(f"{path}: damaged or not a NumPy .npy file ({_line(error)}); write it again") from None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
-
-
-def from_bytes(data: bytes, where: str) -> Array:
-    """The array in the bytes of an .npy file."""
-    try:
-        return _array(io.BytesIO(data), len(data), where)
-    except DAMAGED as error:
-        raise BadInput(f"{where}: not an array ({_line(error)})") from None
 
 
 def _check_sizes(entries: list[zipfile.ZipInfo], path: Path) -> None:

@@ -47,8 +47,7 @@ class Ledger:
             for name, tensor in up.tensors().items():
                 # Copied, because a tensor of one element counts as contiguous with any stride.
                 plain = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.detach().reshape(-1))
-                content = plain.view(torch.uint8)
-                digest = hashlib.sha256(content.numpy().tobytes()).hexdigest()
+                digest = hashlib.sha256(plain.view(torch.uint8).numpy().data).hexdigest()
                 if (name, digest) in known:
                     continue
                 entry: dict[str, Any] = {

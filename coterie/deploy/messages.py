@@ -2,13 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from coterie import version as own
@@ -146,22 +144,9 @@ class Request:
 
     def digest(self) -> str:
         """The same only for the same question."""
-        total = hashlib.sha256(self.head().encode())
-        for part in _content(self.body):
-            total.update(part)
+        total = hashlib.sha256(self.head().encode() + b"\n")
+        total.update(self.body)
         return total.hexdigest()
-
-
-def _content(body: bytes) -> Iterator[bytes]:
-    """A body by its tensors: Flower carries these, and what packs them is made anew on arrival."""
-    try:
-        named = safetensors.torch.load(body) if body else {}
-    except SafetensorError:
-        yield body
-        return
-    for name, tensor in sorted(named.items()):
-        yield f"\0{name},{tensor.dtype},{tuple(tensor.shape)},".encode()
-        yield tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 @dataclass(frozen=True)

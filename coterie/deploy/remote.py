@@ -19,7 +19,7 @@ from coterie.engine.judge import alike
 from coterie.engine.method import Cohort, Method, Roster
 from coterie.engine.rows import Model
 from coterie.errors import BadInput
-from coterie.wire import Up, stack
+from coterie.wire import Down, Up, described, stack
 
 U = TypeVar("U", bound=Up)
 AT_ONCE = Patience(silence=0)  # a round in which nobody replies goes by
@@ -79,7 +79,7 @@ class Remote:
     def _train(self, cohort: Cohort, down: Any) -> Replies:
         names = cohort.names
         blank = Request("train", "", self.run, cohort.round, cohort=len(names), job=self.job)
-        bodies = {name: encode(down.one(place)) for place, name in enumerate(names)}
+        bodies = _bodies(cohort, down)
         found, failures = self._ask(blank, bodies, self.method.up)
         came = [place for place, name in enumerate(names) if name in found]
         self._before = {name: self.received.get(name, -1) for name in names}
@@ -103,7 +103,7 @@ class Remote:
 
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...], hold: tuple[int, ...] = ()) -> Measures:
         self.tell(state="measuring", round=hold[-1] if hold else 0, silos=self.last)
-        bodies = {name: encode(down.one(place)) for place, name in enumerate(cohort.names)}
+        bodies = _bodies(cohort, down)
         blank = Request("measure", "", self.run, cohort.round, cohort=len(bodies), splits=splits, job=self.job)
         blank = replace(blank, hold=hold)
         found, _ = self._ask(blank, bodies, Measured)
@@ -111,7 +111,7 @@ class Remote:
 
     def keep_models(self, cohort: Cohort, down: Any, hold: tuple[int, ...]) -> dict[str, int | None]:
         """Have every silo write its model of a round to its own disk; none of them comes here."""
-        bodies = {name: encode(down.one(place)) for place, name in enumerate(cohort.names)}
+        bodies = _bodies(cohort, down)
         blank = Request("keep", "", self.run, cohort.round, cohort=len(bodies), hold=hold, job=self.job)
         blobs, failures = self._blobs(blank, bodies)
         other = dict[str, int | None]()
@@ -187,6 +187,13 @@ class Remote:
     def _blobs(self, blank: Request, bodies: Mapping[str, bytes]) -> tuple[dict[str, bytes], dict[str, Failure]]:
         """Ask, and ask again those whose reply was lost."""
         return ask(self.transport, blank, bodies, self.patience.reply, self.patience.retries, self.received)
+
+
+def _bodies(cohort: Cohort, down: Down) -> dict[str, bytes]:
+    """What each silo is sent, as bytes; what is the same for all is encoded once."""
+    if all(about.kind == "shared" for about in described(down).values()):
+        return dict.fromkeys(cohort.names, encode(down))
+    return {name: encode(down.one(place)) for place, name in enumerate(cohort.names)}
 
 
 def ask(

@@ -42,9 +42,10 @@ class SiloSide:
             try:
                 self._judge(request)
                 vault = self._vault(request)
-                body = vault.answered(request.kind, request.digest())
+                digest = request.digest()
+                body = vault.answered(request.kind, digest)
                 if body is not None:
-                    return Answer(body, to=request.digest())
+                    return Answer(body, to=digest)
                 up, expected = self._computed(request, vault)
                 if type(up) is not expected:
                     raise Refused(f"a {type(up).__name__} may not leave, only a {expected.__name__}")
@@ -52,12 +53,12 @@ class SiloSide:
                 body = encode_up(up)
                 if Ledger(self.folder).record(request, up):  # first: nothing leaves that is not written down
                     self.note("half a line was cut from the ledger's end: what it was to tell of never left")
-                vault.answer(request.kind, request.digest(), body)
+                vault.answer(request.kind, digest, body)
             except (Refused, BadInput) as error:
                 self.note(f"refused {request.kind} of run {request.run}, round {request.round + 1}: {error}")
                 return Answer(refusal=error.public if isinstance(error, BadInput) else str(error))
             self.note(f"answered {request.kind} of run {request.run}, round {request.round + 1}: {len(body)} bytes")
-            return Answer(body, to=request.digest())
+            return Answer(body, to=digest)
 
     def note(self, what: str) -> None:
         """Write a line for whoever looks after this silo."""

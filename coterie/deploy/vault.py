@@ -12,7 +12,7 @@ from pathlib import Path
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
 
-from coterie.codec import check, encode
+from coterie.codec import check, encode, storable
 from coterie.deploy.home import sync, write_whole
 from coterie.errors import BadInput
 from coterie.personal.export import file_name
@@ -66,8 +66,8 @@ class Vault:
 
     def keep(self, private: Private, round: int) -> None:
         """Write the tentative version of a round."""
-        named = safetensors.torch.load(encode(private))
-        write_whole(self.folder / TENTATIVE, safetensors.torch.save(named, {"round": str(round)}))
+        content = safetensors.torch.save(storable(private.tensors()), {"round": str(round)})
+        write_whole(self.folder / TENTATIVE, content)
 
     def round(self, which: str) -> int | None:
         """The round after which a version was kept; None where there is none."""

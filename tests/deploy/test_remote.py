@@ -11,11 +11,13 @@ import safetensors.torch
 import torch
 from loop import NAMES, TRAINING, Loop, job, settle, silos
 
+from coterie.codec import encode
 from coterie.data.silo import Silo
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.messages import Answer, Request
 from coterie.deploy.remote import Remote, declarations
 from coterie.engine.exchange import Failure
+from coterie.engine.method import Cohort
 from coterie.engine.rounds import Outcome, run_rounds
 from coterie.engine.simulate import Simulator
 from coterie.errors import BadInput
@@ -52,6 +54,18 @@ def test_every_method_gives_each_silo_what_a_simulation_gives_it(method: str, tm
         pytest.skip(str(error))
     found = values(deployed(tmp_path, method, **options))
     pd.testing.assert_series_equal(found, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(("method", "encoded"), [("fedavg", 1), ("fedamp", 3)])
+def test_what_all_silos_are_sent_is_encoded_once(
+    method: str, encoded: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, work = list[object](), job(method)
+    made, model, roster = work.built()
+    engine, everyone = Remote("run", work, made, model, Loop(settle(tmp_path))), Cohort.everyone(roster, model, 0)
+    monkeypatch.setattr("coterie.deploy.remote.encode", lambda record: calls.append(record) or encode(record))
+    assert len(engine.train(everyone, made.send(made.open(roster, model), everyone)).cohort) == 3
+    assert len(calls) == encoded
 
 
 @pytest.mark.parametrize("option", [{"clip_gradient": 0.01}, {"whole_batches": True, "batch_size": 5}])

@@ -1,16 +1,13 @@
 """The transport between real silos: Flower's grid on the server, Flower's messages on both sides."""
 
+import json
 import time
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
-import numpy as np
-import safetensors.torch
-import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from torch import Tensor
 
-from coterie.data.npz import from_bytes
 from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Lost, Request, request
 from coterie.engine.exchange import Failure
 from coterie.errors import BadInput, plain
@@ -44,7 +41,8 @@ class GridTransport:
                 found[name] = Failure("not connected")
         if not reached:
             return found
-        sent = [self._message(requests[name], nodes[name], timeout) for name in reached]
+        bodies = {body: packed(body) for body in {requests[name].body for name in reached}}
+        sent = [_message(requests[name], bodies, nodes[name], timeout) for name in reached]
         waiting = dict(zip(self.grid.push_messages(sent), reached, strict=True))
         until = time.monotonic() + timeout
         self.tell(list(waiting.values()))
@@ -63,9 +61,10 @@ class GridTransport:
             self.tell([])
         return found | {name: Lost(f"no answer within {timeout:g} s") for name in waiting.values()}
 
-    def _message(self, request: Request, node: int, timeout: float) -> Message:
-        content = RecordDict({"request": ConfigRecord({"head": request.head()}), "body": packed(request.body)})
-        return Message(content=content, message_type="query", dst_node_id=node, ttl=timeout)
+
+def _message(request: Request, bodies: Mapping[bytes, ArrayRecord], node: int, timeout: float) -> Message:
+    content = RecordDict({"request": ConfigRecord({"head": request.head()}), "body": bodies[request.body]})
+    return Message(content=content, message_type="query", dst_node_id=node, ttl=timeout)
 
 
 def request_of(message: Message) -> Request:
@@ -102,38 +101,25 @@ def answer_of(message: Message) -> Answer | Failure:
 
 
 def packed(body: bytes) -> ArrayRecord:
-    """A record's bytes as one ArrayRecord; the rows of a large tensor apart, for Flower sends equal ones once."""
-    arrays: dict[str, Array] = {}
-    for name, tensor in (safetensors.torch.load(body) if body else {}).items():
-        if tensor.ndim >= 2 and tensor.nbytes > LARGE:
-            arrays |= {f"{name}/{i:06d}": Array(row.numpy()) for i, row in enumerate(tensor.contiguous())}
-        else:
-            arrays[name] = Array(tensor.numpy())
-    return ArrayRecord(arrays)
+    """A record's bytes as one ArrayRecord, in pieces."""
+    cuts = _cuts(body)
+    pieces = [body[start:end] for start, end in pairwise(cuts)]
+    return ArrayRecord({f"{i:06d}": Array("uint8", (len(piece),), "bytes", piece) for i, piece in enumerate(pieces)})
+
+
+def _cuts(body: bytes) -> list[int]:
+    """Where to cut a record's bytes: around the rows of a large tensor, for Flower sends equal pieces once."""
+    start = 8 + int.from_bytes(body[:8], "little")  # of the tensors, as safetensors lays them out
+    cuts = {0, len(body)}
+    for about in json.loads(body[8:start] or "{}").values():
+        shape, (first, last) = about["shape"], about["data_offsets"]
+        if len(shape) >= 2 and last - first > LARGE:
+            cuts |= {*range(start + first, start + last, (last - first) // shape[0]), start + last}
+    return sorted(cuts)
 
 
 def unpacked(record: Any) -> bytes:
     """The bytes of a record again."""
     if not isinstance(record, ArrayRecord):
         raise BadInput("no arrays")
-    whole: dict[str, Tensor] = {}
-    parts: dict[str, list[np.ndarray]] = {}
-    for name in sorted(record.keys()):
-        value = from_bytes(record[name].data, f"the array '{name[:100]}'")  # Flower's own reader believes the header
-        base, apart, _ = name.partition("/")
-        if apart:
-            parts.setdefault(base, []).append(value)
-        else:
-            whole[name] = _tensor(value)
-    try:
-        whole |= {name: _tensor(np.stack(rows)) for name, rows in parts.items()}
-        return safetensors.torch.save(whole)
-    except (ValueError, TypeError, KeyError) as error:
-        raise BadInput(f"arrays that make no record: {error}") from None
-
-
-def _tensor(value: Any) -> Tensor:
-    try:
-        return torch.from_numpy(np.array(value))
-    except TypeError:
-        raise BadInput(f"an array of {value.dtype}, which is no number that models are made of") from None
+    return b"".join(record[name].data for name in sorted(record))

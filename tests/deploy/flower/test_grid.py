@@ -10,9 +10,12 @@ pytest.importorskip("flwr")
 from flwr.app import Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from coterie.codec import decode, encode
+from coterie.deploy.flower import grid as grid_module
 from coterie.deploy.flower.grid import GridTransport, answer_of, packed, reply, request_of, unpacked
 from coterie.deploy.messages import Answer, Lost, Request
 from coterie.engine.exchange import Failure
+from coterie.wire import Predictor
 
 BODY = safetensors.torch.save(
     {
@@ -60,10 +63,40 @@ class Grid:
 
 
 def test_bytes_survive_the_trip() -> None:
-    there = safetensors.torch.load(unpacked(packed(BODY)))
-    for name, tensor in safetensors.torch.load(BODY).items():
-        assert torch.equal(there[name], tensor) and there[name].dtype == tensor.dtype
-    assert safetensors.torch.load(unpacked(packed(b""))) == {}
+    assert unpacked(packed(BODY)) == BODY
+    assert unpacked(packed(b"")) == b""
+
+
+def test_a_model_that_several_silos_are_sent_is_one_object_of_flowers() -> None:
+    models = torch.arange(1_200_000, dtype=torch.float32).reshape(4, -1)
+    sent = [{"bank": models[:3].clone(), "p": torch.ones(3)}, {"bank": models[1:].clone(), "p": torch.zeros(3)}]
+    one, other = ({each.object_id for each in packed(safetensors.torch.save(body)).values()} for body in sent)
+    assert len(one) == len(other) == 5 and len(one & other) == 3  # the header and two models
+
+
+def test_what_is_sent_to_all_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[bytes]()
+    monkeypatch.setattr(grid_module, "packed", lambda body: calls.append(body) or packed(body))
+    nodes = {"a": 1, "b": 2, "c": 3}
+    requests = {name: Request("declare", name, "run", 0, body=BODY) for name in nodes}
+    GridTransport(Grid(dict.fromkeys(nodes.values(), 5)), lambda: nodes).exchange(requests, timeout=0.5)
+    assert calls == [BODY]
+
+
+def test_a_record_is_written_once_and_read_once_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[str]()
+    for name in ("save", "load"):
+        each = getattr(safetensors.torch, name)
+        monkeypatch.setattr(
+            safetensors.torch, name, lambda *given, call=each, name=name: calls.append(name) or call(*given)
+        )
+    grid, sent = Grid({1: Answer(BODY)}), Predictor(models=torch.ones(1, 300_000))
+    asked = Request("measure", "a", "run", 0, body=encode(sent))
+    GridTransport(grid, lambda: {"a": 1}).exchange({"a": asked}, timeout=0.5)
+    arrived = request_of(grid.sent["message-0"])
+    assert arrived.digest() == asked.digest()
+    assert torch.equal(decode(Predictor, arrived.body, rows=1).models, sent.models)
+    assert calls == ["save", "load"]
 
 
 def test_each_silo_gets_its_answer_whoever_replies_first() -> None:
@@ -71,7 +104,7 @@ def test_each_silo_gets_its_answer_whoever_replies_first() -> None:
     nodes = {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 6}
     requests = {name: Request("declare", name, "run", 0, body=BODY) for name in [*nodes, "g"]}
     found = GridTransport(grid, lambda: nodes).exchange(requests, timeout=0.5)
-    assert isinstance(found["a"], Answer) and found["a"].body == unpacked(packed(BODY))
+    assert isinstance(found["a"], Answer) and found["a"].body == BODY
     assert found["b"] == Answer(refusal="not today")
     assert found["c"] == Failure("went away while it was asked")
     assert isinstance(found["d"], Lost) and isinstance(found["e"], Lost)
