@@ -2,12 +2,14 @@
 
 import math
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from coterie.codec import decode, encode_up
 from coterie.data.own.statistics import Statistics
@@ -19,14 +21,13 @@ from coterie.deploy.own import Raw, SiloSource, own_silo
 from coterie.deploy.policy import Refused, read_policy
 from coterie.deploy.vault import Vault
 from coterie.engine.method import Method, Model, Roster
-from coterie.engine.solver import optimizer
 from coterie.engine.store import Store
-from coterie.engine.task import Task
+from coterie.engine.task import measured, task_of
 from coterie.errors import BadInput, plain
 from coterie.lock import locked
 from coterie.personal.export import save_models
 from coterie.run.assembly import pick_device
-from coterie.wire import Predictor, Up
+from coterie.wire import Up
 
 
 class SiloSide:
@@ -88,8 +89,10 @@ class SiloSide:
         method, model, roster = job.built(pick_device(self.device))
         store = Store([data.silo], model.device, model.dtype)
         model.probe(store["train"].x[:2])
-        task = _task(job, model, store, job.training.rounds - 1 if request.newcomer else request.round)
-        task = replace(task, secret=f"{self._secret()},{request.run},{request.kind}")
+        round = job.training.rounds - 1 if request.newcomer else request.round
+        secret = f"{self._secret()},{request.run},{request.kind}"
+        silos = torch.zeros(1, dtype=torch.int64, device=model.device)
+        task = task_of(job.training, model, store, silos, round, job.seed, secret=secret)
         template = self._template(method, model, roster, store, request.newcomer)
         if request.kind == "adapt" and request.round == 0:
             vault.clear()
@@ -111,10 +114,10 @@ class SiloSide:
             return up, method.up
         if request.kind == "measure":
             personal = method.personal(task, down, private)
-            told = measured(task, personal, method.cloud(task, down, private), request.splits)
+            values, _ = measured(task, personal, method.cloud(task, down, private), request.splits, job.training)
             if request.hold:
                 vault.hold(personal, request.hold)
-            return told, Measured
+            return as_measured(values, request.splits), Measured
         held = vault.held(request.hold[-1]) if request.hold else None
         round, kept = held or (job.training.rounds, method.personal(task, down, private))
         about = {"method": job.method, "study": job.study, "round": round, "seed": job.seed}
@@ -178,31 +181,10 @@ def declared(name: str, source: SiloSource) -> Declared:
     )
 
 
-def measured(task: Task, personal: Predictor, cloud: Predictor | None, splits: tuple[str, ...]) -> Measured:
+def as_measured(values: Mapping[tuple[str, str], Tensor], splits: tuple[str, ...]) -> Measured:
     """What one silo's models are worth, as it may leave; a split without samples is NaN."""
-    values: dict[str, torch.Tensor] = {}
-    for suffix, predictor in {"": personal, "_cloud": cloud}.items():
-        if predictor is None:
-            continue
-        for place, split in enumerate(splits):
-            for name, value in task.measure(predictor, split).items():
-                empty = torch.full((1, len(splits)), torch.nan, dtype=torch.float64)
-                values.setdefault(name + suffix, empty)[:, place] = value.double().cpu()
-    return Measured(**values)
-
-
-def _task(job: Job, model: Model, store: Store, round: int) -> Task:
-    t = job.training
-    return Task(
-        model,
-        store,
-        torch.zeros(1, dtype=torch.int64, device=model.device),
-        optimizer(t.optimizer, t.momentum, t.weight_decay),
-        t.batch_size,
-        t.local_epochs,
-        t.lr_at(round),
-        round,
-        job.seed,
-        t.clip_gradient,
-        t.whole_batches,
-    )
+    made: dict[str, Tensor] = {}
+    for (split, name), value in values.items():
+        empty = torch.full((1, len(splits)), torch.nan, dtype=torch.float64)
+        made.setdefault(name, empty)[:, splits.index(split)] = value.cpu()
+    return Measured(**made)

@@ -15,9 +15,8 @@ from coterie.engine import memory
 from coterie.engine.exchange import Kept, Measures, Replies, as_table
 from coterie.engine.method import Cohort, Method, Roster
 from coterie.engine.rows import Model
-from coterie.engine.solver import optimizer
 from coterie.engine.store import Store
-from coterie.engine.task import Task
+from coterie.engine.task import Task, measured, task_of
 from coterie.engine.threads import WORTH_SHARING, fitting, side_by_side
 from coterie.engine.training import Training
 from coterie.errors import BadInput
@@ -54,7 +53,6 @@ class Simulator:
         self.most_steps: int | None = None
         memory.keep_freed()
         self.store = store or Store(silos, model.device, model.dtype)
-        self.optimizer = optimizer(training.optimizer, training.momentum, training.weight_decay)
         self.roster = roster_of(self.store, seed)
         self.rows = len(self.roster) if rows == "all" else self.measured_rows() if rows == "auto" else int(rows)
         everyone = torch.arange(len(self.roster), device=model.device)
@@ -63,21 +61,7 @@ class Simulator:
 
     def task(self, ids: Tensor, round: int) -> Task:
         """The silos at these places of the roster, in one round."""
-        t = self.training
-        return Task(
-            self.model,
-            self.store,
-            ids,
-            self.optimizer,
-            t.batch_size,
-            t.local_epochs,
-            t.lr_at(round),
-            round,
-            self.seed,
-            t.clip_gradient,
-            t.whole_batches,
-            self.most_steps,
-        )
+        return task_of(self.training, self.model, self.store, ids, round, self.seed, self.most_steps)
 
     @torch.no_grad()
     def train(self, cohort: Cohort, down: Any) -> Replies:
@@ -104,23 +88,16 @@ class Simulator:
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...], hold: tuple[int, ...] = ()) -> Measures:
         outputs: dict[str, dict[str, np.ndarray]] = {split: {} for split in splits if split != "train"}
 
-        def measured(task: Task, place: Tensor) -> tuple[dict[tuple[str, str], Tensor], Predictor | None]:
+        def worth(task: Task, place: Tensor) -> tuple[dict[tuple[str, str], Tensor], Predictor | None]:
             mine, private = down.take(place), self._private.take(task.silos)
             personal = self.method.personal(task, mine, private)
-            models = {"": personal, "_cloud": self.method.cloud(task, mine, private)}
-            found: dict[tuple[str, str], Tensor] = {}
-            for suffix, predictor in models.items():
-                if predictor is None:
-                    continue
-                for split in splits:
-                    means, each = task.judged(predictor, split, self.training.by, self.training.positive)
-                    found |= {(split, measure + suffix): value.double() for measure, value in means.items()}
-                    if split in outputs and not suffix:
-                        outputs[split].update(each)
+            found, given = measured(task, personal, self.method.cloud(task, mine, private), splits, self.training)
+            for split, each in outputs.items():
+                each.update(given[split])
             return found, personal if self.models else None
 
         values: dict[tuple[str, str], np.ndarray] = {}
-        places, parts = self._over(cohort, measured)
+        places, parts = self._over(cohort, worth)
         for place, (part, _) in zip(places, parts, strict=True):
             for key, value in part.items():
                 values.setdefault(key, np.full(len(cohort.ids), np.nan))[place.cpu()] = value.cpu()

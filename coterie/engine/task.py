@@ -1,7 +1,8 @@
 """What a method's silo half works with: k silos' data and the few things one can do with k rows on them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,8 +13,9 @@ from torch.nn import functional as F
 from coterie.data.silo import HoldsData
 from coterie.engine.plan import BatchPlan
 from coterie.engine.rows import Model
-from coterie.engine.solver import Gradient, Optimizer
+from coterie.engine.solver import Gradient, Optimizer, optimizer
 from coterie.engine.store import Store
+from coterie.engine.training import Training
 from coterie.keys import generator
 from coterie.measure.measures import AUTO, measure_of, oriented
 from coterie.wire import Predictor, Record, State, rows, stack
@@ -341,6 +343,48 @@ class Task:
         for x, y, mask in self._samples(split, each):
             out, _ = self.model.forward(flat, _repeated(x, each), training=False)
             yield out, _repeated(y, each), mask
+
+
+def task_of(
+    training: Training,
+    model: Model,
+    store: Store,
+    silos: Tensor,
+    round: int,
+    seed: int,
+    most_steps: int | None = None,
+    secret: str = "",
+) -> Task:
+    """These silos (k,) of a store in one round, trained as a study says."""
+    t = training
+    return Task(
+        model,
+        store,
+        silos,
+        optimizer(t.optimizer, t.momentum, t.weight_decay),
+        t.batch_size,
+        t.local_epochs,
+        t.lr_at(round),
+        round,
+        seed,
+        t.clip_gradient,
+        t.whole_batches,
+        most_steps,
+        secret,
+    )
+
+
+def measured(
+    task: Task, personal: Predictor, cloud: Predictor | None, splits: Sequence[str], training: Training
+) -> tuple[dict[tuple[str, str], Tensor], dict[str, dict[str, np.ndarray]]]:
+    """What silos' models are worth, (k,) by split and measure; and by split and silo what they give for every sample."""
+    values, outputs = dict[tuple[str, str], Tensor](), dict[str, dict[str, np.ndarray]]()
+    for (suffix, predictor), split in product({"": personal, "_cloud": cloud}.items(), splits):
+        if predictor is not None:
+            means, each = task.judged(predictor, split, training.by, training.positive)
+            values |= {(split, name + suffix): value.double() for name, value in means.items()}
+            outputs.setdefault(split, each)
+    return values, outputs
 
 
 def _moments(out: Tensor, y: Tensor, unit: float) -> dict[str, Tensor]:
