@@ -16,6 +16,8 @@ CONNECTION = "coterie"  # the name of the coordinator's SuperLink in Flower's ow
 CANNOT_CONNECT = 305  # SuperNode: the SuperLink does not take it
 VERSION_DIFFERS = 606
 UNREGISTERED = "unregistered"
+UNKNOWN = "unknown"  # a run that is not in the database
+RUNS_LISTED = 100  # the newest
 DATABASE = "state/superlink.db"  # the SuperLink's, in the coordinator's folder
 TRAINING = "flwr-clientapp"  # the name of the process that answers a message at a silo
 STUB = "stub"
@@ -114,14 +116,14 @@ def write_guard(folder: Path) -> Path:
 
 def register(home: Path, key: Path) -> int | None:
     """Register a silo's public key; its node's number, or None where the SuperLink does not answer."""
-    told = _told(home, ["supernode", "register", str(key), CONNECTION, "--format", "json"])
-    return int(told["node-id"]) if told is not None and told.get("success") else None
+    reply = _reply(home, ["supernode", "register", str(key), CONNECTION, "--format", "json"])
+    return int(reply["node-id"]) if reply is not None and reply.get("success") else None
 
 
 def unregister(home: Path, node: int) -> bool:
     """Have the SuperLink refuse a node from now on; its key is never taken again. Whether it does."""
-    told = _told(home, ["supernode", "unregister", str(node), CONNECTION, "--format", "json"])
-    return bool(told and told.get("success"))
+    reply = _reply(home, ["supernode", "unregister", str(node), CONNECTION, "--format", "json"])
+    return bool(reply and reply.get("success"))
 
 
 def key_of(path: Path) -> bytes:
@@ -134,7 +136,7 @@ def key_of(path: Path) -> bytes:
 def known_keys(database: Path) -> dict[bytes, tuple[int, str]] | None:
     """By public key, the number and the state of every node that was ever registered; None while there is no telling.
 
-    Read from the database itself: Flower's command line does not say which key is whose.
+    Read from the database itself: Flower's command line does not print which key is whose.
     """
     try:
         with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as opened:
@@ -146,29 +148,29 @@ def known_keys(database: Path) -> dict[bytes, tuple[int, str]] | None:
 
 def start_run(home: Path, run: str) -> str:
     """Start a run; Flower's number of it."""
-    words = ["run", str(home / STUB), CONNECTION, "--run-config", f'run="{run}"', "--format", "json"]
-    told = _told(home, words)
-    if told is None or not told.get("success"):
-        raise BadInput(f"Flower did not start the run: {(told or {}).get('error-message', 'no answer')}")
-    return str(told["run-id"])
+    reply = _reply(home, ["run", str(home / STUB), CONNECTION, "--run-config", f'run="{run}"', "--format", "json"])
+    if reply is None or not reply.get("success"):
+        raise BadInput(f"Flower did not start the run: {(reply or {}).get('error-message', 'no answer')}")
+    return str(reply["run-id"])
 
 
 def run_status(home: Path, run: str) -> str | None:
-    """pending, starting, running or finished:…; None where the SuperLink does not answer."""
-    told = _told(home, ["list", CONNECTION, "--run-id", run, "--format", "json"])
-    runs = (told or {}).get("runs") or []
-    return str(runs[0]["status"]) if runs else None
+    """pending, starting, running, finished:… or unknown; None where the SuperLink does not answer."""
+    reply = _reply(home, ["list", CONNECTION, "--limit", str(RUNS_LISTED), "--format", "json"])
+    if reply is None or not reply.get("success"):
+        return None
+    return next((str(each["status"]) for each in reply["runs"] if each["run-id"] == run), UNKNOWN)
 
 
 def stop_run(home: Path, run: str) -> None:
     """Stop a run."""
-    _told(home, ["stop", run, CONNECTION, "--format", "json"])
+    _reply(home, ["stop", run, CONNECTION, "--format", "json"])
 
 
 def online(home: Path) -> dict[int, str] | None:
     """The state of every registered node; None where the SuperLink does not answer."""
-    told = _told(home, ["supernode", "list", CONNECTION, "--format", "json"])
-    return None if told is None else {int(n["node-id"]): str(n["status"]) for n in told.get("nodes", [])}
+    reply = _reply(home, ["supernode", "list", CONNECTION, "--format", "json"])
+    return None if reply is None else {int(n["node-id"]): str(n["status"]) for n in reply.get("nodes", [])}
 
 
 def node_number(log: str) -> int | None:
@@ -189,16 +191,16 @@ def exit_code(log: str) -> int | None:
     return int(found[-1]) if found else None
 
 
-def _told(home: Path, words: list[str]) -> dict[str, Any] | None:
-    """What Flower's command line says, which is JSON."""
+def _reply(home: Path, arguments: list[str]) -> dict[str, Any] | None:
+    """The JSON that Flower's command line prints; None where it prints none."""
     program = str(Path(sys.executable).parent / "flwr")
     try:
-        done = subprocess.run([program, *words], env=environment(home), capture_output=True, text=True, timeout=120)
+        done = subprocess.run([program, *arguments], env=environment(home), capture_output=True, text=True, timeout=120)
     except subprocess.TimeoutExpired:
         return None
     start = done.stdout.find("{")
     try:
-        told: dict[str, Any] = json.loads(done.stdout[start:]) if start >= 0 else {}
+        reply: dict[str, Any] = json.loads(done.stdout[start:]) if start >= 0 else {}
     except ValueError:
         return None
-    return told or None
+    return reply or None

@@ -48,7 +48,7 @@ def running_coordinator(folder: Path) -> Path:
 
 @owner_only()
 def follow(run: Path, show: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Start or resume a run and watch it to its end; its last words."""
+    """Start or resume a run and watch it to its end; its last progress."""
     home = run.parent.parent / "flower"
     write_whole(run / PROGRESS, json.dumps(progress(run) | {"state": "starting", "restarts": 0}).encode())
     number = _started(home, run.name)
@@ -65,6 +65,10 @@ def follow(run: Path, show: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
             if time.monotonic() - asked > ASK:
                 asked = time.monotonic()
                 status = commands.run_status(home, number)
+                if status == commands.UNKNOWN:
+                    raise BadInput(
+                        f"Flower no longer knows this run: superlink.db was lost; go on with --resume {run.name}"
+                    )
                 ended = status is not None and status.startswith("finished")
                 if ended and progress(run).get("state") not in ("finished", "failed"):
                     restarts += 1
