@@ -187,7 +187,7 @@ def coordinator(
 
 
 def silo(
-    words: Annotated[list[str], typer.Argument(metavar="[ledger] DIR", help="the silo's folder")],
+    arguments: Annotated[list[str], typer.Argument(metavar="[ledger] DIR", help="the silo's folder")],
     data: Annotated[
         Path | None,
         typer.Option(help="its data: .npz, .csv, .parquet, a folder of pictures or tables; none: data.npz there"),
@@ -201,17 +201,17 @@ def silo(
 
     With `ledger`, shows and verifies what has left this silo; without, takes part until Ctrl-C.
     """
-    if len(words) == 2 and words[0] == "ledger":
-        _ledger(Path(words[1]))
+    if len(arguments) == 2 and arguments[0] == "ledger":
+        _ledger(Path(arguments[1]))
         return
-    if len(words) != 1:
+    if len(arguments) != 1:
         raise BadInput("silo: give its folder, or `ledger` and its folder")
     _need_flower()
     from coterie.deploy.flower import services
 
     if task not in ("auto", "classification", "regression"):
         raise BadInput(f"--task {task}: take auto, classification or regression")
-    folder = Path(words[0])
+    folder = Path(arguments[0])
     path = folder / "data.npz" if data is None else data
     dropped = [name.strip() for name in drop.split(",") if name.strip()]
     source = {"path": str(path.resolve()), "label": label, "drop": dropped, "task": task, "device": device}

@@ -14,7 +14,7 @@ SILENT = 60.0  # seconds after which a silo is named that was asked and has not 
 
 
 class View:
-    """Shows what `progress.json` tells."""
+    """Shows what is in `progress.json`."""
 
     def __init__(self, console: Console) -> None:
         self.console, self.last, self.began = console, "", time.monotonic()

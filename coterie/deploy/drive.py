@@ -45,7 +45,7 @@ class RemoteRun:
     @property
     def gathering(self) -> Gathering:
         """Who takes part."""
-        return Gathering(self.folder, self.transport, self.silos, self.patience, self._tell)
+        return Gathering(self.folder, self.transport, self.silos, self.patience, self._report)
 
     def run(self, command: str) -> Finished:
         """All methods and seeds; then results, summary and report in the run's folder."""
@@ -61,7 +61,7 @@ class RemoteRun:
         seconds = time.time() - self.gathering.began()
         finished = collected(study, self.folder, outcomes, dict.fromkeys(study.seeds, facts), CPU, seconds)
         write(finished, self.folder, command)
-        self._tell(state="finished")
+        self._report(state="finished")
         return finished
 
     def _one(self, place: int, name: str, seed: int, members: dict[str, Declaration]) -> Outcome:
@@ -73,11 +73,11 @@ class RemoteRun:
         job = self._job(name, seed, members)
         method, model, roster = job.built()
         run = f"{self.folder.name}-{name}-{seed}"
-        engine = Remote(run, job, method, model, self.transport, self.patience, self._tell)
-        self._tell(method=name, seed=seed, round=0, rounds=job.training.rounds, score=None)
+        engine = Remote(run, job, method, model, self.transport, self.patience, self._report)
+        self._report(method=name, seed=seed, round=0, rounds=job.training.rounds, score=None)
 
         def on_round(progress: Progress) -> None:
-            self._tell(state="training", round=progress.round, silos=engine.last, **_score(progress))
+            self._report(state="training", round=progress.round, silos=engine.last, **_score(progress))
 
         try:
             outcome = run_rounds(method, engine, roster, model, job.training, on_round, checkpoint)
@@ -85,7 +85,7 @@ class RemoteRun:
             raise BadInput(f"[methods.{name}] {error}") from None
         if outcome.kept:
             why = {silo: f"keeps its model of round {round}" for silo, round in outcome.kept.items() if round}
-            self._tell(state="models missing or of another round", silos=engine.last | why)
+            self._report(state="models missing or of another round", silos=engine.last | why)
         for newcomer, declared in self.gathering.newcomers().items():
             found = engine.take_in(newcomer, declared, outcome.server, job.training.measure)
             if found is not None:
@@ -116,8 +116,8 @@ class RemoteRun:
         )
         return replace(job, plugins=job.brought())
 
-    def _tell(self, **news: Any) -> None:
-        """Leave word of how far the run is, for whoever looks."""
+    def _report(self, **news: Any) -> None:
+        """Write how far the run is to `progress.json`."""
         path = self.folder / PROGRESS
         before = json.loads(path.read_text("utf-8")) if path.exists() else {}
         write_whole(path, json.dumps(before | news | {"time": time.time()}).encode())

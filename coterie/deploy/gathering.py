@@ -29,7 +29,7 @@ class Gathering:
     transport: Transport
     silos: Callable[[], list[str]]  # those registered by now
     patience: Patience
-    tell: Callable[..., None]
+    report: Callable[..., None]
 
     def members(self) -> dict[str, Declaration]:
         """Those who declared themselves before the first round."""
@@ -45,19 +45,19 @@ class Gathering:
             waiting = [name for name, failure in why.items() if not failure.reason.startswith("refused")]
             if not waiting or time.monotonic() > until:
                 break
-            self.tell(state="waiting for silos", silos={name: why[name].reason for name in waiting})
+            self.report(state="waiting for silos", silos={name: why[name].reason for name in waiting})
             time.sleep(self.patience.pause)
         why |= self._too_large(found)
         found = {name: each for name, each in found.items() if name not in why}
         if not found:
-            told = "; ".join(f"{name}: {failure.reason}" for name, failure in why.items())
-            raise BadInput(f"no silo takes part ({told or 'none is registered'})")
+            reasons = "; ".join(f"{name}: {failure.reason}" for name, failure in why.items())
+            raise BadInput(f"no silo takes part ({reasons or 'none is registered'})")
         agreeing({name: found[name] for name in sorted(found)})
         if not any(each.outputs for each in found.values()):
             found, more = self._described(found)
             why |= more
         members = {name: found[name] for name in sorted(found)}
-        self.tell(state="gathered", silos={}, absent={name: failure.reason for name, failure in why.items()})
+        self.report(state="gathered", silos={}, absent={name: failure.reason for name, failure in why.items()})
         self._write(MEMBERS, members)
         return members
 
@@ -72,8 +72,8 @@ class Gathering:
         found = {name: each for name, each in found.items() if name not in large}
         first, schema = next(iter(members.values())), self.schema()
         if schema is not None:
-            said, _ = descriptions(self.transport, self.folder.name, list(found), self.patience.reply)
-            found = {name: _as_agreed(found[name], schema) for name in said if _fits(said[name], schema)}
+            described, _ = descriptions(self.transport, self.folder.name, list(found), self.patience.reply)
+            found = {name: _as_agreed(found[name], schema) for name in described if _fits(described[name], schema)}
         fitting = {name: each for name, each in found.items() if each.sample == first.sample}
         self._write(NEWCOMERS, self._read(NEWCOMERS) | fitting)
         return fitting
@@ -106,20 +106,20 @@ class Gathering:
 
     def _described(self, found: dict[str, Declaration]) -> tuple[dict[str, Declaration], dict[str, Failure]]:
         """Have silos describe their tables or pictures, and agree on one schema."""
-        self.tell(state="agreeing on columns")
-        said, why = descriptions(self.transport, self.folder.name, sorted(found), self.patience.reply)
-        while wrong := unsound(said, "label", {name: found[name].sizes[0] for name in said}):
+        self.report(state="agreeing on columns")
+        described, why = descriptions(self.transport, self.folder.name, sorted(found), self.patience.reply)
+        while wrong := unsound(described, "label", {name: found[name].sizes[0] for name in described}):
             for each in wrong:
-                said.pop(each.silo, None)
+                described.pop(each.silo, None)
                 why[each.silo] = Failure(f"what it declares is refused: {each.column!r}: {each.what}")
-        if not said:
+        if not described:
             name, failure = next(iter(why.items()))
             raise BadInput(f"no silo describes its data; {name}: {failure.reason}")
-        schema, differences = agree(said, "label", "auto")
-        told = [asdict(difference) for difference in differences + far_values(said, "label")]
-        write_whole(self.folder / "differences.json", json.dumps(told, indent=1, ensure_ascii=False).encode())
+        schema, differences = agree(described, "label", "auto")
+        table = [asdict(difference) for difference in differences + far_values(described, "label")]
+        write_whole(self.folder / "differences.json", json.dumps(table, indent=1, ensure_ascii=False).encode())
         write_whole(self.folder / SCHEMA, json.dumps(schema.as_table(), indent=1, ensure_ascii=False).encode())
-        return {name: _as_agreed(found[name], schema) for name in said}, why
+        return {name: _as_agreed(found[name], schema) for name in described}, why
 
     def _read(self, file: str) -> dict[str, Declaration]:
         path = self.folder / file
@@ -153,11 +153,11 @@ def _as_agreed(declared: Declaration, schema: Schema) -> Declaration:
 
 def _fits(statistics: Any, schema: Schema) -> bool:
     """Whether a silo that comes late has what the others agreed on."""
-    words = words_of(statistics)
-    names = {*words.numbers, *(words.categories or {}), *words.empty}
-    known = schema.classes and words.classes is not None and set(words.classes) <= set(schema.classes)
-    same = words.shape == schema.shape if not schema.columns else {c.name for c in schema.columns} <= names
-    return bool(same and (known or (not schema.classes and words.label == "number")))
+    own = words_of(statistics)
+    names = {*own.numbers, *(own.categories or {}), *own.empty}
+    known = schema.classes and own.classes is not None and set(own.classes) <= set(schema.classes)
+    same = own.shape == schema.shape if not schema.columns else {c.name for c in schema.columns} <= names
+    return bool(same and (known or (not schema.classes and own.label == "number")))
 
 
 def _declaration(table: dict[str, Any]) -> Declaration:

@@ -1,4 +1,4 @@
-"""A silo's first look at the coordinator: is it there, and is it who it says it is?"""
+"""A silo's first look at the coordinator: is it there, and is it who it claims to be?"""
 
 import socket
 import ssl
@@ -22,7 +22,7 @@ MISTAKES = {  # OpenSSL's numbers
 
 def greet(host: str, port: int, ca: Path | None, say: Callable[[str], None]) -> None:
     """Wait until the coordinator can be reached, and refuse one that cannot prove who it is; `ca` None: none can."""
-    told = False
+    printed = False
     context = None if ca is None else _trusting(ca)
     while True:
         try:
@@ -34,9 +34,9 @@ def greet(host: str, port: int, ca: Path | None, say: Callable[[str], None]) -> 
             why = MISTAKES.get(error.verify_code, error.verify_message)
             raise BadInput(f"the coordinator at {host}:{port} cannot be trusted: {why}") from None
         except (OSError, ssl.SSLError) as error:
-            if not told:
+            if not printed:
                 say(f"{host}:{port} cannot be reached ({error}); trying again until it can")
-            told = True
+            printed = True
             time.sleep(3)
 
 

@@ -64,8 +64,8 @@ def json_table(path: Path, remedy: str) -> dict[str, Any]:
 
 def nodes(folder: Path) -> dict[str, int]:
     """The known silos' nodes by name, at the coordinator."""
-    told = {path.name: path.read_bytes() for path in (folder / NODES).glob("*") if not path.suffix}
-    return {name: int(number) for name, number in told.items() if number.isdigit()}
+    found = {path.name: path.read_bytes() for path in (folder / NODES).glob("*") if not path.suffix}
+    return {name: int(number) for name, number in found.items() if number.isdigit()}
 
 
 def write_node(folder: Path, silo: str, number: int) -> None:

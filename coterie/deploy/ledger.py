@@ -95,11 +95,11 @@ class Ledger:
             cut = count - len(entries)
             raise BadInput(f"{self.path}: {cut} of its {count} lines are cut from the end; the ledger was altered")
         if count > 0 and entries[count - 1]["hash"] != last:
-            raise BadInput(f"{self.path} line {count}: not the line that {self.head.name} tells of; it was altered")
+            raise BadInput(f"{self.path} line {count}: not the line that {self.head.name} names; it was altered")
 
 
 def _whole(content: bytes) -> bytes:
-    """Without half a line at the end, as a full disk leaves it: what it was to tell of never left."""
+    """Without half a line at the end, as a full disk leaves it: what it was to record never left."""
     return content[: content.rfind(b"\n") + 1]
 
 

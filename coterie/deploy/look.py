@@ -1,4 +1,4 @@
-"""Looks at a silo's policy and data, and says how many training samples it has."""
+"""Looks at a silo's policy and data, and prints how many training samples it has."""
 
 import sys
 from pathlib import Path
@@ -14,10 +14,10 @@ def main(folder: Path, source: SiloSource) -> None:
     """The number on stdout, or the mistake as one line on stderr."""
     try:
         read_policy(folder)
-        said = declared(settings(folder, name=str)["name"], source)
+        found = declared(settings(folder, name=str)["name"], source)
     except BadInput as error:
         sys.exit(str(error))
-    sys.stdout.write(f"{int(said.sizes[0, 0])}\n")
+    sys.stdout.write(f"{int(found.sizes[0, 0])}\n")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ Kind = Literal["declare", "describe", "train", "measure", "keep", "adapt"]
 
 
 class Declared(Up):
-    """What a silo says of itself when it joins; of a table or pictures the last three are empty until all agree."""
+    """What a silo declares of itself when it joins; of a table or pictures the last three are empty until all agree."""
 
     sizes: Tensor = rows(
         "training, validation and test samples", "3", seen_by="server; the first two also other silos", below="count"
@@ -39,7 +39,7 @@ class Declared(Up):
 
 
 class Measured(Up):
-    """What a silo says of its model: one value for each split that was asked for (NaN: no data)."""
+    """What a silo reports of its model: one value for each split that was asked for (NaN: no data)."""
 
     loss: Tensor = rows("mean loss", "splits", seen_by="server")
     accuracy: Tensor | None = rows("accuracy", "splits", seen_by="server", default=None)
@@ -176,12 +176,12 @@ def request(head: str, body: bytes) -> Request:
     """A request as it arrived; anything unexpected is refused."""
     try:
         table = json.loads(head)
-        json.dumps(table, ensure_ascii=False).encode()  # half a letter is a JSON string, but nothing to write down
+        json.dumps(table, ensure_ascii=False).encode()  # half a character is a JSON string, but nothing to write down
     except (ValueError, RecursionError) as error:
         raise BadInput(f"a request arrived damaged: {error}") from None
     if not isinstance(table, dict) or "body" in table:
         raise BadInput("a request arrived damaged: its head is not one")
-    _check_version("coterie", table.get("version"), own.VERSION)  # first: another version may ask in other words
+    _check_version("coterie", table.get("version"), own.VERSION)  # first: another version may have other keys
     read = parse(Request, table, "a request")
     names = {"run": read.run, "silo": read.silo}
     if read.job is not None:

@@ -21,7 +21,7 @@ from coterie.errors import BadData, BadInput
 
 @dataclass(frozen=True)
 class SiloSource:
-    """Where a silo's data are, and how its owner says to read them."""
+    """Where a silo's data are, and how its owner wants them read."""
 
     path: Path
     label: str = ""  # of tables: the column to predict
@@ -43,7 +43,7 @@ def read_source(text: str) -> tuple[SiloSource, str]:
 
 @contextmanager
 def for_the_owner() -> Iterator[None]:
-    """What is wrong with a silo's data may quote them: others hear only that something is."""
+    """What is wrong with a silo's data may quote them: others learn only that something is."""
     try:
         yield
     except BadInput as error:
@@ -88,7 +88,7 @@ class Raw:
 
 @for_the_owner()
 def own_silo(name: str, path: Path) -> tuple[Silo, int]:
-    """The silo that an archive holds, and its number of classes as far as it can tell (0: targets are numbers)."""
+    """The silo that an archive holds, and its number of classes as far as it shows them (0: targets are numbers)."""
     x, raw, parts = read_arrays(read_npz(path), path)
     y = raw.astype(np.float32) if raw.dtype.kind == "f" else class_labels(raw, None, str(path))
     if parts is None:

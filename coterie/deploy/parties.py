@@ -114,7 +114,7 @@ def renew(folder: Path) -> None:
 def check_name(name: str) -> None:
     """Refuse a silo's name that could not name a folder, a file and an option alike."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,40}", name):
-        raise BadInput(f"silo name '{name}': take small letters, digits and '-', e.g. north-2")
+        raise BadInput(f"silo name '{name}': take lower-case letters, digits and '-', e.g. north-2")
 
 
 def check_host(host: str) -> None:

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from coterie.options import option
 
-MANY = 1000  # times as many samples as the other silos, which is not believed unless the coordinator says so
+MANY = 1000  # times as many samples as the other silos, which is not believed unless the coordinator allows it
 
 
 @dataclass(frozen=True)
 class Patience:
-    """What the coordinator puts up with: how long it waits, in seconds, and how large a silo may say it is."""
+    """What the coordinator puts up with: how long it waits, in seconds, and how many samples a silo may declare."""
 
     gather: float = option(120.0, "for all silos, before the first round", low=0)
     reply: float = option(600.0, "for one answer", above=0)

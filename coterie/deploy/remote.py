@@ -32,7 +32,7 @@ POSSIBLE["r2"] = (-math.inf, 1.0)
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a silo said of itself when it joined."""
+    """What a silo declared of itself when it joined."""
 
     sizes: tuple[int, int, int]  # training, validation, test
     sample: tuple[int, ...]
@@ -51,10 +51,10 @@ class Remote:
         model: Model,
         transport: Transport,
         patience: Patience = AT_ONCE,
-        tell: Callable[..., None] = lambda **news: None,
+        report: Callable[..., None] = lambda **news: None,
     ) -> None:
         self.run, self.job, self.method, self.model, self.transport = run, job, method, model, transport
-        self.patience, self.tell = patience, tell
+        self.patience, self.report = patience, report
         self.axes = method.axes(job.roster(model.device), model)
         self.received: dict[str, int] = {}  # by silo, the last round of which its reply is here
         self._before: dict[str, int] = {}  # what `received` was before the last exchange
@@ -64,7 +64,7 @@ class Remote:
         """One exchange; while no silo at all replies, the round waits for them."""
         until = time.monotonic() + self.patience.silence
         while True:
-            self.tell(state="training", round=cohort.round, silos=self.last)
+            self.report(state="training", round=cohort.round, silos=self.last)
             replies = self._train(cohort, down)
             if len(replies.cohort):
                 return replies
@@ -73,7 +73,7 @@ class Remote:
                 raise BadInput(f"every silo refuses to train; {name} {why.reason}")
             if time.monotonic() > until:
                 return replies
-            self.tell(state="waiting for silos", silos=self.last)
+            self.report(state="waiting for silos", silos=self.last)
             time.sleep(self.patience.pause)
 
     def _train(self, cohort: Cohort, down: Any) -> Replies:
@@ -96,13 +96,13 @@ class Remote:
         )
 
     def settle(self, rejected: Tensor) -> None:
-        """A silo hears with its next request that its reply did not arrive, and rolls it back."""
+        """A silo learns from its next request that its reply did not arrive, and rolls it back."""
         for silo in rejected.tolist():
             name = self.job.names[silo]
             self.received[name], self.last[name] = self._before[name], "its upload was rejected"
 
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...], hold: tuple[int, ...] = ()) -> Measures:
-        self.tell(state="measuring", round=hold[-1] if hold else 0, silos=self.last)
+        self.report(state="measuring", round=hold[-1] if hold else 0, silos=self.last)
         bodies = _bodies(cohort, down)
         blank = Request("measure", "", self.run, cohort.round, cohort=len(bodies), splits=splits, job=self.job)
         blank = replace(blank, hold=hold)
@@ -117,11 +117,11 @@ class Remote:
         other = dict[str, int | None]()
         for name, blob in blobs.items():
             try:
-                told = decode(Done, blob, rows=1).round  # None: its policy does not let that leave
+                round = decode(Done, blob, rows=1).round  # None: its policy does not let that leave
             except BadInput as error:
                 failures[name] = Rejected(str(error))
             else:
-                other |= {name: int(told[0])} if told is not None and hold and int(told[0]) not in hold else {}
+                other |= {name: int(round[0])} if round is not None and hold and int(round[0]) not in hold else {}
         self.last |= {name: failures[name].reason if name in failures else "" for name in bodies}
         return {**other, **dict.fromkeys(failures)}
 
@@ -171,10 +171,10 @@ class Remote:
         axes = self.axes | {"splits": len(blank.splits)}
         for name, blob in blobs.items():
             try:
-                told = decode(kind, blob, self.model.dtype, rows=1, **axes)
-                if isinstance(told, Measured):
-                    _check_measures(told)
-                found[name] = told
+                record = decode(kind, blob, self.model.dtype, rows=1, **axes)
+                if isinstance(record, Measured):
+                    _check_measures(record)
+                found[name] = record
             except BadInput as error:
                 failures[name] = Rejected(str(error))
         for name, why in alike(found, axes, self.model).items():
@@ -241,7 +241,7 @@ def ask(
 def declarations(
     transport: Transport, run: str, names: list[str], timeout: float
 ) -> tuple[dict[str, Declaration], dict[str, Failure]]:
-    """What silos say of themselves."""
+    """What silos declare of themselves."""
     blobs, failures = ask(transport, Request("declare", "", run, 0), dict.fromkeys(names, b""), timeout, 1, {})
     found = {}
     for name, blob in blobs.items():
@@ -255,7 +255,7 @@ def declarations(
 def descriptions(
     transport: Transport, run: str, names: list[str], timeout: float
 ) -> tuple[dict[str, Statistics], dict[str, Failure]]:
-    """What silos say of their tables or pictures, so that all can encode alike."""
+    """What silos declare of their tables or pictures, so that all can encode alike."""
     blobs, failures = ask(transport, Request("describe", "", run, 0), dict.fromkeys(names, b""), timeout, 1, {})
     found = {}
     for name, blob in blobs.items():
@@ -277,9 +277,9 @@ def _declaration(up: Declared) -> Declaration:
     return Declaration((train, validation, test), shape, classes, outputs)
 
 
-def _check_measures(told: Measured) -> None:
-    """Refuse what no model can be worth; NaN says that there were no samples."""
-    for name, values in told.tensors().items():
+def _check_measures(measured: Measured) -> None:
+    """Refuse what no model can be worth; NaN means that there were no samples."""
+    for name, values in measured.tensors().items():
         low, high = POSSIBLE.get(name.removesuffix("_cloud"), (-math.inf, math.inf))
         for value in values.flatten().tolist():
             if value < low - ROUNDING or value > high + ROUNDING:
@@ -289,7 +289,7 @@ def _check_measures(told: Measured) -> None:
 def _measures(cohort: Cohort, splits: tuple[str, ...], found: Mapping[str, Measured]) -> Measures:
     values: dict[tuple[str, str], np.ndarray] = {}
     for place, name in enumerate(cohort.names):
-        for measure, told in found[name].tensors().items() if name in found else ():
-            for split, value in zip(splits, told[0].tolist(), strict=True):
+        for measure, values_of in found[name].tensors().items() if name in found else ():
+            for split, value in zip(splits, values_of[0].tolist(), strict=True):
                 values.setdefault((split, measure), np.full(len(cohort.ids), np.nan))[place] = value
     return Measures(cohort, values)

@@ -38,7 +38,7 @@ class SiloSide:
 
     @owner_only()
     def answer(self, request: Request) -> Answer:
-        """Answer a request once; a refusal says why, and no bytes leave."""
+        """Answer a request once; a refusal gives the reason, and no bytes leave."""
         with locked(self.folder / ".lock"):  # the process of the message before may still be ending
             try:
                 self._judge(request)
@@ -53,7 +53,7 @@ class SiloSide:
                 read_policy(self.folder).judge_upload(up)
                 body = encode_up(up)
                 if Ledger(self.folder).record(request, up):  # first: nothing leaves that is not written down
-                    self.note("half a line was cut from the ledger's end: what it was to tell of never left")
+                    self.note("half a line was cut from the ledger's end: what it was to record never left")
                 vault.answer(request.kind, digest, body)
             except (Refused, BadInput) as error:
                 self.note(f"refused {request.kind} of run {request.run}, round {request.round + 1}: {error}")
@@ -103,9 +103,9 @@ class SiloSide:
         down = down.map(lambda t: t.to(model.device))
         if request.kind == "adapt":
             before = None if request.round == 0 else vault.load(template).map(lambda t: t.to(model.device))
-            told, kept = method.adapt(task, down, before)
+            up, kept = method.adapt(task, down, before)
             vault.keep(kept, request.round)
-            return (Done(), Done) if told is None else (told, method.up)
+            return (Done(), Done) if up is None else (up, method.up)
         private: Any = vault.load(template).map(lambda t: t.to(model.device))
         if request.kind == "train":
             state = task.run(method.step, method.begin(task, down, private), "train")
@@ -129,7 +129,7 @@ class SiloSide:
         return Done(round=torch.tensor([round]) if not fields or "round" in fields else None), Done
 
     def _secret(self) -> str:
-        """What the noise that hides this silo's data is drawn from; made once, and never told anybody."""
+        """What the noise that hides this silo's data is drawn from; made once, and never sent to anybody."""
         path = self.folder / "state" / "secret"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -165,7 +165,7 @@ class SiloSide:
 
 
 def declared(name: str, source: SiloSource) -> Declared:
-    """What a silo says of itself; the shape of a sample is not known before all silos agree on a table's columns."""
+    """What a silo declares; the shape of a sample is not known before all silos agree on a table's columns."""
     if source.archive:
         silo, classes = own_silo(name, source.path)
         sizes = [len(silo.train), len(silo.validation), len(silo.test)]

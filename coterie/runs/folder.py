@@ -70,7 +70,7 @@ def checkpoint_folder(out: Path, place: int, method: str, seed: int) -> Path:
 
 
 def claim(out: Path) -> list[Path]:
-    """Make the folder of a run, and say which folders that took. One that holds anything is never written over."""
+    """Make the folder of a run; returned are all folders made. One that holds anything is never written over."""
     made = list[Path]()
     try:
         if out.exists() and (not out.is_dir() or any(path.name != LOCK for path in out.iterdir())):
@@ -99,7 +99,7 @@ def held(out: Path) -> Iterator[None]:
 
 @contextmanager
 def cleanup_on_error(out: Path, made: list[Path] | None = None) -> Iterator[None]:
-    """Whatever ends a run early: the folder stays, and how to go on is told. Before any training nothing stays.
+    """Whatever ends a run early: the folder stays, and the error is how to go on. Before any training nothing stays.
 
     `made` are the folders that a new run has made.
     """
@@ -120,7 +120,7 @@ def cleanup_on_error(out: Path, made: list[Path] | None = None) -> Iterator[None
 
 
 def shortage(error: BaseException) -> str | None:
-    """What is said of memory that ran out, if that was the error."""
+    """The message about memory that ran out, if that was the error."""
     if isinstance(error, torch.OutOfMemoryError):
         return "out of memory on the GPU; wait if others use it, or take fewer silos, a smaller model or --device cpu"
     # PyTorch has no error of its own for a CPU that has no more.
@@ -130,7 +130,7 @@ def shortage(error: BaseException) -> str | None:
 
 
 def stopped(out: Path) -> str:
-    """What is said of a run that was stopped."""
+    """The message about a run that was stopped."""
     return f"stopped; {go_on(out)}"
 
 
@@ -155,7 +155,7 @@ def close(out: Path) -> None:
 
 
 def default_folder(study: Study) -> Path:
-    """Where a run goes that was not told."""
+    """Where a run goes without --out."""
     name = f"{study.name}-{study.cell}" if study.cell else study.name
     return Path("runs") / f"{file_name(name)}-{datetime.now():%Y%m%d-%H%M%S}"
 

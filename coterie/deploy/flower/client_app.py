@@ -25,7 +25,7 @@ def handle(message: Message, context: Context) -> Message:
         side.note(f"refused: {error}")
         return reply(message, Answer(refusal=error.public))
     except Exception as error:
-        # What went wrong may quote the data: the coordinator hears that something did, the silo's log says what.
+        # What went wrong may quote the data: the coordinator is sent that something did, the silo's log has what.
         side.note(f"failed: {type(error).__name__}: {error}")
         return reply(message, Answer(refusal=f"the silo failed with {type(error).__name__}; see its log"))
 

@@ -25,9 +25,9 @@ class GridTransport:
         self,
         grid: Any,
         nodes: Callable[[], Mapping[str, int]],
-        tell: Callable[[list[str]], None] = lambda due: None,
+        report: Callable[[list[str]], None] = lambda due: None,
     ) -> None:
-        self.grid, self.nodes, self.tell = grid, nodes, tell  # `tell`: whose answers are due
+        self.grid, self.nodes, self.report = grid, nodes, report  # `report`: whose answers are due
 
     def exchange(self, requests: Mapping[str, Request], timeout: float) -> dict[str, Answer | Failure]:
         """Send all, then collect until the last reply or the timeout."""
@@ -45,20 +45,20 @@ class GridTransport:
         sent = [_message(requests[name], bodies, nodes[name], timeout) for name in reached]
         waiting = dict(zip(self.grid.push_messages(sent), reached, strict=True))
         until = time.monotonic() + timeout
-        self.tell(list(waiting.values()))
+        self.report(list(waiting.values()))
         while waiting and time.monotonic() < until:
             before = len(waiting)
             for reply in self.grid.pull_messages(list(waiting)):
-                # An error about a node that went away does not come from that node: only this says whose it is.
+                # An error about a node that went away does not come from that node: only this shows whose it is.
                 name = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if name is not None:
                     found[name] = answer_of(reply)
             if len(waiting) < before:
-                self.tell(list(waiting.values()))
+                self.report(list(waiting.values()))
             if waiting:
                 time.sleep(POLL)
         if waiting:
-            self.tell([])
+            self.report([])
         return found | {name: Lost(f"no answer within {timeout:g} s") for name in waiting.values()}
 
 
@@ -85,7 +85,7 @@ def reply(message: Message, answer: Answer) -> Message:
 
 
 def answer_of(message: Message) -> Answer | Failure:
-    """A silo's answer, or what Flower says instead of it."""
+    """A silo's answer, or the error that Flower sends instead of it."""
     if message.has_error():
         error = message.error
         if error.code == GONE:
@@ -93,9 +93,9 @@ def answer_of(message: Message) -> Answer | Failure:
         kind = Lost if error.code in ASK_AGAIN else Failure
         return kind(plain(f"its process failed (Flower's code {error.code}: {error.reason})", LONGEST_REFUSAL))
     try:
-        told = message.content["answer"]
-        refusal = str(told["refusal"])
-        return Answer(unpacked(message.content["body"]) if not refusal else b"", refusal, str(told["to"]))
+        head = message.content["answer"]
+        refusal = str(head["refusal"])
+        return Answer(unpacked(message.content["body"]) if not refusal else b"", refusal, str(head["to"]))
     except (KeyError, ValueError, TypeError, BadInput) as error:
         return Failure(plain(f"its answer arrived damaged: {error}", LONGEST_REFUSAL))
 

@@ -13,7 +13,7 @@ class Members:
 
     def __init__(self, folder: Path, home: Path, say: Callable[[str], None]) -> None:
         self.folder, self.home, self.say = folder, home, say
-        self.told = set[str]()  # what is not said again
+        self.printed = set[str]()  # what is not printed again
         self.names = dict[int, str]()  # of all nodes seen so far
         self.missed = set[int]()  # nodes whose keys were not there at the last look
 
@@ -64,6 +64,6 @@ class Members:
         return number
 
     def _once(self, what: str) -> None:
-        if what not in self.told:
-            self.told.add(what)
+        if what not in self.printed:
+            self.printed.add(what)
             self.say(what)

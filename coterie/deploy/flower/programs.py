@@ -25,21 +25,21 @@ LOCK = ".service"  # in a party's state: held while its service runs
 class Program:
     """One of Flower's programs, or nginx, with its log."""
 
-    def __init__(self, name: str, words: list[str], env: dict[str, str], log: Path) -> None:
-        self.name, self.words, self.env, self.log = name, words, env, log
+    def __init__(self, name: str, arguments: list[str], env: dict[str, str], log: Path) -> None:
+        self.name, self.arguments, self.env, self.log = name, arguments, env, log
         self.process: subprocess.Popen[bytes] | None = None
         self.before = 0  # where in the log its latest start is
 
     def start(self) -> None:
         """Start it; it gets a session of its own, so that Ctrl-C reaches us first."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        program = shutil.which(self.words[0], path=self.env["PATH"] + os.pathsep + "/usr/sbin")
+        program = shutil.which(self.arguments[0], path=self.env["PATH"] + os.pathsep + "/usr/sbin")
         if program is None:
-            raise BadInput(f"{self.words[0]} is not installed; see docs/deployment.md")
+            raise BadInput(f"{self.arguments[0]} is not installed; see docs/deployment.md")
         with self.log.open("ab") as log:
             self.before = log.tell()
             self.process = subprocess.Popen(
-                [program, *self.words[1:]], env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                [program, *self.arguments[1:]], env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
 
@@ -59,7 +59,7 @@ class Program:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def said(self) -> str:
+    def logged(self) -> str:
         """What it has logged since its latest start."""
         return self.log.read_bytes()[self.before :].decode(errors="replace") if self.log.exists() else ""
 
@@ -83,8 +83,8 @@ def end_left_over(folder: Path) -> None:
         if not isinstance(pid, int) or pid < 2:
             continue
         with contextlib.suppress(OSError, ProcessLookupError):
-            words = (PROCESSES / str(pid) / "cmdline").read_bytes().decode(errors="replace")
-            if str(folder) in words:  # the number may be another program's by now
+            command = (PROCESSES / str(pid) / "cmdline").read_bytes().decode(errors="replace")
+            if str(folder) in command:  # the number may be another program's by now
                 os.killpg(pid, signal.SIGKILL)
     path.unlink()
 
@@ -98,7 +98,7 @@ def await_port(program: Program, port: int) -> None:
         with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, port), 1):
             return
         time.sleep(0.2)
-    raise BadInput(f"{program.name} did not start; see {program.log}: {(program.said().splitlines() or [''])[-1]}")
+    raise BadInput(f"{program.name} did not start; see {program.log}: {(program.logged().splitlines() or [''])[-1]}")
 
 
 def remember(folder: Path, programs: list[Program]) -> None:
@@ -108,7 +108,7 @@ def remember(folder: Path, programs: list[Program]) -> None:
 
 
 def in_session(leader: int, name: str) -> bool:
-    """Whether a process of that name is alive in the session of another; assumed where the system does not tell."""
+    """Whether a process of that name is alive in the session of another; assumed where there is no /proc."""
     if not PROCESSES.exists():
         return True
     for entry in PROCESSES.glob("[0-9]*"):

@@ -48,8 +48,8 @@ def coordinator(folder: Path, say: Say) -> None:
     programs += [Program("SuperExec", commands.superexec(LOOPBACK, inner, ca), env, logs / "superexec.log")]
     if own["proxy"]:
         (folder / "nginx").mkdir(exist_ok=True)
-        words = ["nginx", "-p", str(folder), "-c", "nginx.conf", "-e", "logs/nginx.log"]
-        programs += [Program("nginx", words, env, logs / "nginx.log")]
+        arguments = ["nginx", "-p", str(folder), "-c", "nginx.conf", "-e", "logs/nginx.log"]
+        programs += [Program("nginx", arguments, env, logs / "nginx.log")]
     with only_one(folder / "state", "coordinator"):
         end_left_over(folder)
         close_folder(folder)
@@ -74,7 +74,7 @@ def coordinator(folder: Path, say: Say) -> None:
 
 @owner_only()
 def silo(folder: Path, source: str, say: Say) -> None:
-    """Run a silo until it is stopped; `source` says where its data are and on which device it trains, as JSON."""
+    """Run a silo until it is stopped; `source` is where its data are and on which device it trains, as JSON."""
     folder = folder.resolve()
     own = settings(folder, name=str)
     samples, ca = _looked(folder, source), _ca(folder, own)
@@ -92,8 +92,8 @@ def silo(folder: Path, source: str, say: Say) -> None:
         seen = events.stat().st_size if events.exists() else 0
         while True:
             greet(own["host"], own["port"], ca, say)
-            words = commands.supernode(address, free_port(), ca, folder / "key")
-            program = Program("SuperNode", words, env, folder / "logs/supernode.log")
+            arguments = commands.supernode(address, free_port(), ca, folder / "key")
+            program = Program("SuperNode", arguments, env, folder / "logs/supernode.log")
             began = time.monotonic()
             with running([program]):
                 program.start()
@@ -112,8 +112,8 @@ def silo(folder: Path, source: str, say: Say) -> None:
                         known.touch()
             _judge_end(program, refused, known.exists(), say)
             failures = failures + 1 if time.monotonic() - began < CONNECTED_SECONDS else 0
-            if failures > FAILURES and commands.exit_code(program.said()) is None:
-                last = (program.said().splitlines() or ["no word"])[-1]
+            if failures > FAILURES and commands.exit_code(program.logged()) is None:
+                last = (program.logged().splitlines() or ["nothing was logged"])[-1]
                 raise BadInput(f"{program.name} ended {failures} times as soon as it was started: {last}")
             time.sleep(5)
 
@@ -128,8 +128,8 @@ def _ca(folder: Path, own: dict[str, object]) -> Path | None:
 
 
 def _introduced(folder: Path, own: dict[str, str], program: Program) -> bool:
-    """Without keys nothing ties a node to a silo's name, so the silo tells it, on this very machine."""
-    number = commands.node_number(program.said())
+    """Without keys nothing ties a node to a silo's name, so the silo writes it down, on this very machine."""
+    number = commands.node_number(program.logged())
     if number is None:
         return False
     there = folder / own["coordinator"]
@@ -141,8 +141,8 @@ def _introduced(folder: Path, own: dict[str, str], program: Program) -> bool:
 
 def _looked(folder: Path, source: str) -> str:
     """Check policy and data before anything is asked of them, in a process that ends with its imports."""
-    words = [sys.executable, "-m", "coterie.deploy.look", str(folder), source]
-    done = subprocess.run(words, capture_output=True, text=True)
+    arguments = [sys.executable, "-m", "coterie.deploy.look", str(folder), source]
+    done = subprocess.run(arguments, capture_output=True, text=True)
     if done.returncode:
         raise BadInput((done.stderr.splitlines() or ["the silo's folder could not be read"])[-1])
     return done.stdout.strip()
@@ -150,7 +150,7 @@ def _looked(folder: Path, source: str) -> str:
 
 def _judge_end(program: Program, since: float, known: bool, say: Say) -> None:
     """Why a SuperNode ended: worth another try, or for a person to read."""
-    code = commands.exit_code(program.said())
+    code = commands.exit_code(program.logged())
     if code == commands.VERSION_DIFFERS:
         raise BadInput("the coordinator runs another version of Flower; install the same coterie[flower] as it has")
     if code != commands.CANNOT_CONNECT:
@@ -166,7 +166,7 @@ def _judge_end(program: Program, since: float, known: bool, say: Say) -> None:
 
 
 def _show(events: Path, seen: int, say: Say) -> int:
-    """Say what the silo's side has written down since."""
+    """Print what the silo's side has written down since."""
     if not events.exists():
         return seen
     with events.open("rb") as file:
