@@ -4,7 +4,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -86,7 +86,11 @@ def claim(out: Path) -> list[Path]:
 @contextmanager
 def held(out: Path) -> Iterator[None]:
     """Keep other runs out of a folder."""
-    with locked(out / LOCK, wait=False) as mine:
+    with ExitStack() as stack:
+        try:
+            mine = stack.enter_context(locked(out / LOCK, wait=False))
+        except OSError as error:
+            raise BadInput(f"--out {out}: {error.strerror or error}; give a folder that can be written") from None
         if not mine:
             raise BadInput(f"{out}: another process is running in this folder; wait for it or stop it")
         try:
@@ -141,7 +145,7 @@ def go_on(out: Path) -> str:
 
 def release(out: Path, made: list[Path]) -> None:
     """Undo `claim`, and all that was written since: nothing half-written stays."""
-    for entry in out.iterdir():
+    for entry in out.iterdir() if out.is_dir() else ():
         with suppress(OSError):
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     _remove(made)

@@ -275,3 +275,16 @@ def test_the_lock_stays_with_an_unfinished_run_alone(tmp_path):
 def test_a_lock_that_a_killed_process_left_takes_no_folder(tmp_path):
     (tmp_path / run_folder.LOCK).touch()
     assert run_folder.claim(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_it_is_held(tmp_path):
+    (tmp_path / run_folder.LOCK).mkdir()  # rights would not stop the superuser
+    with (
+        pytest.raises(BadInput, match=r"--out .*: Is a directory; give a folder that can be written"),
+        run_folder.held(tmp_path),
+    ):
+        raise AssertionError("held")
+
+
+def test_a_folder_that_is_gone_is_released_all_the_same(tmp_path):
+    run_folder.release(tmp_path / "gone", [tmp_path / "gone"])
