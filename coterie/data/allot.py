@@ -1,6 +1,6 @@
 """Exact counts and random draws, shared by the splits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +11,7 @@ from coterie.errors import BadInput
 from coterie.options import option
 
 Origin = Literal["pool", "train", "both", "none"]
+Carve = Callable[[Indices, Array, int, np.random.Generator], tuple[Indices, Indices]]
 MOST_SILOS = 1_000_000
 MOST_SAMPLES = 1_000_000_000  # of a silo
 
@@ -62,6 +63,53 @@ def carve(indices: Indices, labels: Array, count: int, rng: np.random.Generator)
     return np.sort(shuffled[drawn]), np.sort(shuffled[~drawn])
 
 
+def whole(units: Indices) -> Carve:
+    """A `carve` that keeps samples of one unit together, so draws about as many of each class."""
+
+    def drawn(indices: Indices, labels: Array, count: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
+        if count == 0 or len(indices) == 0:
+            return indices[:0], indices
+        _, kind, sizes = np.unique(labels[indices], return_inverse=True, return_counts=True)
+        names, unit = np.unique(units[indices], return_inverse=True)
+        pairs, counts = np.unique(unit * len(sizes) + kind, return_counts=True)
+        unit_of, kind_of = np.divmod(pairs, len(sizes))  # (p,) each: who has `counts` samples of which class
+        ends = np.searchsorted(unit_of, np.arange(len(names) + 1))
+        lacking = count * sizes / len(indices)  # (classes,)
+        # By how much the squared distance from what is wanted grows with a unit: (l - n)² - l² = n (n - 2l).
+        nearest = np.bincount(unit_of, counts * (counts - 2 * lacking[kind_of])).argmin()
+        chosen = np.zeros(len(names), bool)
+        for i in rng.permutation(len(names)):
+            kinds, n = kind_of[ends[i] : ends[i + 1]], counts[ends[i] : ends[i + 1]]
+            if (n * (n - 2 * lacking[kinds])).sum() < 0:
+                lacking[kinds] -= n
+                chosen[i] = True
+        if not chosen.any() and len(names) > 1:  # all are larger than what is wanted
+            chosen[nearest] = True
+        return np.sort(indices[chosen[unit]]), np.sort(indices[~chosen[unit]])
+
+    return drawn
+
+
+def latest(indices: Indices, times: Indices, count: int, leave: int) -> tuple[Indices, Indices]:
+    """About `count` samples of the last times and the rest, which has `leave` times or more."""
+    moments, sizes = np.unique(times[indices], return_counts=True)
+    since = np.cumsum(sizes[::-1])[: max(0, len(moments) - leave)]  # samples from each of the last times on
+    if count == 0 or len(since) == 0:
+        return indices[:0], indices
+    late = times[indices] >= moments[-1 - np.abs(since - count).argmin()]
+    return indices[late], indices[~late]
+
+
+def in_time(times: Indices, options: HeldOut) -> Share:
+    """Train on the past, validate on what follows, test on the last; samples of one time stay together."""
+    total = len(times)
+    test, rest = latest(np.arange(total), times, portion(options.test_share, total), 1 + (options.validation > 0))
+    keep = len(rest) if options.keep is None else min(options.keep, len(rest))
+    validation, train = latest(rest, times, portion(options.validation, keep), 1)
+    newest = train[np.argsort(times[train], kind="stable")][-keep:]
+    return Share(np.sort(newest), validation, test)
+
+
 def labels_of(pool: Pool, split: str) -> Indices:
     """The class of every sample, which every split but `iid` needs."""
     if pool.classes == 0 or pool.y.ndim != 1:
@@ -82,7 +130,12 @@ def take(piles: list[Indices], counts: Indices) -> Indices:
 
 
 def held_out(
-    holdings: Sequence[Indices], labels: Array, split: str, options: HeldOut, rng: np.random.Generator
+    holdings: Sequence[Indices],
+    labels: Array,
+    split: str,
+    options: HeldOut,
+    rng: np.random.Generator,
+    carve: Carve = carve,
 ) -> Split:
     """Cut each silo's samples into train, validation and test, all with the silo's own class proportions."""
     cuts = []

@@ -60,4 +60,4 @@ def _dirty_part(silo: Silo, classes: int, options: Dirty, seed: int) -> Part:
     wrong = rng.permutation(len(silo.train))[: portion(options.dirty_labels, len(silo.train))]
     y = silo.train.y.copy()
     y[wrong] = (y[wrong] + rng.integers(1, classes, y[wrong].shape)) % classes  # any class but the right one
-    return Part(silo.train.x, y)
+    return replace(silo.train, y=y)

@@ -38,8 +38,8 @@ class Part(HoldsData):
 
     x: Array  # (n, ...) float32, or int64 for tokens
     y: Array  # (n,) int64 labels or float32 targets; (n, t) for sequences
-    rows: Indices | None = None  # (n,) where its rows are in what the silo holds, from 0
-    units: Array | None = None  # (n,) what rows of one group (a patient) share
+    rows: Indices | None = None  # (n,) of own data: where they are in what the silo holds, from 0
+    units: Array | None = None  # (n,) a code that rows of one group share, where the silo has groups
 
     def __len__(self) -> int:
         return len(self.y)

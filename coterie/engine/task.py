@@ -377,7 +377,7 @@ def task_of(
 def measured(
     task: Task, personal: Predictor, cloud: Predictor | None, splits: Sequence[str], training: Training
 ) -> tuple[dict[tuple[str, str], Tensor], dict[str, dict[str, np.ndarray]]]:
-    """What silos' models are worth, (k,) by split and measure; and by split and silo what they give for every sample."""
+    """What silos' models are worth, (k,) by split and measure; by split and silo what they give for each sample."""
     values, outputs = dict[tuple[str, str], Tensor](), dict[str, dict[str, np.ndarray]]()
     for (suffix, predictor), split in product({"": personal, "_cloud": cloud}.items(), splits):
         if predictor is not None:

@@ -1,7 +1,8 @@
 """What each silo holds: read from a folder with one file or folder a silo, or given in Python."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ from coterie.data.arrays import model_inputs, pixels
 from coterie.data.images import SUFFIXES, read_pictures
 from coterie.data.npz import read_npz
 from coterie.data.own.columns import without
+from coterie.data.own.sides import NAMES, SIDES
 from coterie.data.own.tables import read_table
 from coterie.data.silo import Array, HoldsData, Indices
 from coterie.errors import BadInput, nearest
 
 TABLES = (".csv", ".parquet")
-SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,21 +30,36 @@ class Holding(HoldsData):
     name: str
     x: DataFrame | Array  # (n, ...)
     y: Series  # (n,)
-    parts: Sequence[Indices] | None = None  # training, validation and test, where the silo came split
-    columns: tuple[str, ...] = ()  # of its table, also those that are left out
+    sides: Indices | None = None  # (n,) what each row is for, where the silo came split
+    aside: DataFrame = field(default_factory=DataFrame)  # (n, ...) of a table: columns that are no features
 
     def about(self) -> str:
         return f"{self.name}: {len(self.y)} rows"
 
+    @property
+    def columns(self) -> list[str]:
+        """Those of its table, also the ones that are left out."""
+        return [str(name) for name in (*self.x.columns, *self.aside)] if isinstance(self.x, DataFrame) else []
 
-def gather(path: Path, label: str, drop: tuple[str, ...] = ()) -> list[Holding]:
-    """The silos of a folder, named as their files or folders are."""
+    def take(self, rows: Indices) -> "Holding":
+        """Some of its rows."""
+        x, aside = self.x, self.aside
+        if isinstance(x, DataFrame):
+            x, aside = (frame.iloc[rows].reset_index(drop=True) for frame in (x, aside))
+        else:
+            x = x[rows]
+        sides = None if self.sides is None else self.sides[rows]
+        return replace(self, x=x, y=self.y.iloc[rows].reset_index(drop=True), sides=sides, aside=aside)
+
+
+def gather(path: Path, label: str, drop: Sequence[str] = (), by: Sequence[str] = ()) -> list[Holding]:
+    """The silos of a folder, named as their files or folders are; the columns `by` which they are split stay aside."""
     if not path.is_dir():
         raise BadInput(f"{path}: no such folder; give one with a file or a folder for each silo")
     entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
     if not entries:
         raise BadInput(f"{path}: is empty; put a file or a folder for each silo into it")
-    holdings = [read_silo(entry, label, drop) for entry in entries]
+    holdings = [read_silo(entry, label, drop, by) for entry in entries]
     names = [holding.name for holding in holdings]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -60,11 +76,11 @@ def check_drop(holdings: Sequence[Holding], drop: Sequence[str]) -> None:
             raise BadInput(f"--drop {name}: no table has such a column; {nearest(name, known)}")
 
 
-def read_silo(entry: Path, label: str, drop: tuple[str, ...] = ()) -> Holding:
+def read_silo(entry: Path, label: str, drop: Sequence[str] = (), by: Sequence[str] = ()) -> Holding:
     """One silo's file or folder."""
     kind = entry.suffix.lower()
     if kind in TABLES and entry.is_file():
-        return from_frame(entry.stem, read_table(entry), label, drop, str(entry))
+        return from_frame(entry.stem, read_table(entry), label, drop, str(entry), by)
     if kind == ".npz" and entry.is_file():
         return from_arrays(entry.stem, read_npz(entry), entry)
     if not entry.is_dir():
@@ -77,15 +93,42 @@ def read_silo(entry: Path, label: str, drop: tuple[str, ...] = ()) -> Holding:
     tables = sorted(file for file in entry.iterdir() if file.suffix.lower() in TABLES)
     if not tables:
         raise BadInput(f"{entry}: holds neither pictures nor .csv or .parquet tables; put some there or move it away")
+    split = named_sides(tables, entry)
+    tables = list(split.values()) or tables
     frames = [read_table(table) for table in tables]
     for table, frame in zip(tables, frames, strict=True):
         if set(frame.columns) != set(frames[0].columns):
             odd = sorted(set(frame.columns) ^ set(frames[0].columns))[0]
             raise BadInput(f"{table}: column {odd!r} is not in every table of {entry}; give them the same columns")
-    return from_frame(entry.name, pd.concat(frames, ignore_index=True), label, drop, str(entry))
+    holding = from_frame(entry.name, pd.concat(frames, ignore_index=True), label, drop, str(entry), by)
+    return replace(holding, sides=np.repeat([*split], [len(frame) for frame in frames])) if split else holding
 
 
-def from_frame(name: str, frame: DataFrame, label: str, drop: tuple[str, ...], where: str) -> Holding:
+def named_sides(tables: Sequence[Path], entry: Path) -> dict[int, Path]:
+    """The tables for training, validation and test in this order, where they are so named; else none."""
+    by_name = [table for table in tables if table.stem.lower() in SIDES]
+    if not by_name or len(tables) == 1:
+        return {}
+    sides = {SIDES[table.stem.lower()]: table for table in by_name}
+    for name in ("train", "test"):
+        if SIDES[name] not in sides:
+            raise BadInput(f"{entry}: has {by_name[0].name} but no {name}; add one or rename it")
+    odd = next((table for table in tables if table not in by_name), None)
+    if odd is not None:
+        raise BadInput(f"{entry}: {odd.name} beside {sides[0].name}; move it away or rename {sides[0].name}")
+    if len(by_name) > len(sides):
+        one, other = next((a, b) for a, b in pairwise(sorted(by_name, key=_side)) if _side(a) == _side(b))
+        raise BadInput(f"{entry}: {one.name} and {other.name} are both for {NAMES[_side(one)]}; keep one of them")
+    return dict(sorted(sides.items()))
+
+
+def _side(table: Path) -> int:
+    return SIDES[table.stem.lower()]
+
+
+def from_frame(
+    name: str, frame: DataFrame, label: str, drop: Sequence[str], where: str, by: Sequence[str] = ()
+) -> Holding:
     """A silo that is a table."""
     if not label:
         raise BadInput(f"{where}: is a table; say which column to predict with --label COLUMN")
@@ -94,14 +137,15 @@ def from_frame(name: str, frame: DataFrame, label: str, drop: tuple[str, ...], w
     if label in drop:
         raise BadInput(f"--drop {label}: is the label; drop another column")
     frame = frame.reset_index(drop=True)
-    columns = tuple(str(column) for column in frame.columns if column != label)
-    return Holding(name, without(frame, (label, *drop)), frame[label], columns=columns)
+    x = without(frame, (label, *drop, *by))
+    return Holding(name, x, frame[label], aside=without(frame, (label, *x.columns)))
 
 
 def from_arrays(name: str, arrays: Mapping[str, Array], where: Path) -> Holding:
     """A silo that is arrays."""
     x, y, parts = read_arrays(arrays, where)
-    return Holding(name, x, _column(y, str(where)), parts)
+    sides = None if parts is None else np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    return Holding(name, x, _column(y, str(where)), sides)
 
 
 def read_arrays(arrays: Mapping[str, Array], where: Path) -> tuple[Array, Array, Sequence[Indices] | None]:
@@ -116,7 +160,7 @@ def read_arrays(arrays: Mapping[str, Array], where: Path) -> tuple[Array, Array,
     if not {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
         found = ", ".join(sorted(arrays))
         raise BadInput(f"{where}: found arrays {found}; name them x and y, or x_train, y_train, x_test and y_test")
-    pairs = [(arrays[f"x_{s}"], _labels(arrays[f"y_{s}"])) for s in SPLITS if f"x_{s}" in arrays and f"y_{s}" in arrays]
+    pairs = [(arrays[f"x_{s}"], _labels(arrays[f"y_{s}"])) for s in NAMES if f"x_{s}" in arrays and f"y_{s}" in arrays]
     if len(pairs) == 2:
         pairs.insert(1, (pairs[0][0][:0], pairs[0][1][:0]))
     parts = [(_inputs(x, y, where), y) for x, y in pairs]

@@ -8,13 +8,26 @@ from typing import Literal
 import numpy as np
 from pandas import DataFrame
 
-from coterie.data.allot import HeldOut, held_out
+from coterie.data.allot import carve, held_out, in_time, portion, whole
 from coterie.data.own.agree import Difference, agree
 from coterie.data.own.columns import as_number, parsed
 from coterie.data.own.fences import beyond, fence, nearer, within
 from coterie.data.own.gather import Holding, gather
-from coterie.data.own.label import Label, read_label
+from coterie.data.own.label import Label, Task, read_label
 from coterie.data.own.schema import Schema
+from coterie.data.own.sides import (
+    NAMES,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Marks,
+    SplitBy,
+    check_columns,
+    check_marks,
+    check_variety,
+    last_times,
+    read_marks,
+)
 from coterie.data.own.statistics import Statistics, declare
 from coterie.data.silo import Array, FederatedData, HoldsData, Indices, Part, Share, Silo
 from coterie.errors import BadInput
@@ -22,11 +35,12 @@ from coterie.keys import generator
 from coterie.options import option
 
 FEWEST = 10  # rows of a silo, so that it can train, validate and test
+UNMARKED = Marks()
 SHOWN = 3  # far values that are named
 
 
 @dataclass(frozen=True)
-class OwnData(HeldOut):
+class OwnData(SplitBy):
     """Options of your own data."""
 
     path: str = option("", "the folder with one file (CSV, Parquet, npz) or folder (pictures, tables) for each silo")
@@ -49,6 +63,7 @@ class SplitHolding(HoldsData):
     test: Indices
     rows: Indices  # where its rows are in what the silo holds
     unlabelled: int
+    units: Indices | None = None  # (n,) rows of one group have one code
 
     def about(self) -> str:
         return self.holding.about()
@@ -58,7 +73,8 @@ def load(options: OwnData, seed: int) -> FederatedData:
     """The federation of a folder."""
     if not options.path:
         raise BadInput("own data: give `path`, the folder with a file or a folder for each silo (--silos FOLDER)")
-    return ready(gather(Path(options.path).expanduser(), options.label, options.drop), options, seed)
+    holdings = gather(Path(options.path).expanduser(), options.label, options.drop, options.columns)
+    return ready(holdings, options, seed)
 
 
 def ready(holdings: Sequence[Holding], options: OwnData, seed: int) -> FederatedData:
@@ -91,34 +107,64 @@ def split(holding: Holding, options: OwnData, seed: int) -> SplitHolding:
     label, there = read_label(holding.y, f"{where} label")
     if isinstance(holding.x, DataFrame):
         holding = replace(holding, x=parsed(holding.x, where))
+    check_columns(options, options.label, holding.columns, where)
+    marks = read_marks(holding.aside, holding.sides, options, where)
     rows = np.flatnonzero(there)
     unlabelled = len(there) - len(rows)
     if unlabelled:
-        x = holding.x.iloc[rows].reset_index(drop=True) if isinstance(holding.x, DataFrame) else holding.x[rows]
-        places = np.cumsum(there) - 1
-        parts = None if holding.parts is None else [places[p[there[p]]] for p in holding.parts]
-        holding = replace(holding, x=x, y=holding.y.iloc[rows].reset_index(drop=True), parts=parts)
-    if holding.parts is not None:
-        train, validation, test = holding.parts
+        holding, marks = holding.take(rows), marks.take(rows)
+    check_marks(marks, rows, options, where)
+    if marks.sides is None:
+        share = drawn(holding.name, label, options, seed, marks)
     else:
-        share = drawn(holding.name, label, options, seed)
-        train, validation, test = share.train, share.validation, share.test
-    return SplitHolding(holding, label, train, validation, test, rows, unlabelled)
+        share = as_given(holding, label, options, seed, marks.sides, marks.units)
+    return SplitHolding(holding, label, share.train, share.validation, share.test, rows, unlabelled, marks.units)
 
 
-def drawn(name: str, label: Label, options: OwnData, seed: int) -> Share:
-    """Which of a silo's rows are for what, drawn by the seed and its name, each with its classes."""
+def as_given(
+    holding: Holding, label: Label, options: OwnData, seed: int, sides: Indices, units: Indices | None
+) -> Share:
+    """The split that a silo came with; of a table without validation rows some of those to train are drawn."""
+    train, validation, test = (np.flatnonzero(sides == side) for side in (TRAIN, VALIDATION, TEST))
+    if isinstance(holding.x, DataFrame):
+        for side, rows in ((TRAIN, train), (TEST, test)):
+            if len(rows) == 0:
+                raise BadInput(f"silo '{holding.name}': no row is for {NAMES[side]}; add some or leave the silo out")
+        if len(validation) == 0:
+            draw = carve if units is None else whole(units)
+            rng = generator(seed, "own split", holding.name)
+            count = portion(options.validation, len(train))
+            validation, train = draw(train, strata(label, options.task), count, rng)
+    return Share(train, validation, test)
+
+
+def strata(label: Label, task: Task) -> Array:
+    """(n,) what is to be in every part of a split alike: the classes, where the label has some."""
+    return np.zeros(len(label.values)) if label.levels(task) is None else label.names().astype(str)
+
+
+def drawn(name: str, label: Label, options: OwnData, seed: int, marks: Marks = UNMARKED) -> Share:
+    """Which of a silo's rows are for what: the last ones test, or drawn by the seed and its name with its classes."""
     where, count = f"silo '{name}'", len(label.values)
     if count < FEWEST:
         raise BadInput(
             f"{where}: has {count} rows with a label; {FEWEST} or more are needed to train, validate and "
             "test; add rows or leave the silo out"
         )
-    strata = np.zeros(count) if label.levels(options.task) is None else label.names().astype(str)
-    rng = generator(seed, "own split", name)
-    share = held_out([np.arange(count)], strata, f"of {where}", options, rng).shares[0]
+    check_variety(marks, options, where)
+    if marks.times is not None:
+        share = in_time(last_times(marks.times, marks.units), options)
+    else:
+        rng = generator(seed, "own split", name)
+        draw = carve if marks.units is None else whole(marks.units)
+        every = [np.arange(count)]
+        share = held_out(every, strata(label, options.task), f"of {where}", options, rng, draw).shares[0]
     if len(share.test) == 0:
         raise BadInput(f"{where}: test_share = {options.test_share} of {count} rows leaves none to test; raise it")
+    if marks.units is not None and portion(options.validation, len(share.train)) and len(share.validation) == 0:
+        raise BadInput(
+            f"{where}: the values of {options.group!r} are too few or too unequal to validate; group otherwise"
+        )
     return share
 
 
@@ -165,7 +211,11 @@ def encoded(own: SplitHolding, schema: Schema) -> Silo:
     name = own.holding.name
     x = schema.encode(own.holding.x, f"silo '{name}'") if isinstance(own.holding.x, DataFrame) else own.holding.x
     y = _targets(own, schema)
-    parts = [Part(x[rows], y[rows]) for rows in (own.train, own.validation, own.test)]
+    units = own.units
+    parts = [
+        Part(x[rows], y[rows], own.rows[rows], None if units is None else units[rows])
+        for rows in (own.train, own.validation, own.test)
+    ]
     return Silo(name, *parts)
 
 
