@@ -57,10 +57,18 @@ def silos(
     standardize: Literal["federation", "silo"] = "federation",
     test_share: float = 0.2,
     validation: float = 0.2,
+    group: str = "",
+    time: str = "",
+    split_column: str = "",
 ) -> Silos:
-    """Your silos: a folder with one file or folder each, or a dict of name and DataFrame, (x, y) or Dataset."""
+    """Your silos: a folder with one file or folder each, or a dict of name and DataFrame, (x, y) or Dataset.
+
+    Of tables, `group` is the column whose values stay on one side of a split (a patient), `time` the one by which past
+    rows train and the last ones test, `split_column` the one that holds train, validation or test for each row.
+    """
     table: dict[str, Any] = {"label": label, "task": task, "drop": list(drop), "standardize": standardize}
     table |= {"test_share": test_share, "validation": validation}
+    table |= {"group": group, "time": time, "split_column": split_column}
     if isinstance(source, Mapping):
         options = parse(OwnData, table, "silos")
         holdings = [_holding(name, held, options) for name, held in source.items()]
@@ -68,7 +76,7 @@ def silos(
         return Silos(holdings, options, "silos")
     folder = Path(source).expanduser()
     options = parse(OwnData, table | {"path": str(source)}, "silos")
-    return Silos(gather(folder, label, options.drop), options, folder.resolve().name)
+    return Silos(gather(folder, label, options.drop, options.columns), options, folder.resolve().name)
 
 
 def method_table() -> DataFrame:
@@ -232,5 +240,5 @@ def _labelled(methods: "Sequence[Method | str] | Mapping[str, Method]") -> dict[
 
 def _holding(name: str, held: Any, options: OwnData) -> Holding:
     if isinstance(held, DataFrame):
-        return from_frame(str(name), held, options.label, options.drop, f"silo '{name}'")
+        return from_frame(str(name), held, options.label, options.drop, f"silo '{name}'", options.columns)
     return from_dataset(str(name), held)

@@ -118,7 +118,7 @@ def test_a_mixture_mixes_predictions_and_not_outputs(comparison):
 def test_saving_writes_the_folder_of_a_run_and_models_come_back(comparison, tmp_path):
     comparison.save(tmp_path / "out")
     names = {"study.toml", "results.parquet", "summary.json", "models", "collaboration", "report.html"}
-    names |= {"predictions.parquet", "labels.parquet"}
+    names |= {"predictions.parquet", "labels.parquet", "splits.parquet"}
     assert {p.name for p in (tmp_path / "out").iterdir()} == names
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out" / "results.parquet"), comparison.results)
     raw = hospital(1)
@@ -418,3 +418,15 @@ def test_every_method_is_exported_and_the_import_is_light():
         [sys.executable, "-c", "import sys, coterie; print(*sys.modules)"], capture_output=True, text=True, check=True
     ).stdout
     assert not re.search(r"\b(torch|pandas|numpy|rich)\b", loaded)
+
+
+def test_python_splits_by_the_same_columns(tmp_path):
+    frames = {name: hospital(i).assign(ward=np.arange(60) % 12) for i, name in enumerate(NAMES[:2])}
+    drop = ["patient", "cost"]
+    hospitals(tmp_path / "hospitals")
+    for source in (frames, tmp_path / "hospitals"):
+        with pytest.raises(co.BadInput, match="has no column 'wrad' for --group; did you mean 'ward'"):
+            co.Federation(co.silos(source, "outcome", drop=drop, group="wrad"))
+    whole = co.silos(frames, "outcome", drop=drop, group="ward", test_share=0.25, validation=0)
+    fed = co.Federation(whole, model="linear")
+    assert set(fed.table()["test"]) == {15} and set(fed.table()["train"]) == {45}  # 3 and 9 wards of 5 rows

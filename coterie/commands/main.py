@@ -39,6 +39,7 @@ def run(
     assignments: Words = None,
     rounds: Annotated[int | None, typer.Option(help="rounds of the federation")] = None,
     seeds: Annotated[str | None, typer.Option(help="e.g. 0,1,2")] = None,
+    repeats: Annotated[int | None, typer.Option(help="so many seeds from 0; own data are split anew by each")] = None,
     cell: Annotated[
         str | None, typer.Option("--data", help="which cell of a study that has several, e.g. fmnist; or all")
     ] = None,
@@ -51,6 +52,15 @@ def run(
     drop: Annotated[str | None, typer.Option(help="with --silos: columns to leave out, e.g. id,name")] = None,
     standardize: Annotated[
         str | None, typer.Option(help="with --silos: numbers by the federation's statistics, or each silo by its own")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="with --silos: the column whose values stay on one side of a split, e.g. patient")
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(help="with --silos: the column of dates or numbers: past rows train, the last test")
+    ] = None,
+    split_column: Annotated[
+        str | None, typer.Option(help="with --silos: the column that holds train, validation or test for each row")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="auto, a model by name, or your own nn.Module as package.module:Class")
@@ -98,8 +108,9 @@ def run(
             into = None if out is None else out / each
             try:
                 run(
-                    study, methods, assignments, rounds, seeds, each, scale, model=model, method_file=method_file,
-                    metric=metric, unseen=unseen, device=device, rows=rows, out=into, track=track, quiet=quiet,
+                    study, methods, assignments, rounds, seeds, repeats, each, scale, model=model,
+                    method_file=method_file, metric=metric, unseen=unseen, device=device, rows=rows, out=into,
+                    track=track, quiet=quiet,
                 )  # fmt: skip
             except BadInput as error:  # as when one of the data sets is not at hand
                 if torchrun.used():
@@ -116,8 +127,8 @@ def run(
             console.print(escape(line), highlight=False)
 
     if unfinished is not None:
-        said = (study, methods, assignments, rounds, seeds, cell, metric, unseen, device, rows, out)
-        own_data = (silos, label, task, drop, standardize, None if code else model)
+        said = (study, methods, assignments, rounds, seeds, repeats, cell, metric, unseen, device, rows, out)
+        own_data = (silos, label, task, drop, standardize, group, time, split_column, None if code else model)
         if any(each is not None for each in said + own_data):
             raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --track and --quiet")
         if torchrun.used():
@@ -132,11 +143,13 @@ def run(
             finished = experiment.resume(folder, watch, code, say)
     else:
         own = {"label": label, "task": task, "drop": _split(drop), "standardize": standardize}
+        own |= {"group": group, "time": time, "split_column": split_column}
         read = None if silos is not None and study is None else studies.select(studies.read(study), cell, scale)
         if silos is not None:
             read = on_folder(read, silos, own)
         elif any(value is not None for value in own.values()):
-            raise BadInput("--label, --task, --drop and --standardize go with --silos FOLDER, your own data")
+            lost = ", ".join(f"--{key.replace('_', '-')}" for key, value in own.items() if value is not None)
+            raise BadInput(f"{lost}: go with --silos FOLDER, your own data")
         named = read or {}
         if model is not None:  # before what --set says of it
             named = {**named, "model": {"name": model}}
@@ -147,8 +160,8 @@ def run(
         table = _into(table, "train", given)
         table = _into(table, "measure", {"by": metric})
         table = _into(table, "engine", {"device": device, "rows": _rows(rows)})
-        if seeds is not None:
-            table["seeds"] = _numbers(seeds)
+        if seeds is not None or repeats is not None:
+            table["seeds"] = _seeds(seeds, repeats)
         checked = studies.check(table, None if methods is None else _names(methods), code)
         folder = out if out is not None else default_folder(checked)
         if torchrun.used():
@@ -247,6 +260,16 @@ def _rows(text: str | None) -> int | str | None:
         return None if text is None else int(text)
     except ValueError:
         return text
+
+
+def _seeds(text: str | None, repeats: int | None) -> list[int]:
+    if repeats is None:
+        return _numbers(text or "")
+    if text is not None:
+        raise BadInput("--repeats and --seeds both set the seeds; give one of them")
+    if repeats < 1:
+        raise BadInput(f"--repeats {repeats}: give 1 or more")
+    return list(range(repeats))
 
 
 def _numbers(text: str) -> list[int]:

@@ -16,7 +16,7 @@ import torch
 
 from coterie.data import catalog
 from coterie.data.own.ready import OwnData, ready
-from coterie.data.silo import FederatedData
+from coterie.data.silo import FederatedData, named
 from coterie.durable import sync_all
 from coterie.engine.rehearsal import held_at_peak, peak_memory
 from coterie.engine.rounds import Outcome, Progress
@@ -30,7 +30,17 @@ from coterie.options import parse
 from coterie.personal.export import save_models
 from coterie.run.assembly import Assembly
 from coterie.run.baselines import baselines, suits
-from coterie.run.finished import Facts, Finished, calibrate, collected, device_name, label_counts, versions, write
+from coterie.run.finished import (
+    Facts,
+    Finished,
+    calibrate,
+    collected,
+    device_name,
+    label_counts,
+    split_rows,
+    versions,
+    write,
+)
 from coterie.run.method_file import CHECKSUM
 from coterie.runs.checkpoint import Checkpoint
 from coterie.runs.folder import Begun, checkpoint_folder, claim, cleanup_on_error, close, held
@@ -142,7 +152,8 @@ def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Wat
     names = next(iter(first.schemas.values())).classes if first.schemas else ()
     if first.schemas:
         finished.summary["data"] = {"note": first.note, "differences": [asdict(each) for each in first.differences]}
-    return replace(finished, labels=label_counts(first.silos, names), differences=first.differences)
+    splits = split_rows({seed: f.silos for seed, f in federations.items()})
+    return replace(finished, labels=label_counts(first.silos, names), differences=first.differences, splits=splits)
 
 
 def _baselines(study: Study, federations: Mapping[int, Assembly]) -> dict[Key, Rows]:
@@ -276,6 +287,7 @@ def _go_on(study: Study, out: Path, watch: Watch, say: Say, like: Assembly | Non
         warn(f"{out}: going on with another {changed}; results may differ in their last bits from an unbroken run")
     now.write(out)
     (out / "study.toml").write_text(now.study, "utf-8")
+    _warn_of_fixed(federations)
     _room_for_models(study, federations[study.seeds[0]], out)
     stated = rehearse(study, federations, say)
     device = federations[study.seeds[0]].model.device
@@ -289,6 +301,14 @@ def _go_on(study: Study, out: Path, watch: Watch, say: Say, like: Assembly | Non
     write(finished, out, begun.command)
     close(out)
     return finished
+
+
+def _warn_of_fixed(federations: Mapping[int, Assembly]) -> None:
+    """Warn where seeds repeat the training alone, because own data came split or are split by time."""
+    first, *others = ({s.name: s.test.rows for s in f.silos if s.test.rows is not None} for f in federations.values())
+    fixed = [name for name, rows in first.items() if all(np.array_equal(rows, other[name]) for other in others)]
+    if others and fixed:
+        warn(f"{named(fixed)}: the same test rows with every seed, so seeds repeat the training alone")
 
 
 def _room_for_models(study: Study, federation: Assembly, out: Path) -> None:

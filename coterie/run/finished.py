@@ -51,6 +51,7 @@ class Finished(HoldsData):
     predictions: pd.DataFrame  # every validation and test row at the picked round, and what its model gives for it
     differences: Sequence[Difference] = ()  # between the tables of own silos
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # rows by silo and split, of the first seed
+    splits: pd.DataFrame | None = None  # of own data: what each row was for
 
     def about(self) -> str:
         return f"{self.study.name}: {', '.join(self.study.methods)}"
@@ -146,6 +147,8 @@ def write(finished: Finished, out: Path, command: str) -> None:
     (out / "study.toml").write_text(finished.study.as_toml(), "utf-8")
     finished.results.to_parquet(out / RESULTS, index=False)
     finished.labels.to_parquet(out / "labels.parquet", index=False)
+    if finished.splits is not None:
+        finished.splits.to_parquet(out / "splits.parquet", index=False, compression="zstd")
     if len(finished.predictions):
         finished.predictions.to_parquet(out / "predictions.parquet", index=False, compression="zstd")
     summary = {"command": command, **finished.summary}
@@ -215,6 +218,18 @@ def label_counts(silos: list[Silo], names: Sequence[str] = ()) -> pd.DataFrame:
             shown = [names[label] for label in labels] if names else labels
             parts.append(pd.DataFrame({"silo": silo.name, "label": shown, "count": counts}))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["silo", "label", "count"])
+
+
+def split_rows(silos: Mapping[int, Sequence[Silo]]) -> pd.DataFrame | None:
+    """What each row of own silos was for by seed, rows counted from 1 as errors do and in the order of samples."""
+    parts = [
+        pd.DataFrame({"seed": seed, "silo": silo.name, "row": part.rows + 1, "split": split})
+        for seed, each in silos.items()
+        for silo in each
+        for split in SPLITS
+        if (part := getattr(silo, split)).rows is not None
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else None
 
 
 def device_name(device: torch.device) -> str:

@@ -40,8 +40,9 @@ def copy(run: Run, folder: Path, out: Path) -> None:
     summary = {key: each for key, each in summary.items() if key not in COMPARED or run.verdict is not None}
     (out / "summary.json").write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", "utf-8")
     run.results.to_parquet(out / RESULTS, index=False)
-    if (folder / "labels.parquet").exists():
-        shutil.copyfile(folder / "labels.parquet", out / "labels.parquet")
+    for name in ("labels.parquet", "splits.parquet"):
+        if (folder / name).exists():
+            shutil.copyfile(folder / name, out / name)
     if (folder / "predictions.parquet").exists():
         samples = pd.read_parquet(folder / "predictions.parquet")
         kept = samples[samples["method"].isin(list(run.methods))]

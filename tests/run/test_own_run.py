@@ -133,3 +133,57 @@ def test_mistakes_are_one_line(words, said, capfd):
     assert call("run", *words, "--out", "a") == 2
     err = capfd.readouterr().err
     assert said in err and err.count("\n") == 1
+
+
+def visits(folder: Path, **columns) -> Path:
+    """Two silos of patients that come five times each."""
+    folder.mkdir()
+    for place, name in enumerate(("north", "south")):
+        rng = np.random.default_rng(place)
+        who = rng.permutation(np.repeat(np.arange(20), 5))
+        body = rng.normal(size=(20, 2))
+        frame = pd.DataFrame(body[who] + 0.01 * rng.normal(size=(100, 2)), columns=["a", "b"]).assign(patient=who)
+        frame = frame.assign(day=np.arange(100), ill=np.where(body[who, 0] > 0, "yes", "no"), **columns)
+        frame.to_csv(folder / f"{name}.csv", index=False)
+    return folder
+
+
+def test_splits_are_written_row_by_row():
+    words = ["run", "--silos", visits(Path("visits")), "--label", "ill", "--group", "patient", "--drop", "day", *QUICK]
+    assert call(*words, "--repeats", 2, "--quiet", "--out", "a") == 0
+    assert study("a")["seeds"] == [0, 1] and study("a")["data"]["group"] == "patient"
+    splits = pd.read_parquet("a/splits.parquet")
+    assert list(splits.columns) == ["seed", "silo", "row", "split"]
+    for (_, silo), part in splits.groupby(["seed", "silo"]):
+        assert sorted(part["row"]) == list(range(1, 101))
+        patient = pd.read_csv(f"visits/{silo}.csv")["patient"].iloc[part["row"] - 1].to_numpy()
+        assert (part.assign(patient=patient).groupby("patient")["split"].nunique() == 1).all()
+    assert not splits[splits["seed"] == 0]["split"].reset_index(drop=True).equals(splits[splits["seed"] == 1]["split"])
+    tested = splits[splits["split"] == "test"].groupby(["seed", "silo"]).size()
+    predicted = pd.read_parquet("a/predictions.parquet").groupby(["method", "seed", "silo"]).size()
+    assert all((predicted[method] == tested).all() for method in ("separate", "fedamp"))
+
+
+def test_seeds_that_cannot_change_the_test_rows_are_warned_of(capfd):
+    words = ["run", "--silos", visits(Path("visits")), "--label", "ill", "--drop", "patient", *QUICK, "--quiet"]
+    assert call(*words, "--time", "day", "--repeats", 2, "--out", "a") == 0
+    err = capfd.readouterr().err
+    assert err.count("\n") == 1 and "2 silos: north, south: the same test rows with every seed" in err
+    assert call(*words, "--drop", "patient,day", "--repeats", 2, "--out", "b") == 0
+    assert call(*words, "--time", "day", "--out", "c") == 0
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--repeats", 3, "--seeds", "0,1"], "--repeats and --seeds both set the seeds; give one of them"),
+        (["--repeats", 0], "--repeats 0: give 1 or more"),
+        (["--silos", "hospitals", "--label", "outcome", "--group", "pateint"], "did you mean 'patient'?"),
+        (["--group", "patient"], "go with --silos FOLDER"),
+    ],
+)
+def test_mistakes_about_splits_are_one_line(words, said, capfd):
+    assert call("run", *words, "--out", "a") == 2
+    err = capfd.readouterr().err
+    assert said in err and err.count("\n") == 1
