@@ -429,4 +429,4 @@ def test_python_splits_by_the_same_columns(tmp_path):
             co.Federation(co.silos(source, "outcome", drop=drop, group="wrad"))
     whole = co.silos(frames, "outcome", drop=drop, group="ward", test_share=0.25, validation=0)
     fed = co.Federation(whole, model="linear")
-    assert set(fed.table()["test"]) == {15} and set(fed.table()["train"]) == {45}  # 3 and 9 wards of 5 rows
+    assert set(fed.table()["test"]) <= {10, 15, 20} and set(fed.table().sum(axis=1)) == {60}  # whole wards of 5 rows

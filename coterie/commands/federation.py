@@ -194,6 +194,15 @@ def silo(
     ] = None,
     label: Annotated[str, typer.Option(help="of a table: the column to predict")] = "",
     drop: Annotated[str, typer.Option(help="of a table: columns to leave out, e.g. id,name")] = "",
+    group: Annotated[
+        str, typer.Option(help="of a table: the column whose values stay on one side of the split, e.g. patient")
+    ] = "",
+    time: Annotated[
+        str, typer.Option(help="of a table: the column of dates or numbers: past rows train, the last test")
+    ] = "",
+    split_column: Annotated[
+        str, typer.Option(help="of a table: the column that holds train, validation or test for each row")
+    ] = "",
     task: Annotated[str, typer.Option(help="auto, classification or regression")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
 ) -> None:
@@ -214,7 +223,10 @@ def silo(
     folder = Path(arguments[0])
     path = folder / "data.npz" if data is None else data
     dropped = [name.strip() for name in drop.split(",") if name.strip()]
-    source = {"path": str(path.resolve()), "label": label, "drop": dropped, "task": task, "device": device}
+    by = {"group": group, "time": time, "split_column": split_column}
+    if path.suffix.lower() == ".npz" and any(by.values()):
+        raise BadInput(f"{path}: is no table to split by a column; leave out --group, --time and --split-column")
+    source = {"path": str(path.resolve()), "label": label, "drop": dropped, "task": task, "device": device, **by}
     services.silo(folder, json.dumps(source), _say)
 
 

@@ -28,17 +28,33 @@ class SiloSource:
     drop: tuple[str, ...] = ()  # of tables: columns to leave out
     task: Task = "auto"
     standardize: bool = False  # by this silo's own means and deviations, which then do not leave
+    group: str = ""  # of tables: the column whose values stay on one side of the split
+    time: str = ""  # of tables: the column by which past rows train and the last ones test
+    split_column: str = ""  # of tables: the column that holds train, validation or test for each row
 
     @property
     def archive(self) -> bool:
         """Whether it is arrays, which are taken as they are."""
         return self.path.suffix.lower() == ".npz"
 
+    @property
+    def options(self) -> OwnData:
+        """The same for a simulation of this silo."""
+        return OwnData(
+            label=self.label,
+            drop=self.drop,
+            task=self.task,
+            group=self.group,
+            time=self.time,
+            split_column=self.split_column,
+        )
+
 
 def read_source(text: str) -> tuple[SiloSource, str]:
     """From JSON, as a silo's programs hand it on; and the device to train on."""
     table = json.loads(text)
-    return SiloSource(Path(table["path"]), table["label"], tuple(table["drop"]), table["task"]), table["device"]
+    device = table.pop("device")
+    return SiloSource(**table | {"path": Path(table["path"]), "drop": tuple(table["drop"])}), device
 
 
 @contextmanager
@@ -56,9 +72,10 @@ class Raw:
     @for_the_owner()
     def __init__(self, name: str, source: SiloSource) -> None:
         self.source, self.where = source, f"silo '{name}'"
-        holding = read_silo(source.path, source.label, source.drop)
+        options = source.options
+        holding = read_silo(source.path, source.label, source.drop, options.columns)
         check_drop([holding], source.drop)  # each silo gives its own list, so it knows its own columns
-        self.split: SplitHolding = split(replace(holding, name=name), OwnData(task=source.task), 0)
+        self.split: SplitHolding = split(replace(holding, name=name), options, 0)
 
     @for_the_owner()
     def statistics(self) -> Statistics:
@@ -96,7 +113,7 @@ def own_silo(name: str, path: Path) -> tuple[Silo, int]:
         share = drawn(name, Label("number", values), OwnData(), 0)
         parts = (share.train, share.validation, share.test)
     classes = 0 if y.dtype.kind == "f" else 1 + int(y.max())
-    silo = Silo(name, *(Part(x[rows], y[rows]) for rows in parts))
+    silo = Silo(name, *(Part(x[rows], y[rows], rows) for rows in parts))
     check_silos([silo], classes)
     return silo, classes
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from command import call
 from loop import NAMES, Loop, job, settle
 from safetensors import safe_open
 from test_drive import by_silo, federated
@@ -21,7 +22,7 @@ from coterie.data.own.statistics import Statistics
 from coterie.deploy.home import EVENTS
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.messages import Answer, Declared, Measured, Request
-from coterie.deploy.own import Raw, SiloSource, own_silo
+from coterie.deploy.own import Raw, SiloSource, own_silo, read_source
 from coterie.deploy.policy import FILE, policy_text
 from coterie.deploy.remote import Remote
 from coterie.deploy.silo import SiloSide, declared
@@ -259,3 +260,32 @@ def test_a_silos_own_model_predicts_for_raw_rows(tmp_path: Path) -> None:
     found = model.predict(patients(NAMES.index("south")).drop(columns=["id", "outcome"]))
     assert set(found["prediction"]) == {"ill", "well"}
     np.testing.assert_allclose(found["probability_ill"] + found["probability_well"], 1, atol=1e-5)
+
+
+def test_a_silo_splits_by_its_own_columns_as_a_simulation_does(tmp_path: Path) -> None:
+    frame = patients(0).assign(id=np.arange(40) // 4, day=np.arange(40), fold=["train", "train", "val", "test"] * 10)
+    frame.to_csv(tmp_path / "north.csv", index=False)
+    for by in ({"group": "id"}, {"time": "day"}, {"split_column": "fold"}, {"group": "id", "time": "day"}):
+        drop = tuple({"id", "day", "fold"} - {*by.values()})
+        text = {"path": str(tmp_path / "north.csv"), "label": "outcome", "drop": drop, "task": "auto", "device": "cpu"}
+        source, _ = read_source(json.dumps({"group": "", "time": "", "split_column": "", **text, **by}))
+        own = Raw("north", source).split
+        holdings = gather(tmp_path, "outcome", drop, tuple(by.values()))
+        (silo,) = ready(holdings, OwnData(label="outcome", drop=drop, **by), 0).silos
+        assert np.array_equal(own.rows[own.test], silo.test.rows) and np.array_equal(own.train, silo.train.rows)
+        assert (own.units is None) == ("group" not in by)
+    with pytest.raises(BadInput, match="has no column 'nope' for --group"):
+        Raw("north", SiloSource(tmp_path / "north.csv", "outcome", ("id", "day", "fold"), group="nope"))
+
+
+def test_an_archive_at_a_silo_knows_its_rows(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+    np.savez(tmp_path / "a.npz", x=x, y=np.arange(20) % 2)
+    silo, _ = own_silo("a", tmp_path / "a.npz")
+    assert silo.test.rows is not None and np.array_equal(silo.test.x, x[silo.test.rows])
+
+
+def test_columns_to_split_by_are_of_tables(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("flwr")
+    assert call("silo", tmp_path, "--data", "a.npz", "--group", "patient") == 2
+    assert "a.npz: is no table to split by a column; leave out --group" in capfd.readouterr().err
