@@ -12,7 +12,7 @@ from coterie.data.arrays import class_labels
 from coterie.data.npz import read_npz
 from coterie.data.own.gather import check_drop, read_arrays, read_silo
 from coterie.data.own.label import Label, Task
-from coterie.data.own.ready import OwnData, SplitHolding, drawn, encoded, far_values, fitted, split
+from coterie.data.own.ready import OwnData, SplitHolding, copied, drawn, encoded, far_values, fitted, identified, split
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import Statistics, declare, words_of
 from coterie.data.silo import Part, Silo, check_silos
@@ -85,10 +85,12 @@ class Raw:
         return declare(own.holding.x, own.label, own.train, self.source.task, shared, self.where)
 
     def remarks(self) -> list[str]:
-        """What of it is taken otherwise than it stands there; for its owner alone, because it quotes values."""
+        """What of it is taken otherwise than it stands there or may flatter; for its owner alone: it quotes values."""
         own, numbers = self.split, words_of(self.statistics()).numbers
         quantity = own.label.levels(self.source.task) is None
-        return [f"column {e.column!r}: {e.what}" for e in far_values(own, numbers, quantity, self.source.label)]
+        columns = far_values(own, numbers, quantity, self.source.label) + identified([own], self.source.options)
+        copies = [each.what for each in copied(own, self.source.options)]
+        return copies + [f"column {each.column!r}: {each.what}" for each in columns]
 
     @for_the_owner()
     def encoded(self, agreed: Schema) -> tuple[Silo, Schema]:

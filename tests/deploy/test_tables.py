@@ -289,3 +289,13 @@ def test_columns_to_split_by_are_of_tables(tmp_path: Path, capfd: pytest.Capture
     pytest.importorskip("flwr")
     assert call("silo", tmp_path, "--data", "a.npz", "--group", "patient") == 2
     assert "a.npz: is no table to split by a column; leave out --group" in capfd.readouterr().err
+
+
+def test_what_may_flatter_a_score_is_for_the_owner_to_read(tmp_path: Path) -> None:
+    frame = patients(0).assign(id=np.arange(40), weight=np.random.default_rng(0).normal(size=40))
+    pd.concat([frame] * 3).to_csv(tmp_path / "north.csv", index=False)
+    remarks = Raw("north", SiloSource(tmp_path / "north.csv", "outcome", ("id",))).remarks()
+    copies, identifier = remarks
+    assert copies.endswith("are exact copies of training rows; a score on them flatters: remove them or give --group")
+    assert identifier == "column 'id': looks like an identifier that repeats: give --group id"
+    assert Raw("north", SiloSource(tmp_path / "north.csv", "outcome", group="id")).remarks() == []

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pandas import DataFrame
+import pandas as pd
+from pandas import DataFrame, Series
 
 from coterie.data.allot import carve, held_out, in_time, portion, whole
 from coterie.data.own.agree import Difference, agree
-from coterie.data.own.columns import as_number, parsed
+from coterie.data.own.columns import as_number, parsed, without
 from coterie.data.own.fences import beyond, fence, nearer, within
 from coterie.data.own.gather import Holding, gather
 from coterie.data.own.label import Label, Task, read_label
+from coterie.data.own.leaks import copies, repeating_identifiers
 from coterie.data.own.schema import Schema
 from coterie.data.own.sides import (
     NAMES,
@@ -29,7 +31,7 @@ from coterie.data.own.sides import (
     read_marks,
 )
 from coterie.data.own.statistics import Statistics, declare
-from coterie.data.silo import Array, FederatedData, HoldsData, Indices, Part, Share, Silo
+from coterie.data.silo import Array, FederatedData, HoldsData, Indices, Part, Share, Silo, named
 from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.options import option
@@ -93,6 +95,7 @@ def ready(holdings: Sequence[Holding], options: OwnData, seed: int) -> Federated
     ]
     numbers = [column.name for column in schema.columns if column.kind == "number"]
     differences += [each for s in splits for each in far_values(s, numbers, not schema.classes, options.label)]
+    differences += [each for s in splits for each in copied(s, options)] + identified(splits, options)
     schemas = {s.holding.name: fitted(schema, s, not shared) for s in splits}
     silos = [encoded(s, schemas[s.holding.name]) for s in splits]
     return FederatedData(
@@ -198,6 +201,27 @@ def far_values(own: SplitHolding, numbers: Sequence[str], quantity: bool, label:
             what = f"far from the others, so taken as {low:.4g} or {high:.4g}: {named}{more}"
             found.append(Difference(name, own.holding.name, what))
     return found
+
+
+def copied(own: SplitHolding, options: OwnData) -> list[Difference]:
+    """Rows to test or validate that are copies of training rows."""
+    others = {"test": own.test, "validation": own.validation}
+    found = copies(own.holding.x, own.label.values, own.train, others)
+    remedy = "" if options.group else " or give --group"
+    return [Difference("rows", own.holding.name, found + remedy)] if found else []
+
+
+def identified(splits: Sequence[SplitHolding], options: OwnData) -> list[Difference]:
+    """Columns by which rows should stay together, where nothing keeps them so; also those that are left out."""
+    silos = dict[str, list[str]]()
+    for own in splits:
+        x, aside = own.holding.x, own.holding.aside
+        if own.units is None and isinstance(x, DataFrame):
+            every = pd.concat([x, without(aside, options.columns)], axis=1)
+            for name in repeating_identifiers(every, Series(own.label.values)):
+                silos.setdefault(name, []).append(own.holding.name)
+    what = "looks like an identifier that repeats: give --group {}"
+    return [Difference(name, named(where), what.format(name)) for name, where in silos.items()]
 
 
 def _numbers(own: SplitHolding, name: str) -> Array:

@@ -1,0 +1,119 @@
+"""What may make a silo's test score flatter: copies of training rows, and an identifier that repeats."""
+
+from collections.abc import Iterable, Mapping
+from itertools import chain
+
+import numpy as np
+import pandas as pd
+from pandas import DataFrame, Series
+
+from coterie.data.own.columns import numbers_in
+from coterie.data.silo import Array, Indices
+
+RARE = 0.01  # copies that a row has by chance; where it has more, rows are alike because there are few kinds of them
+FEWEST = 10  # different values of an identifier
+REPEATED = 0.3  # share of the rows whose value another row has too
+ENOUGH = 40  # such rows: fewer are alike by chance too often
+LARGEST = 20  # rows of a value that repeats, on average
+ALIKE = 0.6  # how much rows of one value differ, as a share of how much rows of two values do
+COMPARED = 20_000  # rows; more tell no more
+
+
+def copies(x: DataFrame | Array, labels: Array, train: Indices, others: Mapping[str, Indices]) -> str:
+    """How many rows of the other parts of a split are copies of training rows; empty: none, or as chance has it."""
+    keys = _keys(x, labels)
+    counts = {name: int(np.isin(keys[rows], keys[train]).sum()) for name, rows in others.items()}
+    if not any(counts.values()) or _by_chance(x, labels) * len(train) > RARE:
+        return ""
+    found = " and ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return f"{found} rows are exact copies of training rows; a score on them flatters: remove them"
+
+
+def repeating_identifiers(columns: DataFrame, label: Series) -> list[str]:
+    """The columns that look like the number of a patient who has several rows.
+
+    Rows of one value are alike in the other columns, while rows of neighbouring values are not: this tells a patient
+    from an age, which other columns follow step by step, and from a town, whose people differ.
+    """
+    return [str(name) for name in columns if _identifies(columns[name], columns.drop(columns=name), label)]
+
+
+def _identifies(column: Series, others: DataFrame, label: Series) -> bool:
+    codes, whole = _codes(column)
+    sizes = np.bincount(codes[codes >= 0])
+    again = sizes[sizes > 1]
+    few = len(sizes) < FEWEST or again.sum() < max(ENOUGH, REPEATED * len(codes))
+    if not whole or few or again.mean() > LARGEST:
+        return False
+    order = np.argsort(codes, kind="stable")[(codes < 0).sum() :][:COMPARED]
+    ratios = [_difference(codes[order], each.iloc[order]) for each in (*(others[n] for n in others), label)]
+    told = [ratio for ratio in ratios if ratio is not None]
+    return len(told) > 1 and float(np.mean(told)) < ALIKE
+
+
+def _difference(codes: Indices, column: Series) -> float | None:
+    """How much rows of one code differ, as a share of how much those of near codes do; None: the column tells nothing.
+
+    `codes` are in order; 1 where the column follows them step by step.
+    """
+    values, numeric = _values(column)
+    last = len(codes) - 1
+    near = min(last, int(np.ceil(2 * len(codes) / len(np.unique(codes)))))
+
+    def apart(step: int, same: bool) -> float:
+        pairs = (codes[step:] == codes[:-step]) == same
+        gaps = np.abs(values[step:] - values[:-step])[pairs]
+        return float((gaps if numeric else gaps > 0).mean()) if len(gaps) else 0.0
+
+    within, beside, far = apart(1, True), apart(near, False), apart(max(1, last // 2), False)
+    renames = within == 0 and len(np.unique(values)) == len(np.unique(codes))
+    if far == 0 or renames:
+        return None
+    return 1.0 if beside < far / 2 else min(1.0, within / beside)
+
+
+def _codes(column: Series) -> tuple[Indices, bool]:
+    """(n,) the place of each value in their order, -1: missing; and whether they are text or whole numbers."""
+    values = _plain(column)
+    whole = values.dtype == object or bool((values.dropna() % 1 == 0).all())
+    return pd.factorize(values, sort=True)[0].astype(np.int64), whole
+
+
+def _values(column: Series) -> tuple[Array, bool]:
+    """(n,) the ranks of numbers, or a code for each text; and whether they are numbers."""
+    values = _plain(column)
+    if values.dtype == object:
+        return _codes(column)[0], False
+    return values.rank().fillna(0).to_numpy(), True
+
+
+def _plain(column: Series) -> Series:
+    """As numbers, or as text where one is none."""
+    if column.dtype.kind in "fiu":
+        return column
+    text = column.map(str, na_action="ignore").astype(object)
+    numbers = numbers_in(text)
+    return text if (numbers.isna() & text.notna()).any() else numbers
+
+
+def _keys(x: DataFrame | Array, labels: Array) -> Array:
+    """(n,) the same for rows that are the same."""
+    if isinstance(x, DataFrame):
+        keys: Array = pd.util.hash_pandas_object(x.assign(**{"": labels}), index=False).to_numpy()
+        return keys
+    return np.array([hash((row.tobytes(), label)) for row, label in zip(x, labels.tolist(), strict=True)])
+
+
+def _by_chance(x: DataFrame | Array, labels: Array) -> float:
+    """How likely two rows were alike if their columns had nothing to do with each other."""
+    chance, count = 1.0, len(labels)
+    for column in chain([labels], _columns(x)):
+        same = Series(column).value_counts(dropna=False).to_numpy()
+        chance *= float((same * (same - 1.0)).sum()) / (count * (count - 1))
+        if chance * count < RARE:
+            break
+    return chance
+
+
+def _columns(x: DataFrame | Array) -> Iterable[Array | Series]:
+    return (x[name] for name in x) if isinstance(x, DataFrame) else x.reshape(len(x), -1).T
