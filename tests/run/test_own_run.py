@@ -12,6 +12,7 @@ from command import call
 from own_silos import NAMES, hospital, hospitals
 
 from coterie.data import catalog
+from coterie.personal.file import load_model
 from coterie.runs.folder import Begun
 
 QUICK = ("--methods", "separate,fedamp", "--rounds", 2)
@@ -141,9 +142,9 @@ def visits(folder: Path, **columns) -> Path:
     for place, name in enumerate(("north", "south")):
         rng = np.random.default_rng(place)
         who = rng.permutation(np.repeat(np.arange(20), 5))
-        body = rng.normal(size=(20, 2))
+        body, ill = rng.normal(size=(20, 2)), rng.random(20) < 0.5
         frame = pd.DataFrame(body[who] + 0.01 * rng.normal(size=(100, 2)), columns=["a", "b"]).assign(patient=who)
-        frame = frame.assign(day=np.arange(100), ill=np.where(body[who, 0] > 0, "yes", "no"), **columns)
+        frame = frame.assign(day=np.arange(100), ill=np.where(ill[who], "yes", "no"), **columns)
         frame.to_csv(folder / f"{name}.csv", index=False)
     return folder
 
@@ -162,6 +163,12 @@ def test_splits_are_written_row_by_row():
     tested = splits[splits["split"] == "test"].groupby(["seed", "silo"]).size()
     predicted = pd.read_parquet("a/predictions.parquet").groupby(["method", "seed", "silo"]).size()
     assert all((predicted[method] == tested).all() for method in ("separate", "fedamp"))
+    # Test rows and samples are in one order.
+    rows = splits.query("seed == 0 and silo == 'north' and split == 'test'")["row"]
+    raw = pd.read_csv("visits/north.csv").iloc[rows - 1]
+    right = load_model("a/models/separate/north.safetensors").predict(raw)["prediction"].to_numpy() == raw["ill"]
+    kept = pd.read_parquet("a/predictions.parquet").query("method == 'separate' and seed == 0 and silo == 'north'")
+    assert 0 < right.sum() < len(right) and (kept["value"].to_numpy() == right).all()
 
 
 def test_seeds_that_cannot_change_the_test_rows_are_warned_of(capfd):

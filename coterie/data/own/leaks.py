@@ -16,7 +16,7 @@ REPEATED = 0.3  # share of the rows whose value another row has too
 ENOUGH = 40  # such rows: fewer are alike by chance too often
 LARGEST = 20  # rows of a value that repeats, on average
 ALIKE = 0.6  # how much rows of one value differ, as a share of how much rows of two values do
-COMPARED = 20_000  # rows; more tell no more
+COMPARED = 20_000  # rows; more add nothing
 
 
 def copies(x: DataFrame | Array, labels: Array, train: Indices, others: Mapping[str, Indices]) -> str:
@@ -47,12 +47,12 @@ def _identifies(column: Series, others: DataFrame, label: Series) -> bool:
         return False
     order = np.argsort(codes, kind="stable")[(codes < 0).sum() :][:COMPARED]
     ratios = [_difference(codes[order], each.iloc[order]) for each in (*(others[n] for n in others), label)]
-    told = [ratio for ratio in ratios if ratio is not None]
-    return len(told) > 1 and float(np.mean(told)) < ALIKE
+    known = [ratio for ratio in ratios if ratio is not None]
+    return len(known) > 1 and float(np.mean(known)) < ALIKE
 
 
 def _difference(codes: Indices, column: Series) -> float | None:
-    """How much rows of one code differ, as a share of how much those of near codes do; None: the column tells nothing.
+    """How much rows of one code differ, as a share of how much those of near codes do; None: nothing to compare.
 
     `codes` are in order; 1 where the column follows them step by step.
     """

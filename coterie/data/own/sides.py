@@ -1,4 +1,4 @@
-"""What a table's columns tell of its split: which rows belong together, what came when, and which row is for what."""
+"""What a table's columns hold of its split: which rows belong together, what came when, and which row is for what."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ DAYS = r"(\d{1,2})([./])(\d{1,2})[./](\d{4})(.*)"  # a date that does not begin 
 
 @dataclass(frozen=True)
 class SplitBy(HeldOut):
-    """How a silo's rows are split: drawn, unless a column tells otherwise."""
+    """How a silo's rows are split: drawn, unless columns give it."""
 
     group: str = option("", "of tables: the column whose values stay on one side of a split, such as a patient")
     time: str = option("", "of tables: the column of dates or numbers by which past rows train and the last ones test")
