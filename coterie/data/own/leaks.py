@@ -17,6 +17,8 @@ ENOUGH = 40  # such rows: fewer are alike by chance too often
 LARGEST = 20  # rows of a value that repeats, on average
 ALIKE = 0.6  # how much rows of one value differ, as a share of how much rows of two values do
 COMPARED = 20_000  # rows; more add nothing
+EXAMINED = 200  # columns, the first ones: an identifier is seldom further back
+WIDEST = 50  # columns that they are compared in, evenly from those of a wide table
 
 
 def copies(x: DataFrame | Array, labels: Array, train: Indices, others: Mapping[str, Indices]) -> str:
@@ -35,41 +37,42 @@ def repeating_identifiers(columns: DataFrame, label: Series) -> list[str]:
     Rows of one value are alike in the other columns, while rows of neighbouring values are not: this tells a patient
     from an age, which other columns follow step by step, and from a town, whose people differ.
     """
-    return [str(name) for name in columns if _identifies(columns[name], columns.drop(columns=name), label)]
+    codes = {name: found for name in columns.columns[:EXAMINED] if (found := _repeating(columns[name])) is not None}
+    if not codes:
+        return []
+    some = columns.columns[:: -(-len(columns.columns) // WIDEST)]
+    read = [_values(column) for column in (*(columns[name] for name in some), label)]
+    values, numeric = np.stack([each for each, _ in read], 1), np.array([number for _, number in read])
+    levels = np.array([len(np.unique(each)) for each, _ in read])
+    return [str(name) for name, found in codes.items() if _alike(found, values, numeric, levels)]
 
 
-def _identifies(column: Series, others: DataFrame, label: Series) -> bool:
+def _repeating(column: Series) -> Indices | None:
+    """(n,) the codes of a column whose values repeat as often as a patient comes; None: of another."""
     codes, whole = _codes(column)
     sizes = np.bincount(codes[codes >= 0])
     again = sizes[sizes > 1]
     few = len(sizes) < FEWEST or again.sum() < max(ENOUGH, REPEATED * len(codes))
-    if not whole or few or again.mean() > LARGEST:
-        return False
+    return codes if whole and not few and again.mean() <= LARGEST else None
+
+
+def _alike(codes: Indices, values: Array, numeric: Array, levels: Array) -> bool:
+    """Whether rows of one code (n,) are alike in the columns of `values` (n, c), and rows of near codes are not."""
+    many = len(np.unique(codes))
     order = np.argsort(codes, kind="stable")[(codes < 0).sum() :][:COMPARED]
-    ratios = [_difference(codes[order], each.iloc[order]) for each in (*(others[n] for n in others), label)]
-    known = [ratio for ratio in ratios if ratio is not None]
-    return len(known) > 1 and float(np.mean(known)) < ALIKE
+    codes, values = codes[order], values[order]
 
+    def apart(step: int, same: bool) -> Array:
+        """(c,) how much rows so many steps from each other differ, of one code or of two."""
+        gaps = np.abs(values[step:] - values[:-step])[(codes[step:] == codes[:-step]) == same]
+        mean: Array = np.where(numeric, gaps, gaps > 0).sum(0) / max(1, len(gaps))
+        return mean
 
-def _difference(codes: Indices, column: Series) -> float | None:
-    """How much rows of one code differ, as a share of how much those of near codes do; None: nothing to compare.
-
-    `codes` are in order; 1 where the column follows them step by step.
-    """
-    values, numeric = _values(column)
-    last = len(codes) - 1
-    near = min(last, int(np.ceil(2 * len(codes) / len(np.unique(codes)))))
-
-    def apart(step: int, same: bool) -> float:
-        pairs = (codes[step:] == codes[:-step]) == same
-        gaps = np.abs(values[step:] - values[:-step])[pairs]
-        return float((gaps if numeric else gaps > 0).mean()) if len(gaps) else 0.0
-
-    within, beside, far = apart(1, True), apart(near, False), apart(max(1, last // 2), False)
-    renames = within == 0 and len(np.unique(values)) == len(np.unique(codes))
-    if far == 0 or renames:
-        return None
-    return 1.0 if beside < far / 2 else min(1.0, within / beside)
+    within, beside, far = apart(1, True), apart(2 * len(order) // many + 1, False), apart(len(order) // 2, False)
+    renames = (within == 0) & (levels == many)  # the column itself, or its values by other names
+    follows = beside < far / 2  # as a birth year an age
+    ratios = np.where(follows, 1, np.minimum(1, within / np.maximum(beside, 1e-12)))[(far > 0) & ~renames]
+    return len(ratios) > 1 and float(ratios.mean()) < ALIKE
 
 
 def _codes(column: Series) -> tuple[Indices, bool]:

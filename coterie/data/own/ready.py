@@ -110,7 +110,7 @@ def split(holding: Holding, options: OwnData, seed: int) -> SplitHolding:
     label, there = read_label(holding.y, f"{where} label")
     if isinstance(holding.x, DataFrame):
         holding = replace(holding, x=parsed(holding.x, where))
-    check_columns(options, options.label, holding.columns, where)
+    check_columns(options, options.label, holding.aside, holding.columns, where)
     marks = read_marks(holding.aside, holding.sides, options, where)
     rows = np.flatnonzero(there)
     unlabelled = len(there) - len(rows)
@@ -166,7 +166,7 @@ def drawn(name: str, label: Label, options: OwnData, seed: int, marks: Marks = U
         raise BadInput(f"{where}: test_share = {options.test_share} of {count} rows leaves none to test; raise it")
     if marks.units is not None and portion(options.validation, len(share.train)) and len(share.validation) == 0:
         raise BadInput(
-            f"{where}: the values of {options.group!r} are too few or too unequal to validate; group otherwise"
+            f"{where}: the values of {options.group!r} are too few or too unequal to validate; give another column"
         )
     return share
 
@@ -217,7 +217,7 @@ def identified(splits: Sequence[SplitHolding], options: OwnData) -> list[Differe
     for own in splits:
         x, aside = own.holding.x, own.holding.aside
         if own.units is None and isinstance(x, DataFrame):
-            every = pd.concat([x, without(aside, options.columns)], axis=1)
+            every = pd.concat([without(aside, options.columns), x], axis=1)
             for name in repeating_identifiers(every, Series(own.label.values)):
                 silos.setdefault(name, []).append(own.holding.name)
     what = "looks like an identifier that repeats: give --group {}"

@@ -53,12 +53,12 @@ class Marks(HoldsData):
         return Marks(*(None if mark is None else mark[rows] for mark in (self.units, self.times, self.sides)))
 
 
-def check_columns(by: SplitBy, label: str, known: Sequence[str], where: str) -> None:
+def check_columns(by: SplitBy, label: str, aside: DataFrame, known: Sequence[str], where: str) -> None:
     """Refuse to split by a column that the silo lacks, or by its label."""
     for key, name in (("group", by.group), ("time", by.time), ("split-column", by.split_column)):
         if name and name == label:
             raise BadInput(f"--{key} {name}: is the label; give another column")
-        if name and name not in known:
+        if name and name not in aside:
             raise BadInput(f"{where}: has no column {name!r} for --{key}; {nearest(name, known)}")
 
 
@@ -125,7 +125,7 @@ def read_groups(column: Series) -> Indices:
 def read_times(column: Series, where: str) -> Indices:
     """(n,) the place of each row's time among all in order, from 0; -1 where there is none."""
     moments = column
-    if column.dtype.kind not in "mM" and not isinstance(column.dtype, pd.DatetimeTZDtype):
+    if column.dtype.kind not in "mM":
         text = _trimmed(column)
         moments = numbers_in(text)
         if moments.notna().sum() < text.notna().sum() / 2:

@@ -94,6 +94,11 @@ def test_rows_without_a_group_are_a_group_each():
     assert len(set(empty)) == len(empty) == 60 and len(set(own.units)) == 60 + frame["patient"].nunique()
 
 
+def test_a_column_without_any_group_splits_as_rows_do():
+    own = held(visits(patients=20, each=5).assign(patient=None), group="patient")
+    assert [len(getattr(own, side)) for side in SIDES] == [64, 16, 20]
+
+
 def test_a_large_group_is_whole_wherever_it_goes():
     frame = visits(patients=20, each=5)
     frame.loc[:60, "patient"] = "large"
@@ -254,6 +259,8 @@ def row(frame, place, **values):
         (lambda f: f.assign(g=f.index % 2), {"group": "g"}, "column 'g' has 2 different values; 3 or more are needed"),
         (lambda f: f.assign(g=np.array([1, 2] + [3] * 18)[f.index // 5]), {"group": "g"}, "too few or too unequal"),
         (lambda f: row(f, 6, day=None), {"time": "day"}, "silo 'north' column 'day': no time in row 7; add it or"),
+        (lambda f: f.assign(day=None), {"time": "day"}, "column 'day': no time in row 1; add it or"),
+        (lambda f: f.assign(fold=np.nan), {"split_column": "fold"}, "column 'fold': no value in row 1; write train"),
         (lambda f: row(f, 6, day="soon"), {"time": "day"}, "column 'day': 'soon' in row 7 is neither a date nor a n"),
         (lambda f: row(f, 6, day="2024-02-31"), {"time": "day"}, "'2024-02-31' in row 7 is neither"),
         (lambda f: f.assign(day="1/2/2024"), {"time": "day"}, "day or month first\\? write dates as 2024-02-01"),
