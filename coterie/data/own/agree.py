@@ -67,9 +67,11 @@ def unsound(declared: Mapping[str, Statistics], label: str, rows: Mapping[str, i
             found.append(Difference("columns", silo, f"{three.shape[1]} statistics of {len(names)} columns", True))
             continue
         named = [*zip(names, three.T, strict=False), (label or "label", statistics.target[0].numpy())]
+        count, _, scatter = every = np.array([each for _, each in named]).T  # (columns,) each
         most = np.inf if rows is None else rows[silo]
-        for name, each in named:
-            if not np.isfinite(each).all() or not 0 <= each[0] <= most or each[2] < 0:
+        sound = np.isfinite(every).all(0) & (count >= 0) & (count <= most) & (scatter >= 0)
+        for (name, each), fine in zip(named, sound.tolist(), strict=True):
+            if not fine:
                 what = f"its count of {each[0]:g}, mean of {each[1]:g} and squares of {each[2]:g} are of no rows it has"
                 found.append(Difference(name, silo, what, True))
             elif each[0]:
@@ -158,9 +160,15 @@ def _columns(
     declared: Mapping[str, Statistics], words: Mapping[str, Words]
 ) -> tuple[tuple[Column, ...], list[Difference]]:
     columns, found = list[Column](), list[Difference]()
-    first = next(iter(words.values()))
-    for name in _kinds_of(first):
-        column, differences = _column(name, declared, words)
+    places = {silo: {name: i for i, name in enumerate(said.numbers)} for silo, said in words.items()}
+    every = {silo: torch.cat([s.count, s.mean, s.scatter]).numpy() for silo, s in declared.items()}  # (3, columns)
+    for name in _kinds_of(next(iter(words.values()))):
+        moments = [
+            every[silo][:, place]
+            for silo, mine in places.items()
+            if (place := mine.get(name)) is not None and every[silo].shape[1]
+        ]
+        column, differences = _column(name, moments, words)
         found += differences
         if column is None:
             found.append(Difference(name, "every silo", "always the same or empty: left out"))
@@ -170,18 +178,12 @@ def _columns(
 
 
 def _column(
-    name: str, declared: Mapping[str, Statistics], words: Mapping[str, Words]
+    name: str, moments: Sequence[Moments], words: Mapping[str, Words]
 ) -> tuple[Column | None, list[Difference]]:
     """A column of all silos, or None where it tells nothing."""
     gaps = any(name in said.missing for said in words.values())
-    having = {silo: said for silo, said in words.items() if name in said.numbers}
-    if having:
-        rows = [
-            [float(t[0, said.numbers.index(name)]) for t in (s.count, s.mean, s.scatter)]
-            for silo, said in having.items()
-            if (s := declared[silo]).count.shape[1]
-        ]
-        mean, scale = _pooled([np.array(row) for row in rows]) if rows else (0.0, 1.0)
+    if any(name in said.numbers for said in words.values()):
+        mean, scale = _pooled(moments) if moments else (0.0, 1.0)
         if scale == 0 and not gaps:
             return None, []
         return Column(name, "number", mean, scale or 1.0, gaps), []

@@ -21,30 +21,32 @@ def kind_of(column: Series, where: str) -> Kind:
         return "date"
     if pd.api.types.is_complex_dtype(column.dtype):
         raise BadInput(f"{where}: holds complex numbers; give plain ones or leave it out with --drop")
-    if column.isna().all():
+    numbers = _numbers(column)
+    if numbers is not None:
+        return "empty" if np.isnan(numbers).all() else "number"
+    levels = as_text(column, where).dropna().drop_duplicates()
+    if levels.empty:
         return "empty"
-    if _numeric(column):
+    if numbers_in(levels).notna().all():
         return "number"
-    text = as_text(column, where).dropna()
-    if text.empty:
-        return "empty"
-    if numbers_in(text).notna().all():
-        return "number"
-    return "date" if text.str.fullmatch(DATE).all() else "category"
+    return "date" if levels.str.fullmatch(DATE).all() else "category"
 
 
 def as_number(column: Series, where: str) -> Array:
     """The column as float64, NaN where a value is missing."""
-    values: Array
-    if _numeric(column):
-        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
-    else:
+    values = _numbers(column)
+    if values is None:
         text = as_text(column, where)
         parsed = numbers_in(text)
         wrong = text.notna() & parsed.isna()
         if wrong.any():
             raise BadInput(f"{where}: {text[wrong].iloc[0]!r} in row {_row(wrong)} is no number; correct it")
         values = parsed.to_numpy(dtype=np.float64, na_value=np.nan)
+    return _bounded(values, where)
+
+
+def _bounded(values: Array, where: str) -> Array:
+    """The numbers, all of which can be standardised."""
     if np.isinf(values).any():
         raise BadInput(f"{where}: infinity in row {_row(np.isinf(values))}; correct it or leave it empty")
     large = np.abs(values) > LARGEST
@@ -63,6 +65,10 @@ def as_text(column: Series, where: str) -> Series:
         made = column.map({True: "true", False: "false"}).astype(object)
     elif _numeric(column):
         made = column.map(number_name, na_action="ignore").astype(object)
+    elif pd.api.types.infer_dtype(column) == "string" and not column.is_unique:
+        codes, levels = pd.factorize(column)  # -1 where a value is missing
+        names = as_text(Series(levels, dtype=object), where).to_numpy(dtype=object)
+        return Series(np.array([*names, None], dtype=object)[codes], column.index, dtype=object)
     else:
         odd = [value for value in column.dropna() if not isinstance(value, str | bool | int | float | np.generic)]
         if odd:
@@ -77,11 +83,13 @@ def as_text(column: Series, where: str) -> Series:
 def parsed(frame: DataFrame, where: str) -> DataFrame:
     """A table whose columns of numbers are float64, whatever they were written as."""
     made = {}
-    for name in frame.columns:
-        at = f"{where} column {name!r}"
-        number = kind_of(frame[name], at) == "number"
-        made[name] = Series(as_number(frame[name], at), frame.index) if number else frame[name]
-    return DataFrame(made, frame.index)
+    for name, column in frame.items():
+        at, values = f"{where} column {name!r}", _numbers(column)
+        if values is not None:
+            made[name] = _bounded(values, at)
+        else:
+            made[name] = as_number(column, at) if kind_of(column, at) == "number" else column
+    return DataFrame(made, frame.index, copy=False)
 
 
 def number_name(value: float) -> str:
@@ -103,6 +111,28 @@ def _numeric(column: Series) -> bool:
     """Whether its type is that of numbers; pandas counts true and false among them."""
     dtype = column.dtype
     return bool(pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype))
+
+
+def _numbers(column: Series) -> Array | None:
+    """(n,) the column as float64 where its type is that of numbers or Arrow reads them in all of its text."""
+    made: Array
+    if _numeric(column):
+        made = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        return made
+    if pd.api.types.is_bool_dtype(column.dtype):
+        return None
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        values = pa.array(column, from_pandas=True)
+        if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+            text = pc.utf8_trim_whitespace(values)
+            values = pc.if_else(pc.equal(text, ""), None, text)
+        made = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        return None
+    return made
 
 
 def _row(wrong: "Series | Array") -> int:

@@ -15,7 +15,7 @@ Fence = tuple[float, ...]  # what no value may lie below and above; or nothing: 
 
 def fence(values: Array) -> Fence:
     """The fence of a column, from the values of its training rows (n,)."""
-    there = np.sort(values[~np.isnan(values)])
+    there = values[~np.isnan(values)]
     if len(there) < FEWEST:
         return ()
     centre = float(np.median(there))
@@ -52,6 +52,7 @@ def beyond(values: Array, bounds: Fence) -> Array:
 
 
 def _bulk(values: Array) -> tuple[float, float]:
-    """The 5% and the 95% quantile of sorted values; an extreme one never counts, however few there are."""
+    """The 5% and the 95% quantile of the values; an extreme one never counts, however few there are."""
     out = max(1, math.ceil(TAIL * (len(values) - 1)))
-    return float(values[out]), float(values[-1 - out])
+    ends = np.partition(values, (out, len(values) - 1 - out))
+    return float(ends[out]), float(ends[-1 - out])

@@ -29,16 +29,19 @@ class Column:
     levels: tuple[str, ...] = dataclasses.field(default=(), repr=False)  # texts of rows
     fence: Fence = ()  # of numbers: beyond it this silo's are pulled in
 
-    def encode(self, values: Series, where: str) -> Array:
-        """(n, inputs); a level that no silo declared is all zeros, a missing number is the mean."""
+    def encode(self, values: Series, where: str, into: Array) -> None:
+        """Fill `into` (n, width); a level that no silo declared is all zeros, a missing number is the mean."""
         if self.kind == "category":
-            text = as_text(values, where).to_numpy(dtype=object)
-            return np.stack([text == level for level in self.levels], axis=1).astype(np.float32)
+            place = {level: i for i, level in enumerate(self.levels)}
+            codes = as_text(values, where).map(place).to_numpy(dtype=np.float64, na_value=-1)
+            for i in range(len(self.levels)):
+                into[:, i] = codes == i
+            return
         raw = within(as_number(values, where), self.fence)
         with np.errstate(over="ignore"):  # of a row to predict, far beyond any trained on: as far as an input goes
-            made = np.clip((raw - self.mean) / self.scale, -FAR, FAR)
-        made = np.nan_to_num(made, nan=0.0).astype(np.float32)
-        return np.stack([made, np.isnan(raw).astype(np.float32)] if self.indicator else [made], axis=1)
+            into[:, 0] = np.nan_to_num(np.clip((raw - self.mean) / self.scale, -FAR, FAR), nan=0.0)
+        if self.indicator:
+            into[:, 1] = np.isnan(raw)
 
     @property
     def width(self) -> int:
@@ -62,8 +65,13 @@ class Schema:
         absent = [column.name for column in self.columns if column.name not in frame.columns]
         if absent:
             raise BadInput(f"{where}: column {absent[0]!r} is missing; the model was trained with it")
-        parts = [column.encode(frame[column.name], f"{where} column {column.name!r}") for column in self.columns]
-        return np.concatenate(parts, axis=1)
+        made = np.zeros((len(frame), sum(column.width for column in self.columns)), np.float32)
+        start = 0
+        for column in self.columns:
+            end = start + column.width
+            column.encode(frame[column.name], f"{where} column {column.name!r}", made[:, start:end])
+            start = end
+        return made
 
     def as_table(self) -> dict[str, Any]:
         """As plain values, which `read` takes back."""

@@ -54,7 +54,7 @@ class Words:
 def declare(x: DataFrame | Array, label: Label, train: Indices, task: Task, shared: bool, where: str) -> Statistics:
     """A silo's statistics: of its training rows alone, but the classes of all its rows."""
     if isinstance(x, DataFrame):
-        words, values = _described(x, x.iloc[train], label, task, where)
+        words, values = _described(x, train, label, task, where)
     else:
         words, values = Words(label.kind, label.levels(task), shape=x.shape[1:]), []
     fences = [fence(column) for column in values]
@@ -88,37 +88,42 @@ def words_of(statistics: Statistics) -> Words:
     return parse(Words, table, "a silo's statistics")
 
 
-def _described(x: DataFrame, training: DataFrame, label: Label, task: Task, where: str) -> tuple[Words, list[Array]]:
+def _described(x: DataFrame, train: Indices, label: Label, task: Task, where: str) -> tuple[Words, list[Array]]:
     numbers, empty, missing, values = list[str](), list[str](), list[str](), list[Array]()
     categories: dict[str, tuple[str, ...]] = {}
-    for name in x.columns:
-        at = f"{where} column {name!r}"
-        kind = kind_of(x[name], at)
+    for name, column in x.items():
+        name, at = str(name), f"{where} column {name!r}"
+        kind = kind_of(column, at)
         if kind == "date":
             raise BadInput(f"{at}: holds dates; leave it out with --drop {name}, or turn it into a number of days")
+        gaps = True
         if kind == "number":
-            column = as_number(training[name], at)
-            numbers.append(str(name))
-            values.append(column)
+            numbers.append(name)
+            values.append(as_number(column, at)[train])
+            gaps = bool(np.isnan(values[-1]).any())
         elif kind == "category":
-            categories[str(name)] = _levels(x[name], training[name], str(name), at)
+            text = as_text(column, at)
+            gaps = bool(text.iloc[train].isna().any())
+            categories[name] = _levels(text, train, name, at)
         else:
-            empty.append(str(name))
-        missing += [str(name)] * bool(as_text(training[name], at).isna().any())
+            empty.append(name)
+        missing += [name] * gaps
     made = Words(label.kind, label.levels(task), tuple(numbers), categories, tuple(empty), tuple(missing))
     return made, values
 
 
-def _levels(whole: Series, training: Series, name: str, at: str) -> tuple[str, ...]:
-    text = as_text(whole, at).dropna()
-    levels = sorted({str(value) for value in as_text(training, at).dropna()})
+def _levels(text: Series, train: Indices, name: str, at: str) -> tuple[str, ...]:
+    levels = sorted(map(str, text.iloc[train].dropna().unique()))
+    if len(levels) <= ALWAYS:
+        return tuple(levels)
+    text = text.dropna()
     odd = text[numbers_in(text).isna()]
-    if len(levels) > ALWAYS and len(odd) < len(text) / 2:
+    if len(odd) < len(text) / 2:
         raise BadInput(
             f"{at}: {odd.iloc[0]!r} is no number, though {len(text) - len(odd)} of {len(text)} values are; "
             f"correct it or leave it empty, or leave the column out with --drop {name}"
         )
-    if len(levels) > LEVELS or (len(levels) > ALWAYS and len(levels) > len(text) / 2):
+    if len(levels) > LEVELS or len(levels) > len(text) / 2:
         raise BadInput(
             f"{at}: {len(levels)} different texts in {len(text)} rows look like an identifier or free text, "
             f"which no model should learn; leave it out with --drop {name}"

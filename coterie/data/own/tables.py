@@ -1,6 +1,7 @@
 """CSV and Parquet files as tables of plain columns, read strictly."""
 
 import csv
+from collections import Counter
 from pathlib import Path
 
 from pandas import DataFrame
@@ -46,7 +47,7 @@ def _csv(path: Path) -> DataFrame:
                 strings_can_be_null=True,
             ),
         )
-        return DataFrame({name: table.column(i).to_pandas() for i, name in enumerate(names)})
+        return table.rename_columns(names).to_pandas()
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: not text in UTF-8 (byte {error.start}); save it as UTF-8") from None
     except (pa.ArrowException, csv.Error, ValueError, OverflowError) as error:
@@ -76,9 +77,9 @@ def _parquet(path: Path) -> DataFrame:
 
 
 def _check_names(names: list[str], path: Path) -> None:
-    twice = next((name for name in names if names.count(name) > 1), None) if len(names) <= COLUMNS else None
     if len(names) > COLUMNS:
         raise BadInput(f"{path}: has {len(names)} columns, more than the limit of {COLUMNS}")
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise BadInput(f"{path}: two columns are called {twice!r}; rename one")
     if not all(names):

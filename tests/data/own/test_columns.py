@@ -4,7 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from coterie.data.own import columns
 from coterie.data.own.columns import as_number, as_text, kind_of
+from coterie.data.own.gather import from_frame
+from coterie.data.own.ready import OwnData, ready
 from coterie.data.own.tables import read_table
 from coterie.errors import BadInput
 
@@ -89,3 +92,19 @@ def test_damaged_tables_are_refused_in_a_sentence(tmp_path, name, content, said)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(BadInput, match=said):
         read_table(tmp_path / name)
+
+
+def test_no_number_becomes_text_and_text_is_parsed_by_level(monkeypatch):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=200).round(3).astype(str), "b": rng.normal(size=200)})
+    frame["ward"], frame["y"] = rng.choice([" er", "icu "], 200), rng.choice(["ill", "well"], 200)
+    looked_at = []
+    monkeypatch.setattr(columns, "number_name", lambda value: pytest.fail("a number as text"))
+    monkeypatch.setattr(
+        columns, "numbers_in", lambda text: looked_at.append(len(text)) or pd.Series(np.nan, text.index)
+    )
+    holding = from_frame("a", frame, "y", (), "a")
+    data = ready([holding], OwnData(label="y"), 0)
+    assert max(looked_at) == 2  # levels, not rows
+    ward = next(column for column in data.schemas["a"].columns if column.name == "ward")
+    assert ward.levels == ("er", "icu") and as_text(frame["ward"], "x").tolist() == frame["ward"].str.strip().tolist()
