@@ -119,8 +119,6 @@ def _numbers(column: Series) -> Array | None:
     if _numeric(column):
         made = column.to_numpy(dtype=np.float64, na_value=np.nan)
         return made
-    if pd.api.types.is_bool_dtype(column.dtype):
-        return None
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -129,6 +127,8 @@ def _numbers(column: Series) -> Array | None:
         if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
             text = pc.utf8_trim_whitespace(values)
             values = pc.if_else(pc.equal(text, ""), None, text)
+        elif pa.types.is_boolean(values.type):
+            return None
         made = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         return None

@@ -19,6 +19,7 @@ from coterie.errors import BadInput
         ([1, 2, 3], "number"),
         (["1", "2", "b"], "category"),
         ([True, False, True], "category"),
+        ([True, None], "category"),
         (["True", "FALSE"], "category"),
         ([None, None], "empty"),
         (["", " "], "empty"),
