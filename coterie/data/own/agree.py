@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import torch
 
 from coterie.data.own.label import Task, ordered
+from coterie.data.own.remarks import Difference as Difference
+from coterie.data.own.remarks import remarks
 from coterie.data.own.schema import Column, Schema
 from coterie.data.own.statistics import LEVELS, Statistics, Words, words_of
 from coterie.errors import BadInput
@@ -16,17 +17,7 @@ from coterie.errors import BadInput
 T = TypeVar("T", bound=Hashable)
 SHOWN = 4  # levels that are named
 FAR = 1e6  # deviations from the others, beyond which numbers are not of one kind
-Moments = np.ndarray  # (3,) count, mean and sum of squares around it
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How a silo's column differs from that of the others."""
-
-    column: str
-    silo: str
-    what: str
-    stops: bool = False  # whether no federation can be made of it
+Moments = np.ndarray  # (3, ...) count, mean and sum of squares around it
 
 
 class SchemaDiffers(BadInput):
@@ -41,11 +32,13 @@ class SchemaDiffers(BadInput):
 def agree(declared: Mapping[str, Statistics], label: str, task: Task) -> tuple[Schema, list[Difference]]:
     """The schema that all silos encode by, made of nothing but their statistics."""
     words = {silo: words_of(statistics) for silo, statistics in declared.items()}
+    every = {silo: torch.cat([s.count, s.mean, s.scatter]).numpy() for silo, s in declared.items()}  # (3, columns)
     differences = _shapes(words) + _kinds(words) + _labels(words, label) + unsound(declared, label)
+    differences += remarks(words, every, label)
     if any(difference.stops for difference in differences):
         raise SchemaDiffers(differences)
     classes, more = _classes(words, label, task)
-    columns, rest = _columns(declared, words)
+    columns, rest = _columns(every, words)
     shape = (sum(column.width for column in columns),) if columns else next(iter(words.values())).shape
     if not columns and not shape:
         raise BadInput("no column is left to learn from; give tables with more than the label")
@@ -156,12 +149,9 @@ def _classes(words: Mapping[str, Words], label: str, task: Task) -> tuple[tuple[
     ]
 
 
-def _columns(
-    declared: Mapping[str, Statistics], words: Mapping[str, Words]
-) -> tuple[tuple[Column, ...], list[Difference]]:
+def _columns(every: Mapping[str, Moments], words: Mapping[str, Words]) -> tuple[tuple[Column, ...], list[Difference]]:
     columns, found = list[Column](), list[Difference]()
     places = {silo: {name: i for i, name in enumerate(said.numbers)} for silo, said in words.items()}
-    every = {silo: torch.cat([s.count, s.mean, s.scatter]).numpy() for silo, s in declared.items()}  # (3, columns)
     for name in _kinds_of(next(iter(words.values()))):
         moments = [
             every[silo][:, place]

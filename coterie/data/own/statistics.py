@@ -11,6 +11,7 @@ from torch import Tensor
 from coterie.data.own.columns import as_number, as_text, kind_of, numbers_in
 from coterie.data.own.fences import beyond, fence, within
 from coterie.data.own.label import Label, Task
+from coterie.data.own.suspects import Suspects
 from coterie.data.silo import Array, Indices
 from coterie.errors import BadInput
 from coterie.options import parse
@@ -18,6 +19,7 @@ from coterie.wire import Up, rows
 
 LEVELS = 100  # of a category; more are free text or an identifier
 ALWAYS = 20  # so few levels are a category, however few the rows
+SHOWN = 10  # columns that cannot be used and are named
 
 
 class Statistics(Up):
@@ -28,8 +30,9 @@ class Statistics(Up):
     scatter: Tensor = rows("of each: the sum of squares around that mean", "columns", seen_by="server")
     target: Tensor = rows("count, mean and sum of squares of a label that is a number", "3", seen_by="server")
     words: Tensor = rows(
-        "names of the columns, levels of each category, classes of the label, which columns lack values and in which "
-        "how many lay far from the others, as JSON",
+        "names of the columns, levels of each category, classes of the label, which columns lack values, in which how "
+        "many lay far from the others, and which look like identifiers, repeat another or tell the label by "
+        "themselves, as JSON",
         "bytes",
         seen_by="server",
         below="byte",
@@ -49,6 +52,9 @@ class Words:
     shape: tuple[int, ...] = ()  # of a sample that is an array
     far: dict[str, int] | None = None  # by column of numbers: how many values were pulled in, where any were
     far_labels: int = 0
+    identifiers: tuple[str, ...] = ()  # columns of whole numbers, another in each row
+    copies: dict[str, str] | None = None  # columns that repeat another, and which
+    telling: tuple[str, ...] = ()  # columns that tell the label by themselves
 
 
 def declare(x: DataFrame | Array, label: Label, train: Indices, task: Task, shared: bool, where: str) -> Statistics:
@@ -91,24 +97,37 @@ def words_of(statistics: Statistics) -> Words:
 def _described(x: DataFrame, train: Indices, label: Label, task: Task, where: str) -> tuple[Words, list[Array]]:
     numbers, empty, missing, values = list[str](), list[str](), list[str](), list[Array]()
     categories: dict[str, tuple[str, ...]] = {}
+    suspects, wrong = Suspects(label, train, task), list[str]()
     for name, column in x.items():
         name, at = str(name), f"{where} column {name!r}"
-        kind = kind_of(column, at)
-        if kind == "date":
-            raise BadInput(f"{at}: holds dates; leave it out with --drop {name}, or turn it into a number of days")
-        gaps = True
-        if kind == "number":
-            numbers.append(name)
-            values.append(as_number(column, at)[train])
-            gaps = bool(np.isnan(values[-1]).any())
-        elif kind == "category":
-            text = as_text(column, at)
-            gaps = bool(text.iloc[train].isna().any())
-            categories[name] = _levels(text, train, name, at)
-        else:
-            empty.append(name)
-        missing += [name] * gaps
-    made = Words(label.kind, label.levels(task), tuple(numbers), categories, tuple(empty), tuple(missing))
+        try:
+            kind = kind_of(column, at)
+            if kind == "date":
+                raise BadInput(f"{at}: holds dates; leave it out with --drop {name}, or turn it into a number of days")
+            gaps = True
+            if kind == "number":
+                whole = as_number(column, at)
+                suspects.number(name, whole)
+                numbers.append(name)
+                values.append(whole[train])
+                gaps = bool(np.isnan(values[-1]).any())
+            elif kind == "category":
+                text = as_text(column, at)
+                categories[name] = _levels(text, train, name, at)
+                suspects.category(name, text)
+                gaps = bool(text.iloc[train].isna().any())
+            else:
+                empty.append(name)
+            missing += [name] * gaps
+        except BadInput as error:
+            wrong.append(str(error))
+    if wrong:
+        more = f"; and {len(wrong) - SHOWN} more columns" if len(wrong) > SHOWN else ""
+        raise BadInput("; ".join(wrong[:SHOWN]) + more)
+    made = Words(
+        label.kind, label.levels(task), tuple(numbers), categories, tuple(empty), tuple(missing),
+        identifiers=tuple(suspects.identifiers), copies=suspects.copies, telling=tuple(suspects.telling),
+    )  # fmt: skip
     return made, values
 
 

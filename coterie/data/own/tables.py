@@ -3,6 +3,7 @@
 import csv
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from pandas import DataFrame
 
@@ -12,6 +13,7 @@ LARGEST = 4 << 30  # bytes of a table in a file, and unpacked
 COLUMNS = 10_000
 MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"]
 DELIMITERS = ",;\t"
+DECIMAL = r"^\s*[+-]?\d+(,\d+)?([eE][+-]?\d+)?\s*$"
 
 
 def read_table(path: Path) -> DataFrame:
@@ -47,11 +49,23 @@ def _csv(path: Path) -> DataFrame:
                 strings_can_be_null=True,
             ),
         )
+        if delimiter != ",":
+            table = pa.table([_with_points(column) for column in table.columns], names)
         return table.rename_columns(names).to_pandas()
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: not text in UTF-8 (byte {error.start}); save it as UTF-8") from None
     except (pa.ArrowException, csv.Error, ValueError, OverflowError) as error:
         raise BadInput(f"{path}: not a CSV table in UTF-8 ({_line(error)}); write it again") from None
+
+
+def _with_points(column: Any) -> Any:
+    """A column of text; where all of it is numbers with decimal commas, with decimal points."""
+    import pyarrow.compute as pc
+
+    with_commas = pc.any(pc.match_substring(column, ",")).as_py()
+    if with_commas and pc.all(pc.match_substring_regex(column, DECIMAL)).as_py():
+        return pc.replace_substring(column, ",", ".")
+    return column
 
 
 def _parquet(path: Path) -> DataFrame:
