@@ -11,14 +11,19 @@ from coterie.errors import BadInput
 
 Kind = Literal["number", "category", "date", "empty"]
 DATE = r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{4}([T ].*)?"
+# With slashes nobody can tell the day from the month.
+DATES = ((r"\d{4}-\d{1,2}-\d{1,2}", "%Y-%m-%d"), (r"\d{1,2}\.\d{1,2}\.\d{4}", "%d.%m.%Y"))
+EPOCH = np.datetime64("2000-01-01")
 TRUTH = {"true", "false"}
 LARGEST = 1e100  # whose squares still add up
 
 
 def kind_of(column: Series, where: str) -> Kind:
     """What a column holds; every value has its say."""
-    if pd.api.types.is_datetime64_any_dtype(column.dtype) or pd.api.types.is_timedelta64_dtype(column.dtype):
+    if _dated(column):
         return "date"
+    if pd.api.types.is_timedelta64_dtype(column.dtype):
+        raise BadInput(f"{where}: holds durations; turn it into a number of days or leave it out with --drop")
     if pd.api.types.is_complex_dtype(column.dtype):
         raise BadInput(f"{where}: holds complex numbers; give plain ones or leave it out with --drop")
     numbers = _numbers(column)
@@ -33,7 +38,9 @@ def kind_of(column: Series, where: str) -> Kind:
 
 
 def as_number(column: Series, where: str) -> Array:
-    """The column as float64, NaN where a value is missing."""
+    """The column as float64, NaN where a value is missing; of dates their days."""
+    if _dated(column):
+        return as_days(column, where)
     values = _numbers(column)
     if values is None:
         text = as_text(column, where)
@@ -56,6 +63,31 @@ def _bounded(values: Array, where: str) -> Array:
             "correct it or leave it empty, or count in a larger unit"
         )
     return values
+
+
+def as_days(column: Series, where: str) -> Array:
+    """Dates as days since 2000 (float64), whatever their time of day; NaN where one is missing."""
+    if _dated(column):
+        dates = pd.to_datetime(column)
+        dates = dates if dates.dt.tz is None else dates.dt.tz_localize(None)
+    else:
+        text = as_text(column, where)
+        codes, levels = pd.factorize(text)
+        dates = _dates(Series(levels, dtype=object)).reindex(codes).set_axis(column.index)  # -1, no level, is missing
+        wrong = text.notna() & dates.isna()
+        if wrong.any():
+            raise BadInput(
+                f"{where}: {text[wrong].iloc[0]!r} in row {_row(wrong)} is no date such as 2024-01-31 or 31.1.2024; "
+                "write it so, or leave the column out with --drop"
+            )
+    days = dates.to_numpy().astype("datetime64[D]") - EPOCH
+    return np.where(np.isnat(days), np.nan, days.astype(np.float64))
+
+
+def _dates(text: Series) -> Series:
+    """Text as dates, NaT where it is none."""
+    found = [pd.to_datetime(text.str.extract(f"^({shape})(?!\\d)")[0], format=f, errors="coerce") for shape, f in DATES]
+    return found[0].fillna(found[1])
 
 
 def as_text(column: Series, where: str) -> Series:
@@ -81,14 +113,17 @@ def as_text(column: Series, where: str) -> Series:
 
 
 def parsed(frame: DataFrame, where: str) -> DataFrame:
-    """A table whose columns of numbers are float64, whatever they were written as."""
+    """A table whose columns of numbers are float64 and whose dates are days, whatever they were written as."""
     made = {}
     for name, column in frame.items():
         at, values = f"{where} column {name!r}", _numbers(column)
+        kind = "number" if values is not None else kind_of(column, at)
         if values is not None:
             made[name] = _bounded(values, at)
+        elif kind == "date":
+            made[name] = EPOCH + as_days(column, at).astype("timedelta64[D]")
         else:
-            made[name] = as_number(column, at) if kind_of(column, at) == "number" else column
+            made[name] = as_number(column, at) if kind == "number" else column
     return DataFrame(made, frame.index, copy=False)
 
 
@@ -111,6 +146,11 @@ def _numeric(column: Series) -> bool:
     """Whether its type is that of numbers; pandas counts true and false among them."""
     dtype = column.dtype
     return bool(pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype))
+
+
+def _dated(column: Series) -> bool:
+    """Whether its type, or that of its values, is that of dates."""
+    return pd.api.types.infer_dtype(column) in ("datetime64", "datetime", "date")
 
 
 def _numbers(column: Series) -> Array | None:

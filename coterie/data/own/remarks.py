@@ -60,7 +60,8 @@ def _units(words: Mapping[str, Words], moments: Mapping[str, Array]) -> list[Dif
     table = np.full((len(silos), 2, len(names)), np.nan)  # mean and deviation
     for row, silo in enumerate(silos):
         count, mean, scatter = moments[silo]
-        known = (count >= FEWEST) & (scatter > 0)
+        dates = np.isin(words[silo].numbers, words[silo].dates)
+        known = (count >= FEWEST) & (scatter > 0) & ~dates
         at = np.array([place[name] for name in words[silo].numbers])[known]
         table[row][:, at] = mean[known], np.sqrt(scatter[known] / count[known])
     kept = np.flatnonzero((~np.isnan(table[:, 0])).sum(0) >= 2)

@@ -8,26 +8,29 @@ from typing import Any, Literal
 import numpy as np
 from pandas import DataFrame, Series
 
-from coterie.data.own.columns import as_number, as_text
+from coterie.data.own.columns import EPOCH, as_days, as_number, as_text
 from coterie.data.own.fences import Fence, within
 from coterie.data.silo import Array
 from coterie.errors import BadInput
 from coterie.options import option, parse
 
 FAR = float(np.finfo(np.float32).max)
+YEAR = 365.2425  # days
+CALENDAR = 3_000_000  # days before and after 2000 that have a date
+DATE = 11  # inputs of a date: days, year, sine and cosine of the month, seven weekdays
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table, and what it becomes: a standardised number, or a 0 or 1 for each level."""
+    """One column of a table, and what it becomes: a standardised number, parts of a date, a 0 or 1 for each level."""
 
     name: str
-    kind: Literal["number", "category"] = "number"
-    mean: float = 0.0
+    kind: Literal["number", "category", "date"] = "number"
+    mean: float = 0.0  # of dates in days since 2000, as scale and fence
     scale: float = option(1.0, "standard deviation", above=0)
-    indicator: bool = False  # of numbers: whether a second input says that the value is missing
+    indicator: bool = False  # of numbers and dates: whether a last input is 1 where the value is missing
     levels: tuple[str, ...] = dataclasses.field(default=(), repr=False)  # texts of rows
-    fence: Fence = ()  # of numbers: beyond it this silo's are pulled in
+    fence: Fence = ()  # of numbers and dates: beyond it this silo's are pulled in
 
     def encode(self, values: Series, where: str, into: Array) -> None:
         """Fill `into` (n, width); a level that no silo declared is all zeros, a missing number is the mean."""
@@ -37,16 +40,40 @@ class Column:
             for i in range(len(self.levels)):
                 into[:, i] = codes == i
             return
-        raw = within(as_number(values, where), self.fence)
-        with np.errstate(over="ignore"):  # of a row to predict, far beyond any trained on: as far as an input goes
-            into[:, 0] = np.nan_to_num(np.clip((raw - self.mean) / self.scale, -FAR, FAR), nan=0.0)
+        read = as_days if self.kind == "date" else as_number
+        raw = within(read(values, where), self.fence)
+        there = ~np.isnan(raw)
+        into[:, 0] = np.where(there, _standard(raw, self.mean, self.scale), 0.0)
+        if self.kind == "date":
+            into[there, 1:DATE] = self._calendar(raw[there])
         if self.indicator:
-            into[:, 1] = np.isnan(raw)
+            into[:, -1] = ~there
+
+    def _calendar(self, days: Array) -> Array:
+        """(n, 10) year, month and weekday: months as a circle, where December is next to January and a silo need not
+        have seen them all; weekdays one by one, because a Sunday is no more of a Saturday than of a Monday."""
+        day = EPOCH + np.clip(days, -CALENDAR, CALENDAR).astype("timedelta64[D]")
+        year = 1970 + day.astype("datetime64[Y]").astype(int)
+        turn = 2 * np.pi * (day.astype("datetime64[M]").astype(int) % 12) / 12
+        made = np.zeros((len(days), DATE - 1), np.float32)
+        made[:, 0] = _standard(year, 2000 + self.mean / YEAR, max(self.scale / YEAR, 1.0))
+        made[:, 1], made[:, 2] = np.sin(turn), np.cos(turn)
+        made[np.arange(len(days)), 3 + (day.astype(int) + 3) % 7] = 1  # day 0 was a Thursday
+        return made
 
     @property
     def width(self) -> int:
         """How many inputs it becomes."""
-        return len(self.levels) if self.kind == "category" else 1 + self.indicator
+        if self.kind == "category":
+            return len(self.levels)
+        return (DATE if self.kind == "date" else 1) + self.indicator
+
+
+def _standard(values: Array, mean: float, scale: float) -> Array:
+    """Standardised; a value to predict from, far beyond any trained on, is as far as an input goes."""
+    with np.errstate(over="ignore"):
+        made: Array = np.clip((values - mean) / scale, -FAR, FAR)
+    return made
 
 
 @dataclass(frozen=True)

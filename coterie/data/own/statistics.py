@@ -8,7 +8,7 @@ import torch
 from pandas import DataFrame, Series
 from torch import Tensor
 
-from coterie.data.own.columns import as_number, as_text, kind_of, numbers_in
+from coterie.data.own.columns import as_days, as_number, as_text, kind_of, numbers_in
 from coterie.data.own.fences import beyond, fence, within
 from coterie.data.own.label import Label, Task
 from coterie.data.own.suspects import Suspects
@@ -25,7 +25,7 @@ SHOWN = 10  # columns that cannot be used and are named
 class Statistics(Up):
     """Of a silo's training rows; with `standardize = "silo"` the three of its columns of numbers stay empty."""
 
-    count: Tensor = rows("of each column of numbers: how many values are there", "columns", seen_by="server")
+    count: Tensor = rows("of each column of numbers, or dates as days: how many values", "columns", seen_by="server")
     mean: Tensor = rows("of each column of numbers: their mean", "columns", seen_by="server")
     scatter: Tensor = rows("of each: the sum of squares around that mean", "columns", seen_by="server")
     target: Tensor = rows("count, mean and sum of squares of a label that is a number", "3", seen_by="server")
@@ -54,6 +54,7 @@ class Words:
     far_labels: int = 0
     identifiers: tuple[str, ...] = ()  # columns of whole numbers, another in each row
     copies: dict[str, str] | None = None  # columns that repeat another, and which
+    dates: tuple[str, ...] = ()  # of the columns of numbers: which are days
     telling: tuple[str, ...] = ()  # columns that tell the label by themselves
 
 
@@ -97,17 +98,16 @@ def words_of(statistics: Statistics) -> Words:
 def _described(x: DataFrame, train: Indices, label: Label, task: Task, where: str) -> tuple[Words, list[Array]]:
     numbers, empty, missing, values = list[str](), list[str](), list[str](), list[Array]()
     categories: dict[str, tuple[str, ...]] = {}
-    suspects, wrong = Suspects(label, train, task), list[str]()
+    suspects, dates, wrong = Suspects(label, train, task), list[str](), list[str]()
     for name, column in x.items():
         name, at = str(name), f"{where} column {name!r}"
         try:
             kind = kind_of(column, at)
-            if kind == "date":
-                raise BadInput(f"{at}: holds dates; leave it out with --drop {name}, or turn it into a number of days")
             gaps = True
-            if kind == "number":
-                whole = as_number(column, at)
-                suspects.number(name, whole)
+            if kind in ("number", "date"):
+                whole = as_number(column, at) if kind == "number" else as_days(column, at)
+                suspects.number(name, whole, counted=kind == "number")
+                dates += [name] * (kind == "date")
                 numbers.append(name)
                 values.append(whole[train])
                 gaps = bool(np.isnan(values[-1]).any())
@@ -126,7 +126,8 @@ def _described(x: DataFrame, train: Indices, label: Label, task: Task, where: st
         raise BadInput("; ".join(wrong[:SHOWN]) + more)
     made = Words(
         label.kind, label.levels(task), tuple(numbers), categories, tuple(empty), tuple(missing),
-        identifiers=tuple(suspects.identifiers), copies=suspects.copies, telling=tuple(suspects.telling),
+        dates=tuple(dates), identifiers=tuple(suspects.identifiers), copies=suspects.copies,
+        telling=tuple(suspects.telling),
     )  # fmt: skip
     return made, values
 

@@ -33,10 +33,10 @@ class Suspects:
         self.telling = list[str]()
         self._first = dict[bytes, str]()
 
-    def number(self, name: str, values: Array) -> None:
-        """A column of numbers (n,) or days, of all rows."""
+    def number(self, name: str, values: Array, counted: bool = True) -> None:
+        """A column of numbers (n,), of all rows; one that is not `counted` is of dates."""
         self._compare(name, values[np.sort(self.rows)])
-        if _identifies(values[np.sort(self.rows)]):
+        if counted and _identifies(values[np.sort(self.rows)]):
             self.identifiers.append(name)
         if self._judged() and (self._sorts if self.classes else self._explains)(values[self.rows]):
             self.telling.append(name)

@@ -84,7 +84,7 @@ def _parquet(path: Path) -> DataFrame:
         for name, column in zip(table.column_names, table.columns, strict=True):
             if pa.types.is_decimal(column.type):
                 column = column.cast(pa.float64())
-            columns[name] = column.to_pandas()
+            columns[name] = column.to_pandas(date_as_object=False)
         return DataFrame(columns)
     except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
         raise BadInput(f"{path}: damaged or not a Parquet file ({_line(error)}); write it again") from None

@@ -193,7 +193,7 @@ def test_rows_without_a_label_are_left_out_and_counted():
     [
         (lambda f: f.head(9), "silo 'north': has 9 rows with a label; 10 or more"),
         (lambda f: f.assign(outcome=None), "silo 'north' label: no row has a label"),
-        (lambda f: f.assign(seen="2024-01-05"), "column 'seen': holds dates; leave it out with --drop seen"),
+        (lambda f: f.assign(seen="1/5/2024"), "column 'seen': '1/5/2024' in row 1 is no date such as 2024-01-31"),
         (lambda f: f.assign(name=[f"n{i}" for i in range(len(f))]), "look like an identifier or free text"),
         (lambda f: f.assign(pressure=f["pressure"].astype(object).where(f.index > 0, "x")), "'x' is no number, though"),
         (lambda f: f.assign(pressure=np.inf), "column 'pressure': infinity in row 1"),
