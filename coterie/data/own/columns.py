@@ -20,7 +20,7 @@ LARGEST = 1e100  # whose squares still add up
 
 def kind_of(column: Series, where: str) -> Kind:
     """What a column holds; every value has its say."""
-    if _dated(column):
+    if is_dated(column):
         return "date"
     if pd.api.types.is_timedelta64_dtype(column.dtype):
         raise BadInput(f"{where}: holds durations; turn it into a number of days or leave it out with --drop")
@@ -39,7 +39,7 @@ def kind_of(column: Series, where: str) -> Kind:
 
 def as_number(column: Series, where: str) -> Array:
     """The column as float64, NaN where a value is missing; of dates their days."""
-    if _dated(column):
+    if is_dated(column):
         return as_days(column, where)
     values = _numbers(column)
     if values is None:
@@ -67,7 +67,7 @@ def _bounded(values: Array, where: str) -> Array:
 
 def as_days(column: Series, where: str) -> Array:
     """Dates as days since 2000 (float64), whatever their time of day; NaN where one is missing."""
-    if _dated(column):
+    if is_dated(column):
         dates = pd.to_datetime(column)
         dates = dates if dates.dt.tz is None else dates.dt.tz_localize(None)
     else:
@@ -132,6 +132,16 @@ def number_name(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
+def is_dated(column: Series) -> bool:
+    """Whether its type, or that of its values, is that of dates."""
+    return pd.api.types.infer_dtype(column) in ("datetime64", "datetime", "date")
+
+
+def written(value: float, date: bool, digits: int = 6) -> str:
+    """A number, or days since 2000 as their date."""
+    return str(EPOCH + np.timedelta64(int(value), "D")) if date else f"{value:.{digits}g}"
+
+
 def numbers_in(text: Series) -> Series:
     """Text as numbers, NaN where it is none."""
     return pd.to_numeric(text, errors="coerce")
@@ -146,11 +156,6 @@ def _numeric(column: Series) -> bool:
     """Whether its type is that of numbers; pandas counts true and false among them."""
     dtype = column.dtype
     return bool(pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype))
-
-
-def _dated(column: Series) -> bool:
-    """Whether its type, or that of its values, is that of dates."""
-    return pd.api.types.infer_dtype(column) in ("datetime64", "datetime", "date")
 
 
 def _numbers(column: Series) -> Array | None:

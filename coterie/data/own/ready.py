@@ -11,7 +11,7 @@ from pandas import DataFrame, Series
 
 from coterie.data.allot import carve, held_out, in_time, portion, whole
 from coterie.data.own.agree import Difference, agree
-from coterie.data.own.columns import as_number, parsed, without
+from coterie.data.own.columns import as_number, is_dated, parsed, without, written
 from coterie.data.own.fences import beyond, fence, nearer, within
 from coterie.data.own.gather import Holding, gather
 from coterie.data.own.label import Label, Task, read_label
@@ -93,7 +93,7 @@ def ready(holdings: Sequence[Holding], options: OwnData, seed: int) -> Federated
         for s in splits
         if s.unlabelled
     ]
-    numbers = [column.name for column in schema.columns if column.kind == "number"]
+    numbers = [column.name for column in schema.columns if column.kind in ("number", "date")]
     differences += [each for s in splits for each in far_values(s, numbers, not schema.classes, options.label)]
     differences += [each for s in splits for each in copied(s, options)] + identified(splits, options)
     schemas = {s.holding.name: fitted(schema, s, not shared) for s in splits}
@@ -175,7 +175,7 @@ def fitted(schema: Schema, own: SplitHolding, by_itself: bool) -> Schema:
     """The schema with this silo's fences and, where it standardises by itself, with its own means and deviations."""
     made = []
     for column in schema.columns:
-        if column.kind == "number":
+        if column.kind in ("number", "date"):
             values = _numbers(own, column.name)[own.train]
             column = replace(column, fence=fence(values))
             there = within(values, column.fence)[~np.isnan(values)]
@@ -195,10 +195,11 @@ def far_values(own: SplitHolding, numbers: Sequence[str], quantity: bool, label:
         bounds = fence(values[own.train])
         far = np.flatnonzero(beyond(values, bounds))
         if len(far):
-            named = ", ".join(f"{values[i]:g} in row {own.rows[i] + 1}" for i in far[:SHOWN])
+            date = name in numbers and is_dated(own.holding.x[name])
+            named = ", ".join(f"{written(values[i], date)} in row {own.rows[i] + 1}" for i in far[:SHOWN])
             more = f" and {len(far) - SHOWN} more" if len(far) > SHOWN else ""
-            low, high = nearer(bounds)
-            what = f"far from the others, so taken as {low:.4g} or {high:.4g}: {named}{more}"
+            low, high = (written(each, date, 4) for each in nearer(bounds))
+            what = f"far from the others, so taken as {low} or {high}: {named}{more}"
             found.append(Difference(name, own.holding.name, what))
     return found
 

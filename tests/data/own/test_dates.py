@@ -102,6 +102,18 @@ def test_a_missing_date_is_an_input_of_its_own():
     assert 0.1 < x[:, 11].mean() < 0.4 and (x[x[:, 11] == 1, :11] == 0).all()
 
 
+def test_a_wild_date_is_pulled_in_and_named():
+    row = int(split(from_frame("b", table(1), "y", (), "b"), OwnData(label="y"), 0).train[3])
+
+    def wild(name, frame):
+        return frame.assign(seen=frame["seen"].where(frame.index != row, "9999-12-31")) if name == "b" else frame
+
+    data = made(wild)
+    (found,) = data.differences
+    assert (found.column, found.silo) == ("seen", "b") and f"9999-12-31 in row {row + 1}" in found.what
+    assert "so taken as 201" in found.what and np.abs(data.silos[1].train.x).max() < 10
+
+
 def test_an_increasing_date_and_another_era_are_no_remark():
     def other_era(name, frame):
         days = pd.to_datetime(frame["seen"]) - pd.Timedelta(days=9000 * (name == "c"))
