@@ -154,7 +154,7 @@ def _as_agreed(declared: Declaration, schema: Schema) -> Declaration:
 def _fits(statistics: Any, schema: Schema) -> bool:
     """Whether a silo that comes late has what the others agreed on."""
     own = words_of(statistics)
-    names = {*own.numbers, *(own.categories or {}), *own.empty}
+    names = {*own.numbers, *(own.categories or {}), *own.texts, *own.empty}
     known = schema.classes and own.classes is not None and set(own.classes) <= set(schema.classes)
     same = own.shape == schema.shape if not schema.columns else {c.name for c in schema.columns} <= names
     return bool(same and (known or (not schema.classes and own.label == "number")))

@@ -178,6 +178,8 @@ def _column(
             return None, []
         date = any(name in said.dates for said in words.values())
         return Column(name, "date" if date else "number", mean, scale or 1.0, gaps), []
+    if any(name in said.texts for said in words.values()):
+        return Column(name, "text"), []
     by_silo = {silo: (said.categories or {}).get(name, ()) for silo, said in words.items()}
     levels = sorted({level for mine in by_silo.values() for level in mine})
     if len(levels) > LEVELS:
@@ -206,7 +208,8 @@ def _pooled(parts: Sequence[Moments]) -> tuple[float, float]:
 
 def _kinds_of(words: Words) -> dict[str, str]:
     kinds = dict.fromkeys(words.numbers, "number") | dict.fromkeys(words.dates, "date")
-    return kinds | dict.fromkeys(words.categories or {}, "category") | dict.fromkeys(words.empty, "empty")
+    kinds |= dict.fromkeys(words.categories or {}, "category") | dict.fromkeys(words.texts, "text")
+    return kinds | dict.fromkeys(words.empty, "empty")
 
 
 def _majority(values: Sequence[T]) -> T:
@@ -218,7 +221,7 @@ def _shaped(shape: tuple[int, ...]) -> str:
 
 
 def _say(kind: str) -> str:
-    return {"number": "numbers", "category": "text", "date": "dates"}.get(kind, kind)
+    return {"number": "numbers", "category": "text", "date": "dates", "text": "free text"}.get(kind, kind)
 
 
 def _named(what: str, names: Sequence[str]) -> str:

@@ -112,10 +112,13 @@ def as_text(column: Series, where: str) -> Series:
     return made.where(made.notna(), None)
 
 
-def parsed(frame: DataFrame, where: str) -> DataFrame:
-    """A table whose columns of numbers are float64 and whose dates are days, whatever they were written as."""
+def parsed(frame: DataFrame, where: str, text: tuple[str, ...] = ()) -> DataFrame:
+    """A table whose numbers are float64 and whose dates are days, whatever they were written as; `text` stays text."""
     made = {}
     for name, column in frame.items():
+        if name in text:
+            made[name] = column
+            continue
         at, values = f"{where} column {name!r}", _numbers(column)
         kind = "number" if values is not None else kind_of(column, at)
         if values is not None:

@@ -10,6 +10,7 @@ from pandas import DataFrame, Series
 
 from coterie.data.own.columns import EPOCH, as_days, as_number, as_text
 from coterie.data.own.fences import Fence, within
+from coterie.data.own.hashed_text import WIDTH, hashed
 from coterie.data.silo import Array
 from coterie.errors import BadInput
 from coterie.options import option, parse
@@ -22,10 +23,10 @@ DATE = 11  # inputs of a date: days, year, sine and cosine of the month, seven w
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table, and what it becomes: a standardised number, parts of a date, a 0 or 1 for each level."""
+    """One column of a table, and what it becomes: standardised numbers, a 0 or 1 for each level, or hashed words."""
 
     name: str
-    kind: Literal["number", "category", "date"] = "number"
+    kind: Literal["number", "category", "date", "text"] = "number"
     mean: float = 0.0  # of dates in days since 2000, as scale and fence
     scale: float = option(1.0, "standard deviation", above=0)
     indicator: bool = False  # of numbers and dates: whether a last input is 1 where the value is missing
@@ -33,13 +34,15 @@ class Column:
     fence: Fence = ()  # of numbers and dates: beyond it this silo's are pulled in
 
     def encode(self, values: Series, where: str, into: Array) -> None:
-        """Fill `into` (n, width); a level that no silo declared is all zeros, a missing number is the mean."""
+        """Fill `into` (n, width), of zeros; a level that no silo declared is all zeros, a missing number the mean."""
         if self.kind == "category":
             place = {level: i for i, level in enumerate(self.levels)}
             codes = as_text(values, where).map(place).to_numpy(dtype=np.float64, na_value=-1)
             for i in range(len(self.levels)):
                 into[:, i] = codes == i
             return
+        if self.kind == "text":
+            return hashed(as_text(values, where), into)
         read = as_days if self.kind == "date" else as_number
         raw = within(read(values, where), self.fence)
         there = ~np.isnan(raw)
@@ -66,6 +69,8 @@ class Column:
         """How many inputs it becomes."""
         if self.kind == "category":
             return len(self.levels)
+        if self.kind == "text":
+            return WIDTH
         return (DATE if self.kind == "date" else 1) + self.indicator
 
 

@@ -13,7 +13,7 @@ from coterie.data.own.fences import beyond, fence, within
 from coterie.data.own.label import Label, Task
 from coterie.data.own.suspects import Suspects
 from coterie.data.silo import Array, Indices
-from coterie.errors import BadInput
+from coterie.errors import BadInput, nearest
 from coterie.options import parse
 from coterie.wire import Up, rows
 
@@ -55,13 +55,29 @@ class Words:
     identifiers: tuple[str, ...] = ()  # columns of whole numbers, another in each row
     copies: dict[str, str] | None = None  # columns that repeat another, and which
     dates: tuple[str, ...] = ()  # of the columns of numbers: which are days
+    texts: tuple[str, ...] = ()  # columns of free text
     telling: tuple[str, ...] = ()  # columns that tell the label by themselves
 
 
-def declare(x: DataFrame | Array, label: Label, train: Indices, task: Task, shared: bool, where: str) -> Statistics:
-    """A silo's statistics: of its training rows alone, but the classes of all its rows."""
+def declare(
+    x: DataFrame | Array,
+    label: Label,
+    train: Indices,
+    task: Task,
+    shared: bool,
+    where: str,
+    *,
+    text: tuple[str, ...] = (),
+) -> Statistics:
+    """A silo's statistics: of its training rows alone, but the classes of all its rows; of columns of `text` no more
+    than their names."""
+    absent = [name for name in text if not isinstance(x, DataFrame) or name not in x.columns]
+    if absent:
+        known = map(str, x.columns) if isinstance(x, DataFrame) else ()
+        raise BadInput(f"--text {absent[0]}: {where} has no such column; {nearest(absent[0], known)}")
     if isinstance(x, DataFrame):
-        words, values = _described(x, train, label, task, where)
+        words, values = _described(x.drop(columns=list(text)), train, label, task, where)
+        words = replace(words, texts=text)
     else:
         words, values = Words(label.kind, label.levels(task), shape=x.shape[1:]), []
     fences = [fence(column) for column in values]
@@ -76,13 +92,13 @@ def declare(x: DataFrame | Array, label: Label, train: Indices, task: Task, shar
         far={name: count for name, count in zip(words.numbers, far, strict=True) if count},
         far_labels=int(beyond(labels, fence(labels)).sum()),
     )
-    text = json.dumps(asdict(words), ensure_ascii=False).encode()
+    written = json.dumps(asdict(words), ensure_ascii=False).encode()
     return Statistics(
         count=three[:1],
         mean=three[1:2],
         scatter=three[2:],
         target=torch.tensor([target], dtype=torch.float64),
-        words=torch.from_numpy(np.frombuffer(text, np.uint8).copy())[None],
+        words=torch.from_numpy(np.frombuffer(written, np.uint8).copy())[None],
     )
 
 
@@ -146,7 +162,7 @@ def _levels(text: Series, train: Indices, name: str, at: str) -> tuple[str, ...]
     if len(levels) > LEVELS or len(levels) > len(text) / 2:
         raise BadInput(
             f"{at}: {len(levels)} different texts in {len(text)} rows look like an identifier or free text, "
-            f"which no model should learn; leave it out with --drop {name}"
+            f"which no model should learn; leave it out with --drop {name}, or hash its words with --text {name}"
         )
     return tuple(levels)
 
