@@ -54,6 +54,7 @@ def silos(
     *,
     task: Literal["auto", "classification", "regression"] = "auto",
     drop: Sequence[str] = (),
+    text: Sequence[str] = (),
     standardize: Literal["federation", "silo"] = "federation",
     test_share: float = 0.2,
     validation: float = 0.2,
@@ -66,8 +67,8 @@ def silos(
     Of tables, `group` is the column whose values stay on one side of a split (a patient), `time` the one by which past
     rows train and the last ones test, `split_column` the one that holds train, validation or test for each row.
     """
-    table: dict[str, Any] = {"label": label, "task": task, "drop": list(drop), "standardize": standardize}
-    table |= {"test_share": test_share, "validation": validation}
+    table: dict[str, Any] = {"label": label, "task": task, "drop": list(drop), "text": list(text)}
+    table |= {"standardize": standardize, "test_share": test_share, "validation": validation}
     table |= {"group": group, "time": time, "split_column": split_column}
     if isinstance(source, Mapping):
         options = parse(OwnData, table, "silos")

@@ -203,6 +203,7 @@ def silo(
     split_column: Annotated[
         str, typer.Option(help="of a table: the column that holds train, validation or test for each row")
     ] = "",
+    text: Annotated[str, typer.Option(help="of a table: columns of free text, whose words are hashed")] = "",
     task: Annotated[str, typer.Option(help="auto, classification or regression")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
 ) -> None:
@@ -222,11 +223,12 @@ def silo(
         raise BadInput(f"--task {task}: take auto, classification or regression")
     folder = Path(arguments[0])
     path = folder / "data.npz" if data is None else data
-    dropped = [name.strip() for name in drop.split(",") if name.strip()]
+    named = {"drop": drop, "text": text}
+    columns = {key: [name.strip() for name in names.split(",") if name.strip()] for key, names in named.items()}
     by = {"group": group, "time": time, "split_column": split_column}
     if path.suffix.lower() == ".npz" and any(by.values()):
         raise BadInput(f"{path}: is no table to split by a column; leave out --group, --time and --split-column")
-    source = {"path": str(path.resolve()), "label": label, "drop": dropped, "task": task, "device": device, **by}
+    source = {"path": str(path.resolve()), "label": label, **columns, "task": task, "device": device, **by}
     services.silo(folder, json.dumps(source), _say)
 
 

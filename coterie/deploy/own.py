@@ -27,6 +27,7 @@ class SiloSource:
     label: str = ""  # of tables: the column to predict
     drop: tuple[str, ...] = ()  # of tables: columns to leave out
     task: Task = "auto"
+    text: tuple[str, ...] = ()  # of tables: columns of free text
     standardize: bool = False  # by this silo's own means and deviations, which then do not leave
     group: str = ""  # of tables: the column whose values stay on one side of the split
     time: str = ""  # of tables: the column by which past rows train and the last ones test
@@ -44,6 +45,7 @@ class SiloSource:
             label=self.label,
             drop=self.drop,
             task=self.task,
+            text=self.text,
             group=self.group,
             time=self.time,
             split_column=self.split_column,
@@ -54,7 +56,8 @@ def read_source(text: str) -> tuple[SiloSource, str]:
     """From JSON, as a silo's programs hand it on; and the device to train on."""
     table = json.loads(text)
     device = table.pop("device")
-    return SiloSource(**table | {"path": Path(table["path"]), "drop": tuple(table["drop"])}), device
+    listed = {key: tuple(table.get(key, ())) for key in ("drop", "text")}
+    return SiloSource(**table | {"path": Path(table["path"])} | listed), device
 
 
 @contextmanager
@@ -82,7 +85,7 @@ class Raw:
         """What of it all silos must know to encode alike."""
         own = self.split
         shared = not self.source.standardize
-        return declare(own.holding.x, own.label, own.train, self.source.task, shared, self.where)
+        return declare(own.holding.x, own.label, own.train, self.source.task, shared, self.where, text=self.source.text)
 
     def remarks(self) -> list[str]:
         """What of it is taken otherwise than it stands there or may flatter; for its owner alone: it quotes values."""

@@ -49,6 +49,7 @@ class OwnData(SplitBy):
     label: str = option("", "the column to predict, of tables")
     task: Literal["auto", "classification", "regression"] = option("auto", "auto: as the label looks")
     drop: tuple[str, ...] = option((), "columns to leave out, such as identifiers")
+    text: tuple[str, ...] = option((), "columns of free text, whose words are hashed")
     standardize: Literal["federation", "silo"] = option(
         "federation", "numbers by what all silos declare, or each silo by its own and nothing of it leaves"
     )
@@ -84,7 +85,9 @@ def ready(holdings: Sequence[Holding], options: OwnData, seed: int) -> Federated
     splits = [split(holding, options, seed) for holding in holdings]
     shared = options.standardize == "federation"
     declared = {
-        s.holding.name: declare(s.holding.x, s.label, s.train, options.task, shared, f"silo '{s.holding.name}'")
+        s.holding.name: declare(
+            s.holding.x, s.label, s.train, options.task, shared, f"silo '{s.holding.name}'", text=options.text
+        )
         for s in splits
     }
     schema, differences = agree(declared, options.label, options.task)
@@ -109,7 +112,7 @@ def split(holding: Holding, options: OwnData, seed: int) -> SplitHolding:
     where = f"silo '{holding.name}'"
     label, there = read_label(holding.y, f"{where} label")
     if isinstance(holding.x, DataFrame):
-        holding = replace(holding, x=parsed(holding.x, where))
+        holding = replace(holding, x=parsed(holding.x, where, options.text))
     check_columns(options, options.label, holding.aside, holding.columns, where)
     marks = read_marks(holding.aside, holding.sides, options, where)
     rows = np.flatnonzero(there)
