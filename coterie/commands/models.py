@@ -37,7 +37,7 @@ def predict(
     if out is not None and out.exists():
         raise BadInput(f"--out {out}: exists already and is not overwritten; give another file or remove it")
     model = load_model(path, None if code is None else load_code(code))
-    names, samples = read_samples(data)
+    names, samples = read_samples(data, model.schema.resize)
     table = model.predict(samples)
     table.insert(0, names.name, names.to_numpy())
     text = table.to_csv(index=False)

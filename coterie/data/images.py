@@ -43,7 +43,9 @@ def read_images(found: Sequence[Member], channels: int | None, path: Path) -> di
     return {"x": x, **made}
 
 
-def read_pictures(found: Sequence[Member], channels: int | None, path: Path) -> tuple[Array, list[dict[str, str]]]:
+def read_pictures(
+    found: Sequence[Member], channels: int | None, path: Path, resize: int = 0
+) -> tuple[Array, list[dict[str, str]]]:
     """Pictures (n, H, W, C) of bytes, and of each what is known: its `file`, its `label` by name, maybe more."""
     pictures = {str(member.name): member for member in found if member.name.suffix.lower() in SUFFIXES}
     tables = [member for member in found if member.name.name == TABLE]
@@ -54,16 +56,16 @@ def read_pictures(found: Sequence[Member], channels: int | None, path: Path) -> 
         raise BadInput(f"{path}: {TABLE} lists no pictures; give it one line for each")
     place = {str(member.name): i for i, member in enumerate(found)}
     order = sorted(range(len(rows)), key=lambda i: place[rows[i]["file"]])  # as an archive has them: it unpacks once
-    x = _pixels([pictures[rows[i]["file"]] for i in order], channels, path)
+    x = _pixels([pictures[rows[i]["file"]] for i in order], channels, path, resize)
     return x[np.argsort(order)], rows
 
 
-def read_unlabelled(found: Sequence[Member], path: Path) -> tuple[list[str], Array]:
+def read_unlabelled(found: Sequence[Member], path: Path, resize: int = 0) -> tuple[list[str], Array]:
     """The names of pictures and the pictures (n, H, W, C) of bytes, whatever they show."""
     pictures = [member for member in found if member.name.suffix.lower() in SUFFIXES]
     if not pictures:
         raise BadInput(f"{path}: holds no pictures; check the path")
-    return [str(picture.name) for picture in pictures], _pixels(pictures, None, path)
+    return [str(picture.name) for picture in pictures], _pixels(pictures, None, path, resize)
 
 
 def _from_folders(pictures: dict[str, Member], path: Path) -> list[dict[str, str]]:
@@ -102,7 +104,8 @@ def _numbered(names: Sequence[str]) -> Array:
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
-def _pixels(pictures: Sequence[Member], channels: int | None, path: Path) -> Array:
+def _pixels(pictures: Sequence[Member], channels: int | None, path: Path, resize: int) -> Array:
+    """(n, H, W, C) of bytes; `resize`: to so many pixels in height and width, 0: as they are."""
     image = _pillow()
     arrays: list[Array] = []
     total = 0
@@ -113,13 +116,15 @@ def _pixels(pictures: Sequence[Member], channels: int | None, path: Path) -> Arr
                     if opened.width * opened.height > PIXELS:
                         raise BadInput(f"{path} {picture.name}: {opened.width}×{opened.height} is too large")
                     kind = {1: "L", 3: "RGB"}.get(channels or len(opened.getbands()), "RGB")
-                    array = np.asarray(opened.convert(kind))
+                    plain = opened.convert(kind)
+                    array = np.asarray(plain.resize((resize, resize), image.Resampling.BILINEAR) if resize else plain)
             except (*DAMAGED, image.DecompressionBombError) as error:
                 raise BadInput(f"{path} {picture.name}: not a picture ({error}); remove or replace it") from None
         array = array[:, :, None] if array.ndim == 2 else array
         if arrays and array.shape != arrays[0].shape:
             raise BadInput(
-                f"{path} {picture.name}: is {array.shape}, the first is {arrays[0].shape}; bring all to one size"
+                f"{path} {picture.name}: is {array.shape}, the first is {arrays[0].shape}; bring all to one size, "
+                "of own silos with --resize 64"
             )
         total += array.nbytes
         if total > LARGEST:

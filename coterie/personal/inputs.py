@@ -15,8 +15,8 @@ from coterie.data.silo import Array
 from coterie.errors import BadInput
 
 
-def read_samples(path: Path) -> tuple[Series, DataFrame | Array]:
-    """The name of each row (its number, or its picture's file) and the rows."""
+def read_samples(path: Path, resize: int = 0) -> tuple[Series, DataFrame | Array]:
+    """The name of each row (its number, or its picture's file) and the rows; pictures are brought to `resize`."""
     kind = path.suffix.lower()
     if kind in TABLES:
         frame = read_table(path)
@@ -29,7 +29,7 @@ def read_samples(path: Path) -> tuple[Series, DataFrame | Array]:
     if not path.is_dir() and kind not in SUFFIXES:
         raise BadInput(f"{path}: neither a .csv, .parquet or .npz file nor a folder of pictures; check the path")
     with members(path) as found:
-        names, x = read_unlabelled(found, path)
+        names, x = read_unlabelled(found, path, resize)
     return Series(names, name="file"), pixels(np.ascontiguousarray(x.transpose(0, 3, 1, 2)))
 
 

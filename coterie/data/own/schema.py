@@ -91,6 +91,7 @@ class Schema:
     unit: float = option(1.0, "its deviation, as that of the middle silo", above=0)
     columns: tuple[Column, ...] = ()  # empty: samples are arrays and taken as they are
     shape: tuple[int, ...] = ()  # of a sample
+    resize: int = option(0, "height and width in pixels that pictures are brought to; 0: as they are", low=0)
 
     def encode(self, frame: DataFrame, where: str) -> Array:
         """A table's rows as a model takes them: (n, inputs)."""
@@ -119,4 +120,6 @@ class Schema:
                 raise BadInput(f"{where} column {column.name!r}: {column.fence} are no two bounds; it is damaged")
         if schema.columns and schema.shape != (sum(column.width for column in schema.columns),):
             raise BadInput(f"{where}: its columns do not make samples of shape {schema.shape}; it is damaged")
+        if schema.resize and schema.shape[1:] != (schema.resize, schema.resize):
+            raise BadInput(f"{where}: pictures of {schema.resize} pixels make no samples {schema.shape}; it is damaged")
         return schema
