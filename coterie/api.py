@@ -55,6 +55,7 @@ def silos(
     task: Literal["auto", "classification", "regression"] = "auto",
     drop: Sequence[str] = (),
     text: Sequence[str] = (),
+    resize: int = 0,
     standardize: Literal["federation", "silo"] = "federation",
     test_share: float = 0.2,
     validation: float = 0.2,
@@ -67,7 +68,7 @@ def silos(
     Of tables, `group` is the column whose values stay on one side of a split (a patient), `time` the one by which past
     rows train and the last ones test, `split_column` the one that holds train, validation or test for each row.
     """
-    table: dict[str, Any] = {"label": label, "task": task, "drop": list(drop), "text": list(text)}
+    table: dict[str, Any] = {"label": label, "task": task, "drop": list(drop), "text": list(text), "resize": resize}
     table |= {"standardize": standardize, "test_share": test_share, "validation": validation}
     table |= {"group": group, "time": time, "split_column": split_column}
     if isinstance(source, Mapping):
@@ -77,7 +78,7 @@ def silos(
         return Silos(holdings, options, "silos")
     folder = Path(source).expanduser()
     options = parse(OwnData, table | {"path": str(source)}, "silos")
-    return Silos(gather(folder, label, options.drop, options.columns), options, folder.resolve().name)
+    return Silos(gather(folder, label, options.drop, options.columns, options.resize), options, folder.resolve().name)
 
 
 def method_table() -> DataFrame:

@@ -204,6 +204,9 @@ def silo(
         str, typer.Option(help="of a table: the column that holds train, validation or test for each row")
     ] = "",
     text: Annotated[str, typer.Option(help="of a table: columns of free text, whose words are hashed")] = "",
+    resize: Annotated[
+        int, typer.Option(help="bring pictures to so many pixels, e.g. 64; 0: as they are", min=0, max=4096)
+    ] = 0,
     task: Annotated[str, typer.Option(help="auto, classification or regression")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
 ) -> None:
@@ -228,8 +231,8 @@ def silo(
     by = {"group": group, "time": time, "split_column": split_column}
     if path.suffix.lower() == ".npz" and any(by.values()):
         raise BadInput(f"{path}: is no table to split by a column; leave out --group, --time and --split-column")
-    source = {"path": str(path.resolve()), "label": label, **columns, "task": task, "device": device, **by}
-    services.silo(folder, json.dumps(source), _say)
+    source = {"path": str(path.resolve()), "label": label, "task": task, "device": device, "resize": resize}
+    services.silo(folder, json.dumps(source | columns | by), _say)
 
 
 def _ledger(folder: Path) -> None:

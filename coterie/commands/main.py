@@ -51,6 +51,7 @@ def run(
     task: Annotated[str | None, typer.Option(help="with --silos: auto, classification or regression")] = None,
     drop: Annotated[str | None, typer.Option(help="with --silos: columns to leave out, e.g. id,name")] = None,
     text: Annotated[str | None, typer.Option(help="with --silos: columns of free text, whose words are hashed")] = None,
+    resize: Annotated[int | None, typer.Option(help="with --silos: bring pictures to so many pixels, e.g. 64")] = None,
     standardize: Annotated[
         str | None, typer.Option(help="with --silos: numbers by the federation's statistics, or each silo by its own")
     ] = None,
@@ -129,7 +130,8 @@ def run(
 
     if unfinished is not None:
         said = (study, methods, assignments, rounds, seeds, repeats, cell, metric, unseen, device, rows, out)
-        own_data = (silos, label, task, drop, text, standardize, group, time, split_column, None if code else model)
+        own_data = (silos, label, task, drop, text, resize, standardize, group, time, split_column)
+        own_data = (*own_data, None if code else model)
         if any(each is not None for each in said + own_data):
             raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --track and --quiet")
         if torchrun.used():
@@ -144,7 +146,7 @@ def run(
             finished = experiment.resume(folder, watch, code, say)
     else:
         columns = {"drop": _split(drop), "text": _split(text)}
-        own = {"label": label, "task": task, **columns, "standardize": standardize}
+        own = {"label": label, "task": task, **columns, "resize": resize, "standardize": standardize}
         own |= {"group": group, "time": time, "split_column": split_column}
         read = None if silos is not None and study is None else studies.select(studies.read(study), cell, scale)
         if silos is not None:

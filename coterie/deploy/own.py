@@ -28,6 +28,7 @@ class SiloSource:
     drop: tuple[str, ...] = ()  # of tables: columns to leave out
     task: Task = "auto"
     text: tuple[str, ...] = ()  # of tables: columns of free text
+    resize: int = 0  # of pictures: to so many pixels; 0: as they are
     standardize: bool = False  # by this silo's own means and deviations, which then do not leave
     group: str = ""  # of tables: the column whose values stay on one side of the split
     time: str = ""  # of tables: the column by which past rows train and the last ones test
@@ -46,6 +47,7 @@ class SiloSource:
             drop=self.drop,
             task=self.task,
             text=self.text,
+            resize=self.resize,
             group=self.group,
             time=self.time,
             split_column=self.split_column,
@@ -76,7 +78,7 @@ class Raw:
     def __init__(self, name: str, source: SiloSource) -> None:
         self.source, self.where = source, f"silo '{name}'"
         options = source.options
-        holding = read_silo(source.path, source.label, source.drop, options.columns)
+        holding = read_silo(source.path, source.label, source.drop, options.columns, source.resize)
         check_drop([holding], source.drop)  # each silo gives its own list, so it knows its own columns
         self.split: SplitHolding = split(replace(holding, name=name), options, 0)
 

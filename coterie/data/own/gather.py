@@ -32,6 +32,7 @@ class Holding(HoldsData):
     y: Series  # (n,)
     sides: Indices | None = None  # (n,) what each row is for, where the silo came split
     aside: DataFrame = field(default_factory=DataFrame)  # (n, ...) of a table: columns that are no features
+    resize: int = 0  # pixels that its pictures were brought to
 
     def about(self) -> str:
         return f"{self.name}: {len(self.y)} rows"
@@ -52,14 +53,14 @@ class Holding(HoldsData):
         return replace(self, x=x, y=self.y.iloc[rows].reset_index(drop=True), sides=sides, aside=aside)
 
 
-def gather(path: Path, label: str, drop: Sequence[str] = (), by: Sequence[str] = ()) -> list[Holding]:
+def gather(path: Path, label: str, drop: Sequence[str] = (), by: Sequence[str] = (), resize: int = 0) -> list[Holding]:
     """The silos of a folder, named as their files or folders are; the columns `by` which they are split stay aside."""
     if not path.is_dir():
         raise BadInput(f"{path}: no such folder; give one with a file or a folder for each silo")
     entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
     if not entries:
         raise BadInput(f"{path}: is empty; put a file or a folder for each silo into it")
-    holdings = [read_silo(entry, label, drop, by) for entry in entries]
+    holdings = [read_silo(entry, label, drop, by, resize) for entry in entries]
     names = [holding.name for holding in holdings]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -76,8 +77,8 @@ def check_drop(holdings: Sequence[Holding], drop: Sequence[str]) -> None:
             raise BadInput(f"--drop {name}: no table has such a column; {nearest(name, known)}")
 
 
-def read_silo(entry: Path, label: str, drop: Sequence[str] = (), by: Sequence[str] = ()) -> Holding:
-    """One silo's file or folder."""
+def read_silo(entry: Path, label: str, drop: Sequence[str] = (), by: Sequence[str] = (), resize: int = 0) -> Holding:
+    """One silo's file or folder; `resize`: its pictures, to so many pixels in height and width."""
     kind = entry.suffix.lower()
     if kind in TABLES and entry.is_file():
         return from_frame(entry.stem, read_table(entry), label, drop, str(entry), by)
@@ -87,9 +88,9 @@ def read_silo(entry: Path, label: str, drop: Sequence[str] = (), by: Sequence[st
         raise BadInput(f"{entry}: neither a .csv, .parquet or .npz file nor a folder; move it away or convert it")
     with members(entry) as found:
         if any(member.name.suffix.lower() in SUFFIXES for member in found):
-            x, named = read_pictures(found, None, entry)
+            x, named = read_pictures(found, None, entry, resize)
             inputs = pixels(np.ascontiguousarray(x.transpose(0, 3, 1, 2)))
-            return Holding(entry.name, inputs, Series([row["label"] for row in named], dtype=object))
+            return Holding(entry.name, inputs, Series([row["label"] for row in named], dtype=object), resize=resize)
     tables = sorted(file for file in entry.iterdir() if file.suffix.lower() in TABLES)
     if not tables:
         raise BadInput(f"{entry}: holds neither pictures nor .csv or .parquet tables; put some there or move it away")

@@ -50,6 +50,7 @@ class OwnData(SplitBy):
     task: Literal["auto", "classification", "regression"] = option("auto", "auto: as the label looks")
     drop: tuple[str, ...] = option((), "columns to leave out, such as identifiers")
     text: tuple[str, ...] = option((), "columns of free text, whose words are hashed")
+    resize: int = option(0, "pixels in height and width that pictures are brought to; 0: as they are", low=0, high=4096)
     standardize: Literal["federation", "silo"] = option(
         "federation", "numbers by what all silos declare, or each silo by its own and nothing of it leaves"
     )
@@ -76,7 +77,8 @@ def load(options: OwnData, seed: int) -> FederatedData:
     """The federation of a folder."""
     if not options.path:
         raise BadInput("own data: give `path`, the folder with a file or a folder for each silo (--silos FOLDER)")
-    holdings = gather(Path(options.path).expanduser(), options.label, options.drop, options.columns)
+    folder = Path(options.path).expanduser()
+    holdings = gather(folder, options.label, options.drop, options.columns, options.resize)
     return ready(holdings, options, seed)
 
 
@@ -185,7 +187,7 @@ def fitted(schema: Schema, own: SplitHolding, by_itself: bool) -> Schema:
             if by_itself and len(there):
                 column = replace(column, mean=float(there.mean()), scale=float(there.std()) or 1.0)
         made.append(column)
-    return replace(schema, columns=tuple(made))
+    return replace(schema, columns=tuple(made), resize=own.holding.resize)
 
 
 def far_values(own: SplitHolding, numbers: Sequence[str], quantity: bool, label: str) -> list[Difference]:
