@@ -131,8 +131,7 @@ def run(
     if unfinished is not None:
         said = (study, methods, assignments, rounds, seeds, repeats, cell, metric, unseen, device, rows, out)
         own_data = (silos, label, task, drop, text, resize, standardize, group, time, split_column)
-        own_data = (*own_data, None if code else model)
-        if any(each is not None for each in said + own_data):
+        if any(each is not None for each in (*said, *own_data, None if code else model)):
             raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --track and --quiet")
         if torchrun.used():
             raise BadInput(f"--resume {unfinished}: a run goes on in one process; start it without torchrun")

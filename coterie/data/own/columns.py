@@ -7,7 +7,7 @@ import pandas as pd
 from pandas import DataFrame, Series
 
 from coterie.data.silo import Array
-from coterie.errors import BadInput
+from coterie.errors import BadInput, nearest
 
 Kind = Literal["number", "category", "date", "empty"]
 DATE = r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{4}([T ].*)?"
@@ -114,6 +114,9 @@ def as_text(column: Series, where: str) -> Series:
 
 def parsed(frame: DataFrame, where: str, text: tuple[str, ...] = ()) -> DataFrame:
     """A table whose numbers are float64 and whose dates are days, whatever they were written as; `text` stays text."""
+    absent = [name for name in text if name not in frame.columns]
+    if absent:
+        raise BadInput(f"--text {absent[0]}: {where} has no such column; {nearest(absent[0], map(str, frame.columns))}")
     made = {}
     for name, column in frame.items():
         if name in text:

@@ -13,6 +13,7 @@ SHOWN = 4  # names in a remark
 FEWEST = 10  # values whose mean and deviation say something
 APART = 2.0  # deviations between means, or a factor of 5 between deviations, beyond which a unit is looked for
 FAR = 4.0  # deviations of both between means, beyond which no unit need be found
+ZERO = 32.0  # degrees Fahrenheit at 0 degrees Celsius: within a larger deviation nothing shows it
 ALIKE = 1.3  # factor between deviations that are the same
 FACTORS = (2.54, 2.2046, 7, 10, 12, 18.016, 24, 38.67, 60, 88.42, 100, 365.25, 1000, 1e6)
 EVERY = "every silo"
@@ -69,7 +70,8 @@ def _units(words: Mapping[str, Words], moments: Mapping[str, Array]) -> list[Dif
     for row, silo in enumerate(silos[1:] if len(silos) == 2 else silos, len(silos) == 2):
         others = np.delete(table[:, :, kept], row, 0)
         centre, scale = np.nanmedian(others, 0)  # (kept,) each
-        near = (np.abs(others[:, 0] - centre) <= APART * scale).sum(0) >= (~np.isnan(others[:, 0])).sum(0) / 2
+        # Where the others differ among themselves, a silo that differs too is no sign of another unit.
+        near = (np.abs(others[:, 0] - centre) <= scale).sum(0) >= (~np.isnan(others[:, 0])).sum(0) / 2
         mean, spread = table[row][:, kept]
         with np.errstate(invalid="ignore"):
             off = np.abs(mean - centre) > APART * np.maximum(spread, scale)
@@ -91,9 +93,9 @@ def _unit(mean: float, spread: float, centre: float, scale: float) -> str | None
     def fits(mean: float, spread: float) -> bool:
         return bool(abs(mean - centre) <= scale and 1 / ALIKE < spread / scale < ALIKE)
 
-    if fits((mean - 32) / 1.8, spread / 1.8):
+    if spread < ZERO and fits((mean - ZERO) / 1.8, spread / 1.8):
         return ", degrees Fahrenheit for Celsius"
-    if fits(mean * 1.8 + 32, spread * 1.8):
+    if scale < ZERO and fits(mean * 1.8 + ZERO, spread * 1.8):
         return ", degrees Celsius for Fahrenheit"
     for factor in FACTORS:
         if fits(mean / factor, spread / factor):

@@ -13,7 +13,7 @@ from coterie.data.own.fences import beyond, fence, within
 from coterie.data.own.label import Label, Task
 from coterie.data.own.suspects import Suspects
 from coterie.data.silo import Array, Indices
-from coterie.errors import BadInput, nearest
+from coterie.errors import BadInput
 from coterie.options import parse
 from coterie.wire import Up, rows
 
@@ -71,13 +71,11 @@ def declare(
 ) -> Statistics:
     """A silo's statistics: of its training rows alone, but the classes of all its rows; of columns of `text` no more
     than their names."""
-    absent = [name for name in text if not isinstance(x, DataFrame) or name not in x.columns]
-    if absent:
-        known = map(str, x.columns) if isinstance(x, DataFrame) else ()
-        raise BadInput(f"--text {absent[0]}: {where} has no such column; {nearest(absent[0], known)}")
     if isinstance(x, DataFrame):
         words, values = _described(x.drop(columns=list(text)), train, label, task, where)
         words = replace(words, texts=text)
+    elif text:
+        raise BadInput(f"--text {text[0]}: {where} holds arrays, which have no columns; leave it out")
     else:
         words, values = Words(label.kind, label.levels(task), shape=x.shape[1:]), []
     fences = [fence(column) for column in values]

@@ -64,6 +64,12 @@ def test_silos_that_differ_in_kind_are_in_the_same_unit():
     assert found == []
 
 
+def test_silos_that_all_differ_are_no_sign_of_a_unit():
+    means = {"a": 412, "b": 620, "c": 851, "d": 1500}
+    found = remarks(lambda name, f: f.assign(area=means[name] * (1 + (f["weight"] - f["weight"].mean()) / 70)))
+    assert not [what for *_, what in found if "unit" in what]
+
+
 def test_levels_that_differ_in_spelling_alone_are_remarked_on():
     found = remarks(only("d", smoker=lambda f: f["smoker"].str.upper() + " "))
     about = [each for each in found if "spelling" in each[2]]

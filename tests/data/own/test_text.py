@@ -7,11 +7,12 @@ import pandas as pd
 import pytest
 
 import coterie as co
-from coterie.data.own.gather import from_frame
+from coterie.data.own.gather import from_dataset, from_frame
 from coterie.data.own.hashed_text import WIDTH, hashed
 from coterie.data.own.ready import OwnData, ready, split
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import declare, words_of
+from coterie.deploy.own import Raw, SiloSource
 from coterie.errors import BadInput
 
 NAMES = ("a", "b", "c")
@@ -70,12 +71,17 @@ def test_nothing_of_the_text_is_declared():
     assert "cough" not in json.dumps(told.words.numpy().tobytes().decode()) and told.count.shape == (1, 1)
 
 
-def test_a_text_column_that_is_not_there_is_refused():
+def test_a_text_column_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(BadInput, match="--text nota: silo 'a' has no such column; did you mean 'note'"):
         made(text=("nota",))
+    table(0).to_csv(tmp_path / "a.csv", index=False)
+    with pytest.raises(BadInput, match="--text nota"):  # before it connects
+        Raw("a", SiloSource(tmp_path / "a.csv", "y", text=("nota",)))
+    with pytest.raises(BadInput, match="--text note: silo 'a' holds arrays"):
+        ready([from_dataset("a", (np.zeros((20, 2)), np.arange(20) % 2))], OwnData(text=("note",)), 0)
 
 
-def test_text_here_and_numbers_there_stop_no_run_but_a_missing_column_does():
+def test_every_silo_must_have_the_column():
     with pytest.raises(BadInput, match="--text note: silo 'b' has no such column"):
         made(lambda name, f: f.drop(columns="note") if name == "b" else f)
 
