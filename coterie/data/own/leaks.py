@@ -28,7 +28,9 @@ def copies(x: DataFrame | Array, labels: Array, train: Indices, others: Mapping[
     if not any(counts.values()) or _by_chance(x, labels) * len(train) > RARE:
         return ""
     found = " and ".join(f"{count} {name}" for name, count in counts.items() if count)
-    return f"{found} rows are exact copies of training rows; a score on them flatters: remove them"
+    one = sum(counts.values()) == 1
+    what = "row is an exact copy of a training row" if one else "rows are exact copies of training rows"
+    return f"{found} {what}; a score on them flatters: remove them"
 
 
 def repeating_identifiers(columns: DataFrame, label: Series) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 from own_silos import hospital
 
 from coterie.data.own.gather import from_dataset, from_frame
-from coterie.data.own.leaks import repeating_identifiers
+from coterie.data.own.leaks import copies, repeating_identifiers
 from coterie.data.own.ready import OwnData, ready
 
 
@@ -44,6 +44,14 @@ def test_copies_of_training_rows_are_counted():
     parts = ready([from_frame("north", frame, "y", (), "")], OwnData(label="y"), 0).silos[0]
     tested = [int((part.x[:, None] == parts.train.x).all(2).any(1).sum()) for part in (parts.test, parts.validation)]
     assert what.startswith(f"{tested[0]} test and {tested[1]} validation rows are") and min(tested) > 0
+
+
+def test_a_single_copy_is_one_row():
+    x = table()
+    train, test = np.arange(100), np.arange(100, 200)
+    x.iloc[150] = x.iloc[3]
+    what = copies(x.drop(columns="y"), x["y"].to_numpy(), train, {"test": test, "validation": test[:0]})
+    assert what.startswith("1 test row is an exact copy of a training row;")
 
 
 def test_a_copy_differs_in_no_column_and_has_the_same_label():
