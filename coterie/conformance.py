@@ -84,11 +84,17 @@ class Ground:
 
     def model(self) -> Model:
         """Rows of float64, so that differences of arithmetic order stay far below the tolerance."""
-        return Model(self.build, CLASSES, dtype=torch.float64)
+        return _model(self.build)
 
     def engine(self, rows: int | str = "all", kind: type[Simulator] = Simulator) -> Simulator:
         """The silos, before the first round."""
         return kind(self.method, self.silos or small_silos(), self.model(), self.training, self.seed, rows)
+
+
+@lru_cache(maxsize=8)
+def _model(build: Callable[[], nn.Module]) -> Model:
+    """One for all engines: a model keeps nothing of its calls but how its module may run over rows."""
+    return Model(build, CLASSES, dtype=torch.float64)
 
 
 def ground_of(method: Method) -> Ground:

@@ -3,9 +3,11 @@
 And what tests of several folders share: one small run to look at, and a cache of data sets away from the machine's.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import examined
 import plugin
 import pytest
 import torch
@@ -15,6 +17,15 @@ from coterie.data import cache
 
 torch.set_num_threads(1)
 HOSTILE = "<img src=x onerror=alert(1)>\"'"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def spared() -> Iterator[None]:
+    """What costs time in every test and that a test of this process cannot see."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)  # only a machine that loses power tells the difference
+        examined.remember(patch)
+        yield
 
 
 @pytest.fixture(scope="session")
