@@ -1,0 +1,34 @@
+"""Which change makes the long tests with real processes run again."""
+
+import ast
+from pathlib import Path
+
+import verified
+
+HERE = Path(__file__).parent
+
+
+def test_what_silos_and_coordinators_import_is_covered_and_the_page_is_not() -> None:
+    covered = {path.relative_to(verified.ROOT).as_posix() for path in verified.files()}
+    for path in ("deploy/silo", "engine/rounds", "methods/fedavg", "data/own/tables", "study/study", "codec", "__init__"):
+        assert f"coterie/{path}.py" in covered, path
+    assert {"tests/plugin.py", "tests/deploy/loop.py", "tests/deploy/flower/real.py", "constraints.txt"} <= covered
+    assert not any(path.startswith("coterie/report/") for path in covered)
+
+
+def test_all_that_those_tests_import_themselves_is_covered() -> None:
+    covered = set(verified.files())
+    for test in (*HERE.glob("test_real_*.py"), HERE / "real.py"):
+        for node in ast.walk(ast.parse(test.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("coterie"):
+                path = verified.ROOT / str(node.module).replace(".", "/")
+                assert path.with_suffix(".py") in covered or path / "__init__.py" in covered, (test.name, node.module)
+
+
+def test_a_change_of_any_file_changes_the_digest(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.py", tmp_path / "b.py"
+    first.write_text("1", "utf-8")
+    second.write_text("2", "utf-8")
+    before = verified.digest([first, second], tmp_path)
+    second.write_text("3", "utf-8")
+    assert verified.digest([first, second], tmp_path) != before
