@@ -3,20 +3,28 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-flower test-flower-core fuzz check lint types bench bench-peers clean
+.PHONY: setup demo test test-all test-flower test-flower-core fuzz check lint types bench bench-peers clean
 
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "Installing Coterie and all that it needs into $(VENV); PyTorch is most of it"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[flower,images,onnx,dev]'
+	$(BIN)/pip install --constraint constraints.txt --editable '.[flower,images,onnx,dev]'
 	touch $@
 
 demo: setup
 	$(BIN)/coterie run
 
+# On two cores; `worksteal` keeps the tests of a file, which share what takes long to make, in one process.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# All but what is marked as slow.
 test: setup
-	$(BIN)/python -m pytest -n 2
+	$(PYTEST) -m "not slow"
+
+test-all: setup
+	$(PYTEST)
 
 # Real Flower processes on this machine, with Debian's nginx; commit the note that it leaves when all have passed.
 test-flower: setup
@@ -29,7 +37,7 @@ test-flower-core: setup
 
 # The fuzz tests on inputs that no run before has seen, ten times as many (FUZZ=100 make fuzz: a hundred times).
 fuzz: setup
-	FUZZ=$${FUZZ:-10} $(BIN)/python -m pytest tests/fuzz -n 2
+	FUZZ=$${FUZZ:-10} $(PYTEST) tests/fuzz
 
 lint: setup
 	$(BIN)/ruff check .
@@ -39,7 +47,7 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-check: lint types test
+check: lint types test-all
 
 bench: setup
 	$(BIN)/python bench/speed.py

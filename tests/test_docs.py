@@ -49,6 +49,7 @@ def run_block(kind: str, text: str, names: dict[str, object]) -> None:
             assert program == "coterie" and call(*words) == 0, words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_of_a_page_runs(page, tmp_path, monkeypatch):
     if page == "own-data.md":

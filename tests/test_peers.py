@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PEERS = Path(__file__).parent.parent / "bench" / "peers"
 
 
+@pytest.mark.slow
 def test_ours_is_measured_and_absent_libraries_are_skipped_with_a_line(tmp_path):
     here = shutil.copytree(PEERS, tmp_path / "peers", ignore=shutil.ignore_patterns(".venv-*", "__pycache__"))
     command = [sys.executable, here / "compare.py", "--rounds", "3", "--repeat", "1", "--out", tmp_path]

@@ -190,11 +190,8 @@ def test_every_run_that_is_kept_is_on_a_page() -> None:
     assert papers((PAGES / "runs").iterdir()) == papers(PAGES.glob("*.md"))
 
 
-@pytest.mark.parametrize(
-    "paper",
-    # APPLE's twelve silos have ties, and SciPy takes a third of a second for the exact p of each pair of methods.
-    [pytest.param(each, marks=pytest.mark.slow) if each == "apple" else each for each in papers(PAGES.glob("*.md"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", papers(PAGES.glob("*.md")))
 def test_the_pages_are_those_of_the_runs_beside_them(
     paper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

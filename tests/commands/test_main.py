@@ -286,6 +286,7 @@ def test_python_m_coterie_is_the_command():
     assert err == "coterie: unknown study 'digit'; did you mean 'digits'? (or give the path of a .toml file)\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_stopped_in_the_middle_goes_on_and_ends_the_same(capfd, word):
     words = (*RUN, "--rounds", "40", "--quiet")

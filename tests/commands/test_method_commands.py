@@ -19,6 +19,7 @@ def written(folder, monkeypatch, name):
     return folder / f"{name}.py"
 
 
+@pytest.mark.slow
 def test_the_skeleton_has_a_test_that_passes_as_it_stands(tmp_path, capsys):
     assert call("new-method", "first_try", "--into", tmp_path / "methods") == 0
     assert "test_first_try.py" in capsys.readouterr().out

@@ -92,6 +92,7 @@ def test_the_files_are_those_of_a_simulation_but_for_how_labels_are_spread(tmp_p
     assert spread in (there / "report.html").read_text() and spread not in (here / "report.html").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["scaffold", "apple", "fedem"])
 def test_a_run_broken_after_any_exchange_goes_on_and_ends_the_same(method: str, tmp_path: Path) -> None:
     table = TABLE | {"methods": {method: {}}}

@@ -15,6 +15,8 @@ import pytest
 import safetensors.torch
 from command import call
 
+pytestmark = pytest.mark.slow
+
 STUDY = """
 name = "ranks"
 [data]

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from plain import CLASSES, make_engine, make_silos
 from torch import nn
@@ -70,6 +71,7 @@ print(stated, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 
 
+@pytest.mark.slow
 def test_what_is_stated_is_within_a_quarter_of_the_truth() -> None:
     # in a process of its own: the most that a process ever held does not come down again
     # with one thread, whose memory is one heap: what the C library keeps of several is chance

@@ -40,6 +40,7 @@ FAST = [(0.5, "sgd"), (0.5, "adam")]  # for a pull that stays as strong as it is
 CASES = {"fedamp": ALL, "heurfedamp": ALL, "fedprox": FAST, "ditto": FAST, "pfedme": FAST}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lr", "optimizer"), [(name, *case) for name, cases in CASES.items() for case in cases]
 )
