@@ -1,13 +1,17 @@
 """The `coterie` command as tests call it, and a study small enough for them."""
 
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+import typer.main
 
 from coterie.commands.main import main
+
+built = cache(typer.main.get_command)  # the parser, which Typer would build anew for every call
 
 SMALL = """
 name = "small"
@@ -48,6 +52,7 @@ def call(*words: object) -> int:
     """Run the command in this process; its exit code."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["coterie", *map(str, words)])
+        patch.setattr("typer.main.get_command", built)
         try:
             main()
         except SystemExit as end:

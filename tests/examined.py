@@ -1,4 +1,4 @@
-"""Each plain model is examined once in a process: a test of anything else need not find out again what its layers do."""
+"""Each plain model is examined once in a process: tests of anything else need not find out again what layers do."""
 
 from functools import wraps
 from typing import Any

@@ -98,6 +98,7 @@ def federations(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("server", "ca", "reason"),
     [

@@ -59,6 +59,7 @@ def without(label: str) -> float:
     return run(label, SETTINGS[label], None)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("label", SETTINGS)
 def test_the_others_end_within_a_point_of_a_run_without_it(label: str, kind: str) -> None:

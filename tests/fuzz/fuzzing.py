@@ -19,6 +19,7 @@ SCALE = int(os.environ.get("FUZZ", "0"))  # 0: the same inputs every time; N: N 
 SECONDS = 60  # that one input may take on a machine that is busy with something else
 MEMORY = 1 << 30  # bytes that one input may make the process grow by
 LONGEST = 20_000  # characters of an error
+RAM = Path("/dev/shm")
 
 PLANNED: dict[str, int] = {}
 DONE: Counter[str] = Counter()
@@ -95,6 +96,6 @@ def bounded(growth: int) -> Iterator[None]:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="coterie-fuzz-") as folder:
+    """A folder that is gone afterwards; in memory where the system has such a place, since there are thousands."""
+    with tempfile.TemporaryDirectory(prefix="coterie-fuzz-", dir=RAM if RAM.is_dir() else None) as folder:
         yield Path(folder)

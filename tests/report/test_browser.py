@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 DRAWN = "document.querySelectorAll('.figure .main-svg').length > 0"
 EVERY_FIGURE = """
 async () => {

@@ -95,6 +95,7 @@ def test_a_browser_that_leaves_before_its_answer_came_is_not_told(run_folder, ca
     assert bool(capsys.readouterr().err) is told
 
 
+@pytest.mark.slow
 def test_the_page_moves_with_the_run_and_says_when_it_has_ended(stopped, tmp_path, browser):
     folder = tmp_path / "run"
     shutil.copytree(stopped, folder)

@@ -58,6 +58,7 @@ def test_tensorboard_holds_every_round_of_every_method_and_seed(tmp_path):
         assert b"[methods.fedamp]" in events.Tensors("study/text_summary")[0].tensor_proto.string_val[0]
 
 
+@pytest.mark.slow
 def test_mlflow_holds_every_round_and_what_was_set(tmp_path, client_of):
     out = tmp_path / "out"
     assert call("run", small(tmp_path), "--methods", "fedamp", "--track", "mlflow", "--out", out, "--quiet") == 0
@@ -82,6 +83,7 @@ def test_tensorboard_holds_no_round_twice_of_a_run_that_was_stopped_and_resumed(
         assert [event.value for event in logged] == pytest.approx(list(means(out, method).values()))
 
 
+@pytest.mark.slow
 def test_mlflow_goes_on_in_the_runs_of_a_study_that_was_stopped(tmp_path, monkeypatch, client_of):
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
