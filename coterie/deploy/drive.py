@@ -18,7 +18,9 @@ from coterie.deploy.patience import Patience
 from coterie.deploy.remote import Declaration, Remote
 from coterie.engine.exchange import as_table
 from coterie.engine.rounds import Outcome, Progress, run_rounds
+from coterie.engine.training import Training
 from coterie.errors import BadInput
+from coterie.measure.measures import AUTO, fitting, measure_of
 from coterie.methods import written
 from coterie.models import build
 from coterie.options import resolved
@@ -55,7 +57,8 @@ class RemoteRun:
             for place, (name, seed) in enumerate(product(self.study.methods, self.study.seeds))
         }
         first = self._job(*next(iter(outcomes)), members)
-        study = replace(self.study, model=dict(first.model))
+        judged = replace(self.study.training, by=first.training.by, positive=first.training.positive)
+        study = replace(self.study, model=dict(first.model), training=judged)
         sizes = {name: each.sizes[2] for name, each in self.gathering.everyone().items()}
         facts = Facts(dict.fromkeys(members, 0), sizes)
         seconds = time.time() - self.gathering.began()
@@ -103,7 +106,7 @@ class RemoteRun:
             method=name,
             options=written(name, self.study.methods[name]),
             model=build(self.study.model, first.sample, outputs, samples)[1],
-            train=resolved(self.study.training_of(name)),
+            train=resolved(_measured_by(self.study.training_of(name), classes)),
             seed=seed,
             shape=first.sample,
             classes=classes,
@@ -121,6 +124,15 @@ class RemoteRun:
         path = self.folder / PROGRESS
         before = json.loads(path.read_text("utf-8")) if path.exists() else {}
         write_whole(path, json.dumps(before | news | {"time": time.time()}).encode())
+
+
+def _measured_by(training: Training, classes: int) -> Training:
+    """Training with the measure that it goes by: silos do not say how rare their classes are."""
+    by = training.by if training.by != AUTO else "accuracy" if classes else "rmse"
+    if not measure_of(by).fits(classes):
+        known = ", ".join(fitting(classes))
+        raise BadInput(f"[measure] by = '{by}': cannot be taken of these silos' labels; take {known}")
+    return replace(training, by=by, positive=1 if training.positive == AUTO else training.positive)
 
 
 def _score(progress: Progress) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,9 @@ def _key(name: str, source: SiloSource, agreed: Mapping[str, Any]) -> str:
 
 
 def _keep(path: Path, data: Encoded, key: str) -> None:
-    arrays = {f"{split}.{axis}": getattr(getattr(data.silo, split), axis) for split in SPLITS for axis in "xy"}
+    parts = {split: getattr(data.silo, split) for split in SPLITS}
+    arrays = {f"{split}.{f.name}": getattr(part, f.name) for split, part in parts.items() for f in fields(part)}
+    arrays = {name: array for name, array in arrays.items() if array is not None}
     schema = json.dumps(None if data.schema is None else data.schema.as_table())
     about = {"key": key, "classes": str(data.classes), "schema": schema}
     write_whole(path, safetensors.numpy.save(arrays, about | {"sha256": _digest(arrays, about)}))
@@ -80,11 +82,15 @@ def _kept(path: Path, name: str, key: str) -> Encoded | None:
             arrays = {each: file.get_tensor(each) for each in file.keys()}  # noqa: SIM118
         if _digest(arrays, about) != digest:
             return None
-        silo = Silo(name, *(Part(arrays[f"{split}.x"], arrays[f"{split}.y"]) for split in SPLITS))
+        silo = Silo(name, *(Part(**_part(arrays, f"{split}.")) for split in SPLITS))
         schema = json.loads(about["schema"])
         return Encoded(silo, int(about["classes"]), None if schema is None else Schema.read(schema, str(path)))
     except (*DAMAGED, BadInput):
         return None
+
+
+def _part(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def _digest(arrays: Mapping[str, Array], about: Mapping[str, str]) -> str:

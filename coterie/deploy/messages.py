@@ -51,6 +51,23 @@ class Measured(Up):
     rmse_cloud: Tensor | None = rows("rmse of its cloud model", "splits", seen_by="server", default=None)
     mae_cloud: Tensor | None = rows("mae of its cloud model", "splits", seen_by="server", default=None)
     r2_cloud: Tensor | None = rows("r2 of its cloud model", "splits", seen_by="server", default=None)
+    balanced_accuracy: Tensor | None = rows("balanced accuracy", "splits", seen_by="server", default=None)
+    auroc: Tensor | None = rows("area under the ROC curve", "splits", seen_by="server", default=None)
+    auprc: Tensor | None = rows("average precision", "splits", seen_by="server", default=None)
+    f1: Tensor | None = rows("F1", "splits", seen_by="server", default=None)
+    sensitivity: Tensor | None = rows("sensitivity", "splits", seen_by="server", default=None)
+    specificity: Tensor | None = rows("specificity", "splits", seen_by="server", default=None)
+    brier: Tensor | None = rows("Brier score", "splits", seen_by="server", default=None)
+    log_loss: Tensor | None = rows("log-loss", "splits", seen_by="server", default=None)
+    calibration_error: Tensor | None = rows("calibration error", "splits", seen_by="server", default=None)
+    median_error: Tensor | None = rows("median absolute error", "splits", seen_by="server", default=None)
+    spearman: Tensor | None = rows("correlation of the ranks", "splits", seen_by="server", default=None)
+    judged: Tensor | None = rows(
+        "the measure that the study goes by, where it is none of these", "splits", seen_by="server", default=None
+    )
+    error: Tensor | None = rows(
+        "the standard error of the measure that the study goes by", "splits", seen_by="server", default=None
+    )
 
 
 class Done(Up):

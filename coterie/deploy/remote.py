@@ -28,6 +28,9 @@ MOST_SAMPLES = 10**8  # of a split
 ROUNDING = 1e-6  # of a measure
 POSSIBLE = {"accuracy": (0.0, 1.0), "loss": (0.0, math.inf), "rmse": (0.0, math.inf), "mae": (0.0, math.inf)}
 POSSIBLE["r2"] = (-math.inf, 1.0)
+POSSIBLE |= dict.fromkeys(("balanced_accuracy", "auroc", "auprc", "f1", "sensitivity", "specificity"), (0.0, 1.0))
+POSSIBLE |= dict.fromkeys(("brier", "log_loss", "median_error", "error"), (0.0, math.inf))
+POSSIBLE |= {"calibration_error": (0.0, 1.0), "spearman": (-1.0, 1.0)}
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class Remote:
         blank = Request("measure", "", self.run, cohort.round, cohort=len(bodies), splits=splits, job=self.job)
         blank = replace(blank, hold=hold)
         found, _ = self._ask(blank, bodies, Measured)
-        return _measures(cohort, splits, found)
+        return _measures(cohort, splits, found, self.job.training.by)
 
     def keep_models(self, cohort: Cohort, down: Any, hold: tuple[int, ...]) -> dict[str, int | None]:
         """Have every silo write its model of a round to its own disk; none of them comes here."""
@@ -160,7 +163,7 @@ class Remote:
         last = Request("measure", "", self.run, turn, newcomer=True, splits=splits, job=self.job)
         found, _ = self._ask(last, {name: encode(down.one(0))}, Measured)
         self._ask(replace(last, kind="keep"), {name: encode(down.one(0))}, Done)
-        return _measures(cohort, splits, found) if found else None
+        return _measures(cohort, splits, found, self.job.training.by) if found else None
 
     def _ask(
         self, blank: Request, bodies: Mapping[str, bytes], kind: type[U]
@@ -286,10 +289,11 @@ def _check_measures(measured: Measured) -> None:
                 raise BadInput(f"its {name} of {value:g} cannot be")
 
 
-def _measures(cohort: Cohort, splits: tuple[str, ...], found: Mapping[str, Measured]) -> Measures:
+def _measures(cohort: Cohort, splits: tuple[str, ...], found: Mapping[str, Measured], by: str) -> Measures:
     values: dict[tuple[str, str], np.ndarray] = {}
     for place, name in enumerate(cohort.names):
         for measure, values_of in found[name].tensors().items() if name in found else ():
             for split, value in zip(splits, values_of[0].tolist(), strict=True):
-                values.setdefault((split, measure), np.full(len(cohort.ids), np.nan))[place] = value
+                name_of = {"judged": by, "error": f"{by}_error"}.get(measure, measure)
+                values.setdefault((split, name_of), np.full(len(cohort.ids), np.nan))[place] = value
     return Measures(cohort, values)

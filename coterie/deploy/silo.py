@@ -3,16 +3,18 @@
 import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.codec import decode, encode_up
 from coterie.data.own.statistics import Statistics
+from coterie.data.silo import Silo
 from coterie.deploy.encoded import Encoded, encoded_silo
 from coterie.deploy.home import EVENTS, owner_only
 from coterie.deploy.ledger import Ledger
@@ -23,8 +25,12 @@ from coterie.deploy.vault import Vault
 from coterie.engine.method import Method, Model, Roster
 from coterie.engine.store import Store
 from coterie.engine.task import measured, task_of
+from coterie.engine.training import Training
 from coterie.errors import BadInput, plain
 from coterie.lock import locked
+from coterie.measure.measures import AUTO, PACKAGED, Array, best_threshold, measure_of, oriented, taken
+from coterie.measure.paired import interval, scored
+from coterie.measure.tempering import curve, temperatures, tempered
 from coterie.personal.export import save_models
 from coterie.run.assembly import pick_device
 from coterie.wire import Up
@@ -114,7 +120,12 @@ class SiloSide:
             return up, method.up
         if request.kind == "measure":
             personal = method.personal(task, down, private)
-            values, _ = measured(task, personal, method.cloud(task, down, private), request.splits, job.training)
+            values, outputs = measured(task, personal, method.cloud(task, down, private), request.splits, job.training)
+            further = _by_all_measures(data.silo, outputs, model, job.training)
+            allowed = read_policy(
+                self.folder
+            ).fields  # what is more than asked for stays where the policy does not name it
+            values |= {key: each for key, each in further.items() if not allowed or key[1] in allowed}
             if request.hold:
                 vault.hold(personal, request.hold)
             return as_measured(values, request.splits), Measured
@@ -124,7 +135,8 @@ class SiloSide:
         about |= {"run": request.run, "model": dict(job.model), "shape": list(job.shape), "outputs": job.outputs}
         folder = self.folder / "models" / vault.folder.name
         schemas = None if data.schema is None else {self.name: data.schema}
-        save_models(folder, model, kept, [self.name], about, schemas)
+        fitted = _calibrated(data.silo, task.judged(kept, "validation")[1], job.training)
+        save_models(folder, model, kept, [self.name], about, schemas, {self.name: fitted})
         fields = read_policy(self.folder).fields
         return Done(round=torch.tensor([round]) if not fields or "round" in fields else None), Done
 
@@ -181,10 +193,42 @@ def declared(name: str, source: SiloSource) -> Declared:
     )
 
 
+def _by_all_measures(
+    silo: Silo, outputs: Mapping[str, Mapping[str, Array]], model: Model, training: Training
+) -> dict[tuple[str, str], Tensor]:
+    """What a silo reports beside its losses: every measure of its rows, and the standard error of the study's own."""
+    found = dict[tuple[str, str], float]()
+    by = training.by if training.by != AUTO else "accuracy" if model.classes else "rmse"
+    for split, by_silo in outputs.items():
+        part, given = getattr(silo, split), by_silo.get(silo.name)
+        if given is None or part.y.ndim > 1 or not np.isfinite(given).all():
+            continue
+        y, p = oriented(part.y, given, training.positive) if model.classes else (part.y * model.unit, given)
+        found |= {(split, name): value for name, value in taken(y, p, model.classes).items() if name in PACKAGED}
+        own = interval(measure_of(by), [scored(measure_of(by), y, p, part.units)])
+        found[split, "error"] = own.error if np.isfinite(own.error) else np.nan
+        if by not in PACKAGED:
+            found[split, "judged"] = own.value
+    return {key: torch.tensor([value], dtype=torch.float64) for key, value in found.items()}
+
+
+def _calibrated(silo: Silo, outputs: Mapping[str, Array], training: Training) -> dict[str, float]:
+    """The temperature and, of two classes, the threshold of the model that a silo keeps, by its own validation rows."""
+    p, y = outputs.get(silo.name), silo.validation.y
+    if p is None or p.ndim != 2 or y.ndim > 1 or not np.isfinite(p).all():
+        return {}
+    temperature = temperatures({silo.name: curve(y, p)}, {silo.name: len(y)})[silo.name]
+    if p.shape[1] != 2:
+        return {"temperature": temperature}
+    threshold = best_threshold(*oriented(y, tempered(p, temperature), training.positive))
+    return {"temperature": temperature, "threshold": threshold}
+
+
 def as_measured(values: Mapping[tuple[str, str], Tensor], splits: tuple[str, ...]) -> Measured:
     """What one silo's models are worth, as it may leave; a split without samples is NaN."""
     made: dict[str, Tensor] = {}
-    for (split, name), value in values.items():
+    known = {f.name for f in fields(Measured)}  # what a plug-in brings goes as the measure that the study goes by
+    for (split, name), value in ((key, value) for key, value in values.items() if key[1] in known):
         empty = torch.full((1, len(splits)), torch.nan, dtype=torch.float64)
         made.setdefault(name, empty)[:, splits.index(split)] = value.cpu()
     return Measured(**made)

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from pandas import DataFrame
 
 from coterie.data.silo import HoldsData
-from coterie.measure.measures import Array, Measure, oriented, taken
+from coterie.measure.measures import PACKAGED, Array, Measure, oriented, taken
 from coterie.measure.paired import Scored, scored
 
 PROBABILITY = "probability_"
@@ -143,3 +143,18 @@ def _pooled(predictions: Predictions) -> dict[str, float]:
         for name, value in joined(parts).measured().items():
             found.setdefault(name, []).append(value)
     return {name: float(np.mean(each)) for name, each in found.items()}
+
+
+def reported(results: DataFrame, methods: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, dict[str, object]]]:
+    """The same as far as silos report it that keep their rows to themselves: at the picked rounds, from the results."""
+    found: dict[str, dict[str, dict[str, object]]] = {}
+    for method, scores in methods.items():
+        picked = {each["seed"]: each["picked_round"] for each in scores["per_seed"]}
+        mine = results[(results["method"] == method) & (results["round"] == results["seed"].map(picked))]
+        for (name, split), part in mine[mine["measure"].isin(PACKAGED)].groupby(["measure", "split"], sort=False):
+            by_silo = part.groupby("silo", sort=False)["value"].mean().dropna()
+            about = found.setdefault(method, {}).setdefault(str(name), {})
+            about[str(split)] = float(by_silo.mean()) if len(by_silo) else None
+            if split == "test":
+                about["silos"] = {str(silo): float(value) for silo, value in by_silo.items()}
+    return found

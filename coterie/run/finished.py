@@ -22,7 +22,7 @@ from coterie.measure.blocks import block_scores
 from coterie.measure.judgement import judgement
 from coterie.measure.measures import best_threshold, oriented
 from coterie.measure.metrics import summarize
-from coterie.measure.predictions import Key, Predictions, Rows, as_frame, measured
+from coterie.measure.predictions import Key, Predictions, Rows, as_frame, measured, reported
 from coterie.measure.tempering import curve, temperatures, tempered
 from coterie.methods.separate import Separate
 from coterie.methods.wrappers.spent import spent, spent_by_all
@@ -116,7 +116,7 @@ def summarized(
     by, positive = study.training.by, study.training.positive
     methods = summarize(results, sizes, extras, by)
     seen = {key: rows.seen_from(positive) for key, rows in predictions.items()}
-    taken = dict(measured(seen, next(iter(members.values()))))
+    taken = dict(measured(seen, next(iter(members.values())))) or reported(results, methods)
     for name in methods:
         methods[name] |= {"measures": taken[name]} if name in taken else {}
     today = {name: {"measures": found} for name, found in taken.items() if name not in methods}

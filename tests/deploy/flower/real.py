@@ -201,7 +201,9 @@ def simulated(fed: Real, methods: list[str], **train: object) -> pd.Series:
 
 
 def by_silo(results: pd.DataFrame) -> pd.Series:
-    return results.set_index(["method", "round", "silo", "split", "measure"])["value"].sort_index()
+    # A deployed silo also reports the measures that a simulation takes of its predictions.
+    common = results["measure"].str.fullmatch(r"(loss|accuracy|rmse|mae|r2)(_cloud)?(_unseen)?")
+    return results[common].set_index(["method", "round", "silo", "split", "measure"])["value"].sort_index()
 
 
 def when(condition: Callable[[], object], seconds: float = 120) -> None:
