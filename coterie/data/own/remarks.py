@@ -55,14 +55,14 @@ def _columns(words: Mapping[str, Words]) -> list[Difference]:
 
 def _units(words: Mapping[str, Words], moments: Mapping[str, Array]) -> list[Difference]:
     """Columns of numbers whose mean and deviation in a silo are those of the others in another unit."""
-    silos = [silo for silo, said in words.items() if said.numbers and moments[silo].shape[1]]
+    silos = [silo for silo, said in words.items() if 0 < len(said.numbers) == moments[silo].shape[1]]
     names = list(dict.fromkeys(name for silo in silos for name in words[silo].numbers))
     place = {name: i for i, name in enumerate(names)}
     table = np.full((len(silos), 2, len(names)), np.nan)  # mean and deviation
     for row, silo in enumerate(silos):
         count, mean, scatter = moments[silo]
         dates = np.isin(words[silo].numbers, words[silo].dates)
-        known = (count >= FEWEST) & (scatter > 0) & ~dates
+        known = (count >= FEWEST) & (scatter > 0) & np.isfinite(moments[silo]).all(0) & ~dates
         at = np.array([place[name] for name in words[silo].numbers])[known]
         table[row][:, at] = mean[known], np.sqrt(scatter[known] / count[known])
     kept = np.flatnonzero((~np.isnan(table[:, 0])).sum(0) >= 2)

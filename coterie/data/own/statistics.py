@@ -19,6 +19,7 @@ from coterie.wire import Up, rows
 
 LEVELS = 100  # of a category; more are free text or an identifier
 ALWAYS = 20  # so few levels are a category, however few the rows
+Summary = tuple[int, tuple[float, float, float]]
 SHOWN = 10  # columns that cannot be used and are named
 
 
@@ -72,24 +73,17 @@ def declare(
     """A silo's statistics: of its training rows alone, but the classes of all its rows; of columns of `text` no more
     than their names."""
     if isinstance(x, DataFrame):
-        words, values = _described(x.drop(columns=list(text)), train, label, task, where)
+        words, numbers = _described(x.drop(columns=list(text)) if text else x, train, label, task, where)
         words = replace(words, texts=text)
     elif text:
         raise BadInput(f"--text {text[0]}: {where} holds arrays, which have no columns; leave it out")
     else:
-        words, values = Words(label.kind, label.levels(task), shape=x.shape[1:]), []
-    fences = [fence(column) for column in values]
-    far = [int(beyond(column, bounds).sum()) for column, bounds in zip(values, fences, strict=True)]
-    moments = [_moments(within(*each)) for each in zip(values, fences, strict=True)] if shared else []
-    three = torch.tensor(np.array(moments, np.float64).reshape(-1, 3).T)
+        words, numbers = Words(label.kind, label.levels(task), shape=x.shape[1:]), []
+    three = torch.tensor(np.array([moments for _, moments in numbers] if shared else [], np.float64).reshape(-1, 3).T)
     quantity = label.kind == "number" and task != "classification"
-    labels = label.values[train] if quantity else np.zeros(0)
-    target = _moments(within(labels, fence(labels)))
-    words = replace(
-        words,
-        far={name: count for name, count in zip(words.numbers, far, strict=True) if count},
-        far_labels=int(beyond(labels, fence(labels)).sum()),
-    )
+    far_labels, target = _summary(label.values[train] if quantity else np.zeros(0))
+    far = {name: count for name, (count, _) in zip(words.numbers, numbers, strict=True) if count}
+    words = replace(words, far=far, far_labels=far_labels)
     written = json.dumps(asdict(words), ensure_ascii=False).encode()
     return Statistics(
         count=three[:1],
@@ -109,8 +103,8 @@ def words_of(statistics: Statistics) -> Words:
     return parse(Words, table, "a silo's statistics")
 
 
-def _described(x: DataFrame, train: Indices, label: Label, task: Task, where: str) -> tuple[Words, list[Array]]:
-    numbers, empty, missing, values = list[str](), list[str](), list[str](), list[Array]()
+def _described(x: DataFrame, train: Indices, label: Label, task: Task, where: str) -> tuple[Words, list[Summary]]:
+    numbers, empty, missing, summaries = list[str](), list[str](), list[str](), list[Summary]()
     categories: dict[str, tuple[str, ...]] = {}
     suspects, dates, wrong = Suspects(label, train, task), list[str](), list[str]()
     for name, column in x.items():
@@ -123,8 +117,8 @@ def _described(x: DataFrame, train: Indices, label: Label, task: Task, where: st
                 suspects.number(name, whole, counted=kind == "number")
                 dates += [name] * (kind == "date")
                 numbers.append(name)
-                values.append(whole[train])
-                gaps = bool(np.isnan(values[-1]).any())
+                summaries.append(_summary(whole[train]))
+                gaps = summaries[-1][1][0] < len(train)
             elif kind == "category":
                 text = as_text(column, at)
                 categories[name] = _levels(text, train, name, at)
@@ -143,7 +137,7 @@ def _described(x: DataFrame, train: Indices, label: Label, task: Task, where: st
         dates=tuple(dates), identifiers=tuple(suspects.identifiers), copies=suspects.copies,
         telling=tuple(suspects.telling),
     )  # fmt: skip
-    return made, values
+    return made, summaries
 
 
 def _levels(text: Series, train: Indices, name: str, at: str) -> tuple[str, ...]:
@@ -165,8 +159,9 @@ def _levels(text: Series, train: Indices, name: str, at: str) -> tuple[str, ...]
     return tuple(levels)
 
 
-def _moments(values: Array) -> tuple[float, float, float]:
-    """Count, mean and sum of squares around the mean, which add up without cancelling."""
-    there = values[~np.isnan(values)]
+def _summary(values: Array) -> Summary:
+    """How many values were pulled in; count, mean and sum of squares around it, which add up without cancelling."""
+    bounds = fence(values)
+    there = within(values, bounds)[~np.isnan(values)]
     mean = float(there.mean()) if len(there) else 0.0
-    return float(len(there)), mean, float(((there - mean) ** 2).sum())
+    return int(beyond(values, bounds).sum()), (float(len(there)), mean, float(((there - mean) ** 2).sum()))

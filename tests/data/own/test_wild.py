@@ -131,3 +131,9 @@ def test_what_no_rows_can_have_is_refused_by_silo_and_column(lies, said, monkeyp
     poisoned(monkeypatch, **{key: lambda t, by=by: t * by for key, by in lies.items()})
     with pytest.raises(co.BadInput, match=said):
         data(frames("regression"))
+
+
+def test_statistics_of_another_number_of_columns_are_refused(monkeypatch):
+    poisoned(monkeypatch, **{key: lambda t: t[:, :2] for key in ("count", "mean", "scatter")})
+    with pytest.raises(co.BadInput, match="'columns' of c: 2 statistics of 3 columns"):
+        data(frames("regression"))
