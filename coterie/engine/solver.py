@@ -41,7 +41,10 @@ class Gradient:
 
 
 class Optimizer(Protocol):
-    """State in, state out; `lr` comes with the batch, so that a schedule is the engine's business."""
+    """State in, state out; `lr` comes with the batch, so that a schedule is the engine's business.
+
+    It is one number, or (k,) with one for each row.
+    """
 
     def init(self, w: Tensor) -> Record:
         """The state before the first step."""
@@ -124,7 +127,7 @@ def _adam(
     v = torch.addcmul(beta2 * v, g, g, value=1 - beta2)
     t = t + 1
     by_row = (-1, *[1] * (w.ndim - 1))
-    scale = (lr / (1 - beta1**t)).view(by_row)
+    scale = lr / (1 - beta1**t).view(by_row)
     root = (1 - beta2**t).sqrt().view(by_row)
     size = v.sqrt() / root + epsilon
     return _drawn(torch.addcdiv(w, scale * m, size, value=-1), strength, centre, lr / size), m, v, t
@@ -146,7 +149,7 @@ class SGD:
         v = state.v if isinstance(state, Velocity) else None
         update = _fused(_sgd, w.device.type)
         pull = (gradient.strength, gradient.centre)
-        new, v = update(w, gradient.grads, v, *pull, _scalar(lr, w), self.momentum, self.weight_decay)
+        new, v = update(w, gradient.grads, v, *pull, _rate(lr, w), self.momentum, self.weight_decay)
         return _settled(w, new, gradient), state if v is None else Velocity(v=v)
 
 
@@ -170,16 +173,19 @@ class Adam:
         update = _fused(_adam, w.device.type)
         pull, betas = (gradient.strength, gradient.centre), (self.beta1, self.beta2, self.epsilon)
         new, m, v, t = update(
-            w, gradient.grads, state.m, state.v, state.t, *pull, _scalar(lr, w), *betas, self.weight_decay
+            w, gradient.grads, state.m, state.v, state.t, *pull, _rate(lr, w), *betas, self.weight_decay
         )
         return _settled(w, new, gradient), Moments(m=m, v=v, t=t)
 
 
-def _scalar(value: Tensor | float, like: Tensor) -> Tensor | float:
-    """A number as a tensor where updates are compiled, so that another learning rate is not another program."""
-    if isinstance(value, Tensor) or like.device.type != "cuda":
-        return value
-    return torch.full((), value, dtype=like.dtype, device=like.device)
+def _rate(lr: Tensor | float, w: Tensor) -> Tensor | float:
+    """A learning rate as it multiplies rows: (k,) as (k, 1) or (k, 1, 1).
+
+    One number is a tensor where updates are compiled, so that another learning rate is not another program.
+    """
+    if isinstance(lr, Tensor):
+        return lr.view(-1, *[1] * (w.ndim - 1)) if lr.ndim else lr
+    return torch.full((), lr, dtype=w.dtype, device=w.device) if w.device.type == "cuda" else lr
 
 
 def optimizer(name: str, momentum: float, weight_decay: float) -> Optimizer:

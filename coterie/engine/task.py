@@ -36,7 +36,7 @@ class Batch(HoldsData):
     index: Tensor  # (k, b) the sample's position in its silo's training set
     mask: Tensor  # (k, b) 1 for a sample, 0 for the filling of a partial batch
     keys: Tensor  # (k,) for dropout
-    lr: float
+    lr: float | Tensor  # one number, or (k,) with one for each row
     round: int
     ragged: bool = False  # whether a model that couples samples has to tell them from the filling
 

@@ -48,6 +48,10 @@ class Wrapper(Method):
         return self.base.averages
 
     @property
+    def lr_by_row(self) -> bool:  # type: ignore[override]
+        return self.base.lr_by_row
+
+    @property
     def from_own(self) -> bool:  # type: ignore[override]
         return self.base.from_own
 

@@ -48,6 +48,7 @@ class DFedEM(Gossip[MixtureWeights, Mixture]):
     down: ClassVar[type[NeighbourComponentsDown]] = NeighbourComponentsDown
     up: ClassVar[type[NeighboursUp]] = NeighboursUp
     private: ClassVar[type[Private]] = MixtureWeights
+    lr_by_row: ClassVar[bool] = True
 
     components: int = option(3, "M, how many components", low=1)
     adapt_iterations: int = option(1, "E-steps of a silo that arrives after training", low=1)

@@ -27,6 +27,7 @@ class FedAvgLocal(GlobalModel[Copy, Weights]):
     paper: ClassVar[str] = "the baseline of APPLE (2021)"
     summary: ClassVar[str] = "FedAvg, but a silo deploys its own copy after local training"
     private: ClassVar[type[Private]] = Copy
+    lr_by_row: ClassVar[bool] = True
 
     def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Copy:
         return Copy(w=model.starts(roster.seed, roster.take(rows).names, common=True))

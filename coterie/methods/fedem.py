@@ -53,6 +53,7 @@ class FedEM(Method[Components, ComponentsDown, ComponentsUp, MixtureWeights, Mix
     up: ClassVar[type[Up]] = ComponentsUp
     private: ClassVar[type[Private]] = MixtureWeights
     averages: ClassVar[bool] = True
+    lr_by_row: ClassVar[bool] = True
 
     components: int = option(3, "M, how many components", low=1)
     adapt_iterations: int = option(1, "E-steps of a silo that arrives after training", low=1)

@@ -90,6 +90,7 @@ class FedFomo(Method[Affinities, CandidatesDown, WeighedUp, Before, Mixed]):
     summary: ClassVar[str] = (
         "each silo mixes the models that do better than its own on its validation data, then trains"
     )
+    lr_by_row: ClassVar[bool] = True
     down: ClassVar[type[Down]] = CandidatesDown
     up: ClassVar[type[Up]] = WeighedUp
     private: ClassVar[type[Private]] = Before

@@ -80,6 +80,7 @@ class MOCHA(Method[Tasks, Coupling, PersonalUp, TaskModel, Pulled]):
     up: ClassVar[type[Up]] = PersonalUp
     private: ClassVar[type[Private]] = TaskModel
     from_own: ClassVar[bool] = True  # all of it, with λ1 = 0
+    lr_by_row: ClassVar[bool] = True
 
     lambda1: float = option(1e-2, "λ1, the strength of the coupling between tasks", low=0)
     lambda2: float = option(0.0, "λ2, the strength of the pull towards zero", low=0)

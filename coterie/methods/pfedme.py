@@ -45,6 +45,7 @@ class PFedMe(GlobalModel[Solution, Envelope]):
     paper: ClassVar[str] = "T. Dinh et al., NeurIPS 2020"
     summary: ClassVar[str] = "a personal model near a global one, by Moreau envelopes of the silos' losses"
     private: ClassVar[type[Private]] = Solution
+    lr_by_row: ClassVar[bool] = True
 
     lam: float = option(15.0, "λ, how strongly θ_i is held near w_i", above=0)
     inner_steps: int = option(5, "K, gradient steps towards θ_i on each mini-batch", low=1)
@@ -72,7 +73,8 @@ class PFedMe(GlobalModel[Solution, Envelope]):
             g = task.grad(theta, batch).pulled(state.w, lam)
             theta, _ = SGD().step(theta, g, NoState(), self.inner_lr)
         # Algorithm 1: w ← w − ηλ(w − θ), ηλ at most 1; BatchNorm's statistics are those that θ has seen
-        pull = Gradient(min(self.lam, 1 / batch.lr) * (state.w - theta), g.losses, g.buffers)
+        rate = torch.as_tensor(batch.lr, dtype=theta.dtype, device=theta.device).reshape(-1, 1)
+        pull = Gradient((1 / rate).clamp_max(self.lam) * (state.w - theta), g.losses, g.buffers)
         w, opt = task.optimizer.step(state.w, pull, state.opt, batch.lr)
         return Envelope(w=w, theta=theta, opt=opt)
 

@@ -38,6 +38,7 @@ class Separate(Method[NothingKept, NothingDown, NothingUp, SeparatePrivate, Weig
     paper: ClassVar[str] = "the baseline of Huang et al., AAAI 2021"
     summary: ClassVar[str] = "every silo alone; nothing leaves it"
     private: ClassVar[type[Private]] = SeparatePrivate
+    lr_by_row: ClassVar[bool] = True
 
     common_init: bool = option(True, "all silos start from one random model")
 

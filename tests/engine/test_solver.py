@@ -217,3 +217,21 @@ def test_a_study_names_its_optimiser(name: str, expected: Optimizer) -> None:
 def test_adam_with_momentum_is_refused() -> None:
     with pytest.raises(BadInput, match="adam has no momentum"):
         optimizer("adam", 0.9, 0.0)
+
+
+@pytest.mark.parametrize("lead", [(3,), (3, 2)], ids=str)
+@cases
+def test_every_row_may_have_a_rate_of_its_own(case: str, lead: tuple[int, ...]) -> None:
+    ours, _ = CASES[case]
+    rates = torch.tensor([0.01, 0.1, 1.0], dtype=torch.float64)
+    w, centre, strength = drawn(*lead, 6), drawn(*lead, 6, seed=9), drawn(*lead, seed=8).abs()
+    together, state = w, ours.init(w)
+    alone = [(row[None], ours.init(row[None])) for row in w]
+    for t in range(3):
+        grads = drawn(*lead, 6, seed=t + 1)
+        gradient = Gradient(grads, torch.zeros(lead)).pulled(centre, strength)
+        together, state = ours.step(together, gradient, state, rates)
+        for i, (row, own) in enumerate(alone):
+            its = Gradient(grads[i : i + 1], torch.zeros(1, *lead[1:])).pulled(centre[i : i + 1], strength[i : i + 1])
+            alone[i] = ours.step(row, its, own, float(rates[i]))
+        close(together, torch.cat([row for row, _ in alone]))

@@ -1,0 +1,198 @@
+"""Candidates: a method with several learning rates at once, each as in a run of its own.
+
+Candidates are more rows of one call: the G models of a silo lie side by side, (k, G, ...), and a mini-batch is one step
+of k·G rows, each with its own rate. The server's half, and what begins and ends a round, is done once for each.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from itertools import accumulate
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from coterie.engine.method import (
+    Batch,
+    Cohort,
+    Down,
+    Method,
+    Model,
+    Predictor,
+    Private,
+    Roster,
+    Server,
+    State,
+    Task,
+    Up,
+)
+from coterie.wire import Record, described
+
+R = TypeVar("R", bound=Record)
+LARGEST = 1e15  # of a number that may leave a silo: its square is still finite
+
+
+@dataclass(frozen=True)
+class Candidates(Method):
+    """Trains a method once for each rate, a multiple of the learning rate; what it deploys is the first one's."""
+
+    method: Method
+    rates: tuple[float, ...]
+
+    @property
+    def down(self) -> type[Down]:  # type: ignore[override]
+        made: type[Down] = _several(Down, len(self.rates))
+        return made
+
+    @property
+    def up(self) -> type[Up]:  # type: ignore[override]
+        made: type[Up] = _several(Up, len(self.rates))
+        return made
+
+    @property
+    def private(self) -> type[Private]:  # type: ignore[override]
+        made: type[Private] = _several(Private, len(self.rates))
+        return made
+
+    # Server
+
+    def open(self, roster: Roster, model: Model) -> Any:
+        return together(Server, [self.method.open(roster, model)] * len(self.rates))
+
+    def send(self, server: Any, cohort: Cohort) -> Any:
+        return together(Down, [self.method.send(own, cohort) for own in each(server)])
+
+    def receive(self, server: Any, cohort: Cohort, up: Any) -> Any:
+        return together(Server, [self._received(*both, cohort) for both in zip(each(server), each(up), strict=True)])
+
+    def _received(self, server: Any, up: Any, cohort: Cohort) -> Any:
+        sound = _sound(up, len(cohort))
+        if bool(sound.all()):
+            return self.method.receive(server, cohort, up)
+        here = sound.nonzero()[:, 0]  # as of any run, uploads that are not finite do not count
+        return (
+            self.method.receive(server, replace(cohort, ids=cohort.ids[here]), up.take(here)) if len(here) else server
+        )
+
+    def unpacked(self, down: Any, up: Any) -> Any:
+        return together(Up, [self.method.unpacked(*both) for both in zip(each(down), each(up), strict=True)])
+
+    def axes(self, roster: Roster, model: Model) -> dict[str, int]:
+        return self.method.axes(roster, model)
+
+    # Silo
+
+    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Any:
+        return together(Private, [self.method.enroll(roster, model, rows)] * len(self.rates))
+
+    def begin(self, task: Task, down: Any, private: Any) -> Any:
+        parts = zip(self._tasks(task), each(down), each(private), strict=True)
+        states = [self.method.begin(*part) for part in parts]
+        fused = self.method.lr_by_row and _stackable(states[0])
+        return _stacked(states) if fused else together(State, states)
+
+    def step(self, task: Task, state: Any, batch: Batch) -> Any:
+        if _apart(state):
+            parts = zip(self._tasks(task), each(state), strict=True)
+            return together(State, [self.method.step(own, s, replace(batch, lr=own.lr)) for own, s in parts])
+        count = len(self.rates)
+        rates = torch.tensor([own.lr for own in self._tasks(task)], dtype=task.model.dtype, device=batch.x.device)
+        batch = replace(batch.repeated(count), lr=rates.repeat(task.k))
+        wide = replace(task, silos=task.silos.repeat_interleave(count))
+        after = self.method.step(wide, _mapped(state, lambda t: t.flatten(0, 1)), batch)
+        return _mapped(after, lambda t: t.reshape(task.k, count, *t.shape[1:]))
+
+    def end(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
+        apart = each(state) if _apart(state) else [_mapped(state, _column(i)) for i in range(len(self.rates))]
+        parts = zip(self._tasks(task), apart, each(down), each(private), strict=True)
+        ups, kept = zip(*(self._ended(*part) for part in parts), strict=True)
+        return together(Up, ups), together(Private, kept)
+
+    def _ended(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
+        up, kept = self.method.end(task, state, down, private)
+        lost = (~_sound(up, task.k)).nonzero()[:, 0]
+        return up, kept.put(lost, private.take(lost)) if len(lost) else kept
+
+    def personal(self, task: Task, down: Any, private: Any) -> Predictor:
+        return self.method.personal(next(self._tasks(task)), each(down)[0], each(private)[0])
+
+    def refusal(self, roster: Roster, model: Model) -> str | None:
+        return self.method.refusal(roster, model)
+
+    def _tasks(self, task: Task) -> Iterator[Task]:
+        return (replace(task, lr=task.lr * rate) for rate in self.rates)
+
+
+def together(kind: type[Record], parts: Sequence[Record]) -> Any:
+    """The records of all candidates as one."""
+    return _several(kind, len(parts))(**{f"c{i}": part for i, part in enumerate(parts)})
+
+
+def each(record: Record) -> list[Any]:
+    """The record of each candidate."""
+    return [getattr(record, f.name) for f in fields(record)]  # type: ignore[arg-type]
+
+
+@cache
+def _several(kind: Any, count: int) -> Any:
+    """A record that holds one of each candidate, as c0, c1, …"""
+    inner = {"__annotations__": {f"c{i}": kind for i in range(count)}, "__module__": __name__}
+    return type(f"Several{kind.__name__}", (kind,), {"__doc__": "One of each candidate.", **inner})
+
+
+def _apart(state: Record) -> bool:
+    """Whether the candidates' states are not stacked."""
+    return type(state) is _several(State, len(fields(state)))  # type: ignore[arg-type]
+
+
+def _stackable(state: Record) -> bool:
+    """Whether all of a state is rows, or a bank that rows point into."""
+    inner = [value for value in vars(state).values() if isinstance(value, Record)]
+    return all(about.kind != "shared" for about in described(state).values()) and all(map(_stackable, inner))
+
+
+def _stacked(states: Sequence[R]) -> R:
+    """The candidates' states as one with a second axis; their banks one below the other."""
+    made: dict[str, Any] = {}
+    about = described(states[0])
+    for name, value in vars(states[0]).items():
+        values = [getattr(state, name) for state in states]
+        if isinstance(value, Record):
+            made[name] = _stacked(values)
+        elif value is not None and about[name].kind == "rows":
+            made[name] = torch.stack(values, 1)
+    for name, a in about.items():
+        if a.kind == "bank":
+            banks, picks = [getattr(state, name) for state in states], made[a.picks]
+            first = picks.new_tensor([0, *accumulate(len(bank) for bank in banks[:-1])])
+            # A candidate that has diverged weighs nothing in the others' sums, and 0 times infinity is not 0.
+            made[name] = torch.cat(banks).nan_to_num(0.0, 0.0, 0.0)
+            made[a.picks] = torch.where(picks >= 0, picks + first[:, None], picks)
+    return states[0].replace(**made)
+
+
+def _mapped(record: R, change: Callable[[Tensor], Tensor]) -> R:
+    """A record with its rows changed, and what is not rows as it was."""
+    made: dict[str, Any] = {}
+    about = described(record)
+    for name, value in vars(record).items():
+        if isinstance(value, Record):
+            made[name] = _mapped(value, change)
+        elif value is not None and about[name].kind == "rows":
+            made[name] = change(value)
+    return record.replace(**made)
+
+
+def _column(i: int) -> Callable[[Tensor], Tensor]:
+    return lambda t: t[:, i]
+
+
+def _sound(up: Record, k: int) -> Tensor:
+    """Whether a silo's upload is of numbers that can be reckoned with: (k,)."""
+    found = torch.ones(k, dtype=torch.bool)
+    for name, about in described(up).items():
+        value = getattr(up, name)
+        if value is not None and about.kind == "rows":
+            found = found.to(value.device) & (value.abs() < LARGEST).reshape(k, -1).all(1)
+    return found

@@ -1,0 +1,116 @@
+"""Candidates are runs of their own, whatever the method: the same models to the last digits, in one call."""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from coterie.conformance import Ground, ground_of, predictions
+from coterie.engine.method import Cohort, Method
+from coterie.engine.simulate import Simulator
+from coterie.engine.task import Batch, Task
+from coterie.engine.training import Training
+from coterie.methods import METHODS, make
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.wrappers.candidates import Candidates, each
+
+RATES = (0.05, 0.4)
+TRAINING = Training(rounds=3, local_epochs=1, batch_size=4, lr=1.0)
+OPTIMIZERS = {"momentum": {"momentum": 0.9}, "adam": {"optimizer": "adam"}}
+COHORTS = ([0, 1, 2, 3], [2, 0], [3, 1, 2])  # by round: silos come and go
+
+
+def train(ground: Ground) -> tuple[Any, Simulator]:
+    """A few rounds with some of the silos."""
+    engine = ground.engine()
+    server = ground.method.open(engine.roster, engine.model)
+    for r, ids in enumerate(COHORTS):
+        cohort = Cohort(torch.tensor(ids), r, engine.roster, engine.model)
+        down = ground.method.send(server, cohort)
+        up = engine.train(cohort, down).up
+        server = ground.method.receive(server, cohort, ground.method.unpacked(down, up))
+    return server, engine
+
+
+def assert_candidates_are_runs(method: Method, training: Training, rates: tuple[float, ...] = RATES) -> None:
+    ground = replace(ground_of(method), training=training)
+    server, engine = train(replace(ground, method=Candidates(method, rates)))
+    for rate, mine, kept in zip(rates, each(server), each(engine.private()), strict=True):
+        alone = replace(ground, training=replace(training, lr=training.lr * rate))
+        expected, other = train(alone)
+        for found, wanted in ((mine, expected), (kept, other.private())):
+            for name, tensor in wanted.tensors().items():
+                assert_close(found.tensors()[name], tensor)
+        wanted = predictions(alone, other, expected)
+        other._private = kept
+        assert_close(predictions(alone, other, mine), wanted)
+
+
+def assert_close(found: Tensor, wanted: Tensor) -> None:
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12, equal_nan=True)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", METHODS)
+def test_every_candidate_is_a_run_of_its_own(name: str, optimizer: str) -> None:
+    assert_candidates_are_runs(make(name, {}), replace(TRAINING, **OPTIMIZERS[optimizer]))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("apple", {"budget": 2}),
+        ("pfedme", {"lam": 0.5}),
+        ("ditto", {"personal_epochs": 1}),
+        ("fedamp", {"warmup_epochs": 1}),
+    ],
+)
+def test_options_that_change_the_state(name: str, options: dict[str, Any]) -> None:
+    assert_candidates_are_runs(make(name, options), TRAINING)
+
+
+def test_a_schedule_lowers_every_rate() -> None:
+    assert_candidates_are_runs(FedAvg(), replace(TRAINING, schedule="cosine"))
+
+
+@dataclass(frozen=True)
+class OwnArithmetic(FedAvg):
+    """Multiplies with the rate itself, which works for one number alone."""
+
+    lr_by_row: ClassVar[bool] = False
+
+    def step(self, task: Task, state: Any, batch: Batch) -> Any:
+        assert isinstance(batch.lr, float)
+        return state.replace(w=state.w - batch.lr * task.grad(state.w, batch).grads)
+
+
+def test_a_method_that_takes_one_rate_steps_its_candidates_one_after_another() -> None:
+    assert_candidates_are_runs(OwnArithmetic(), TRAINING)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_candidate_that_diverges_leaves_the_others_alone(name: str) -> None:
+    ground = replace(ground_of(make(name, {})), training=TRAINING)
+    both, engine = train(replace(ground, method=Candidates(ground.method, (0.1, 1e200))))
+    alone, other = train(replace(ground, training=replace(TRAINING, lr=0.1)))
+    for found, wanted in ((each(both)[0], alone), (each(engine.private())[0], other.private())):
+        for key, tensor in wanted.tensors().items():
+            assert_close(found.tensors()[key], tensor)
+
+
+def test_candidates_share_a_step() -> None:
+    calls = list[int]()
+
+    class Counting(FedAvg):
+        def step(self, task: Task, state: Any, batch: Batch) -> Any:
+            calls.append(task.k)
+            return super().step(task, state, batch)
+
+    ground = replace(ground_of(FedAvg()), training=TRAINING)
+    train(replace(ground, method=Counting()))
+    alone = list(calls)
+    calls.clear()
+    train(replace(ground, method=Candidates(Counting(), (0.1, 0.2, 0.3))))
+    assert calls == [3 * k for k in alone]
