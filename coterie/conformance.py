@@ -23,6 +23,7 @@ from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
 from coterie.engine.training import Training
 from coterie.keys import generator
+from coterie.methods.wrappers.candidates import Candidates
 from coterie.wire import Record, described, stack
 
 SIZES = (13, 8, 21, 5)  # ragged on purpose: none a multiple of the batch, two with the same number of steps
@@ -311,6 +312,14 @@ def check_newcomers(ground: Ground) -> None:
     assert np.isfinite(measures.values["test", "loss"]).all(), "a newcomer's model is not finite"
 
 
+def check_rates_by_row(ground: Ground) -> None:
+    """A method that takes a learning rate for each row trains each row as with that rate alone."""
+    if ground.method.lr_by_row:
+        both = replace(ground, method=Candidates(ground.method, (1.0, 3.0)))
+        _, found = trained(both, both.engine())
+        _same(found, baseline(ground), "training with other rates beside it changes a model; set lr_by_row = False")
+
+
 CHECKS: tuple[Callable[[Ground], None], ...] = (
     check_rows_do_not_matter,
     check_relabelling,
@@ -322,6 +331,7 @@ CHECKS: tuple[Callable[[Ground], None], ...] = (
     check_state_moves,
     check_data_stay_home,
     check_newcomers,
+    check_rates_by_row,
 )
 
 

@@ -124,7 +124,7 @@ class Candidates(Method):
         return (replace(task, lr=task.lr * rate) for rate in self.rates)
 
 
-def together(kind: type[Record], parts: Sequence[Record]) -> Any:
+def together(kind: Any, parts: Sequence[Record]) -> Any:
     """The records of all candidates as one."""
     return _several(kind, len(parts))(**{f"c{i}": part for i, part in enumerate(parts)})
 

@@ -5,15 +5,16 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from coterie.conformance import Ground, ground_of, predictions
+from coterie.conformance import CLASSES, FEATURES, Ground, ground_of, predictions, small_silos
 from coterie.engine.method import Cohort, Method
 from coterie.engine.simulate import Simulator
 from coterie.engine.task import Batch, Task
 from coterie.engine.training import Training
 from coterie.methods import METHODS, make
 from coterie.methods.fedavg import FedAvg
+from coterie.methods.wrappers.buffers import local_buffers
 from coterie.methods.wrappers.candidates import Candidates, each
 
 RATES = (0.05, 0.4)
@@ -69,6 +70,22 @@ def test_every_candidate_is_a_run_of_its_own(name: str, optimizer: str) -> None:
 )
 def test_options_that_change_the_state(name: str, options: dict[str, Any]) -> None:
     assert_candidates_are_runs(make(name, options), TRAINING)
+
+
+def with_statistics() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, CLASSES))
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_models_whose_samples_are_coupled_and_statistics_that_stay_local(local: bool) -> None:
+    ground = Ground(FedAvg(), with_statistics, small_silos(sizes=(14, 8, 22, 6)), TRAINING)
+    method = local_buffers(FedAvg(), ground.model()) if local else FedAvg()
+    server, engine = train(replace(ground, method=Candidates(method, RATES)))
+    for rate, mine, kept in zip(RATES, each(server), each(engine.private()), strict=True):
+        wanted, other = train(replace(ground, method=method, training=replace(TRAINING, lr=rate)))
+        assert_close(mine.w, wanted.w)
+        for name, tensor in other.private().tensors().items():
+            assert_close(kept.tensors()[name], tensor)
 
 
 def test_a_schedule_lowers_every_rate() -> None:
