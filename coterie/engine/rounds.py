@@ -29,9 +29,10 @@ class Progress:
     """What a progress bar shows."""
 
     round: int
-    rounds: int
+    rounds: int  # at most; after the last round, how many there were
     score: float | None  # the latest mean over silos of what the study is scored by, on test data, or None
     measure: str = "accuracy"  # what that is
+    tuning: bool = False  # whether these rounds are of the search that comes before
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,9 @@ def run_rounds(
             measure(outcome, method, engine, latest, training, done)
             if keeper is not None:
                 keeper.note(outcome)
-        on_round(Progress(done, training.rounds, outcome.score, outcome.measure))
-        if done == training.rounds:
+        ended = done == training.rounds or _out_of_patience(outcome, training, done)
+        on_round(Progress(done, done if ended else training.rounds, outcome.score, outcome.measure))
+        if ended:
             keep_models(outcome, method, engine, latest)
             return outcome
         began = time.perf_counter()
@@ -120,6 +122,13 @@ def run_rounds(
         done += 1
         if keeper is not None:
             keeper.keep(outcome, engine, done)
+
+
+def _out_of_patience(outcome: Outcome, training: Training, done: int) -> bool:
+    """Whether validation data have seen nothing better for as many rounds as are waited for."""
+    if not training.patience or outcome.picked is None or done not in outcome.measured:
+        return False
+    return done - outcome.picked.round >= training.patience
 
 
 def draw_cohort(everyone: Cohort, training: Training) -> tuple[Cohort, int]:

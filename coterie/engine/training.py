@@ -12,12 +12,15 @@ from coterie.options import option
 class Training:
     """Rounds, local training and who takes part."""
 
-    rounds: int = option(30, "rounds of the federation", low=1)
+    rounds: int = option(30, "rounds of the federation, at most; auto: 200, with a patience of 10", low=1)
+    patience: int = option(0, "rounds without a better score on validation data that end a method; 0: any", low=0)
     local_epochs: int = option(5, "epochs of local training in a round", low=1, high=1e5)
     batch_size: int = option(32, "samples of a mini-batch", low=1, high=1e6)
     whole_batches: bool = option(False, "leave out an epoch's last, partial batch, unless a silo has no other")
-    optimizer: Literal["sgd", "adam"] = option("sgd", "the silos' optimiser; it starts afresh each round")
-    lr: float = option(0.05, "learning rate", above=0)
+    optimizer: Literal["sgd", "adam"] = option(
+        "sgd", "the silos' optimiser; it starts afresh each round; auto: searched for with lr"
+    )
+    lr: float = option(0.05, "learning rate; auto: searched for on validation data", above=0)
     momentum: float = option(0.0, "momentum of sgd", low=0, below=1)
     weight_decay: float = option(0.0, "weight decay", low=0)
     clip_gradient: float = option(0.0, "longest gradient of a mini-batch; longer ones are scaled back; 0: any", low=0)

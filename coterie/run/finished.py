@@ -18,6 +18,7 @@ from coterie.data.own.schema import Schema
 from coterie.data.silo import HoldsData, Part, Silo
 from coterie.engine.rounds import Outcome
 from coterie.engine.store import SPLITS
+from coterie.engine.training import Training
 from coterie.measure.blocks import block_scores
 from coterie.measure.judgement import judgement
 from coterie.measure.measures import best_threshold, oriented
@@ -37,6 +38,7 @@ from coterie.study.study import Study
 from coterie.version import VERSION
 
 COSTS = ("bytes_up", "bytes_down", "train_seconds", "missing", "rejected", "kept")
+LAST = 3  # rounds: a method whose best is among them was still improving
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,7 +83,8 @@ def collected(
     predictions = dict[Key, Rows]()
     for place, ((name, seed), outcome) in enumerate(outcomes.items()):
         predictions |= predicted(name, seed, outcome, facts[seed])
-        extras.setdefault(name, []).append({"seed": seed, **{key: getattr(outcome, key) for key in COSTS}})
+        costs = {key: getattr(outcome, key) for key in COSTS}
+        extras.setdefault(name, []).append({"seed": seed, **costs, **rounds_run(outcome, study.training_of(name))})
         groups = facts[seed].groups
         if name not in kept and (found := traces_in(checkpoint_folder(out, place, name, seed))):
             kept[name] = {"silos": np.array(list(groups)), "groups": np.array(list(groups.values())), **found}
@@ -126,7 +129,10 @@ def summarized(
     for name, arrays in kept.items():
         if "collaboration" in arrays and "groups" in arrays:
             methods[name] |= block_scores(arrays["collaboration"][-1], arrays["groups"])
-    trainings = {name: study.training_of(name) for name in study.methods}
+    for name, seeds in extras.items():
+        most, improving = max(each["rounds_run"] for each in seeds), any(each["still_improving"] for each in seeds)
+        methods[name] |= {"rounds_run": most, "still_improving": improving}
+    trainings = {name: replace(study.training_of(name), rounds=methods[name]["rounds_run"]) for name in study.methods}
     for name, told in spent(study.methods, trainings, members).items():
         methods[name]["privacy"] = told
     together = spent_by_all(study.methods, trainings, members)
@@ -159,6 +165,14 @@ def write(finished: Finished, out: Path, command: str) -> None:
     write_deployable(out, _finite(summary), finished.counts)
     if find_spec("plotly"):  # a training machine may lack it; the report can be made elsewhere from these files
         render(read_run(out), out / "report.html")
+
+
+def rounds_run(outcome: Outcome, training: Training) -> dict[str, Any]:
+    """How many rounds a method had, and whether more might have made it better: the best is among the last."""
+    ran, picked = outcome.measured[-1], outcome.picked
+    validated = picked is not None and picked.rank.validated > 0
+    improving = picked is not None and validated and ran == training.rounds and ran - picked.round < LAST
+    return {"rounds_run": ran, "still_improving": improving}
 
 
 def predicted(method: str, seed: int, outcome: Outcome, facts: Facts) -> dict[Key, Rows]:

@@ -38,11 +38,16 @@ def shown(study: Study, console: Console, quiet: bool) -> Iterator[Watch]:
         def watch(method: str, seed: int, report: Report) -> None:
             nonlocal before
             what = f"{method}, seed {seed}" if several else method
-            if before + report.round == total:
+            if report.tuning:
+                bar.update(job, what=f"tuning {method:<8}", score=f"round {report.round} of {report.rounds}")
+                return
+            completed = before + report.round
+            if report.round == report.rounds:  # its last, which may be earlier than planned
+                before += study.training.rounds
+                completed = before
+            if completed == total:
                 what = "verdict, report"
-            bar.update(job, completed=before + report.round, what=f"{what:<15}", score=_score(report))
-            if report.round == report.rounds:
-                before += report.rounds
+            bar.update(job, completed=completed, what=f"{what:<15}", score=_score(report))
 
         yield watch
 

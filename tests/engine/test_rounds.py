@@ -212,6 +212,30 @@ def test_measured_before_the_first_every_so_often_and_after_the_last_round(every
     assert [set(table["round"]) for table in outcome.results] == [{after} for after in expected]
 
 
+def test_a_method_ends_when_validation_data_have_seen_nothing_better_for_long_enough() -> None:
+    whole = run(make_engine(linear, rounds=30, lr=2.0))
+    told: list[Progress] = []
+    short = run(make_engine(linear, rounds=30, lr=2.0, patience=3), told.append)
+    assert short.picked is not None and whole.picked is not None
+    assert short.measured == list(range(short.picked.round + 4)) and short.measured[-1] < 30
+    assert short.picked.round <= whole.picked.round
+    assert (told[-1].round, told[-1].rounds) == (short.measured[-1], short.measured[-1])  # the last that is told
+    assert [p.rounds for p in told[:-1]] == [30] * (len(told) - 1)
+    for after, table in enumerate(short.results):  # until then it is the same run
+        pd.testing.assert_frame_equal(table, whole.results[after])
+
+
+def test_without_validation_data_no_round_is_too_many() -> None:
+    silos = make_silos(validation=(0, 0, 0, 0))
+    assert run(make_engine(linear, silos, rounds=8, patience=2)).measured[-1] == 8
+
+
+def test_patience_ends_at_rounds_that_were_measured() -> None:
+    outcome = run(make_engine(linear, rounds=30, lr=2.0, patience=2, measure_every=5))
+    assert outcome.picked is not None
+    assert outcome.measured[-1] == outcome.picked.round + 5 < 30
+
+
 def test_only_the_splits_asked_for_are_measured() -> None:
     outcome = run(make_engine(linear, measure=("test",)))
     for table in outcome.results:

@@ -86,6 +86,8 @@ def test_the_summary_has_the_schema_it_promises(out):
     separate, fedamp = summary["methods"]["separate"], summary["methods"]["fedamp"]
     assert set(separate) == {
         *scalars,
+        "rounds_run",
+        "still_improving",
         "per_silo",
         "per_silo_picked",
         "per_seed",

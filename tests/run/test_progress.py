@@ -73,3 +73,9 @@ def notebook(monkeypatch):
 def test_a_notebook_gets_a_bar_too(notebook):
     told(Console(force_jupyter=True))
     assert notebook
+
+
+def test_a_search_is_named_and_counts_no_round():
+    out = io.StringIO()
+    told(Console(file=out, force_terminal=True, width=100), report=Progress(2, 2, None, tuning=True))
+    assert "tuning separate" in out.getvalue() and "0/2" in out.getvalue() and "verdict" not in out.getvalue()
