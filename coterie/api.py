@@ -26,7 +26,7 @@ from coterie.run import experiment
 from coterie.run.assembly import Assembly
 from coterie.run.progress import shown
 from coterie.study import study as studies
-from coterie.study.own import OWN, RATES
+from coterie.study.own import OWN
 from coterie.study.study import Machine, Study
 
 
@@ -160,7 +160,7 @@ class Federation(HoldsData):
             seeds=tuple(seeds),
             data={"name": "own" if silos.options.path else "given in Python", **resolved(silos.options)},
             model=build(table, (), 0)[1] if code is None else {"name": code_name(code)},
-            training=parse(Training, OWN["train"], "training"),
+            training=studies.read_training(OWN["train"], "training")[0],
             machine=parse(Machine, machine, "Federation"),
             methods={},
             own={},
@@ -185,7 +185,9 @@ class Federation(HoldsData):
         return DataFrame.from_dict(counts, orient="index", columns=["train", "validation", "test"]).rename_axis("silo")
 
     @keywords("train", Training, OWN["train"])
-    def train(self, method: Method | str, rounds: int = 30, *, quiet: bool = False, **training: Any) -> Result:
+    def train(
+        self, method: Method | str, rounds: int | Literal["auto"] = "auto", *, quiet: bool = False, **training: Any
+    ) -> Result:
         """Train a method; `training` are options of the training, e.g. lr=0.1, local_epochs=2, batch_size=32."""
         comparison = self.compare([method], rounds, quiet=quiet, **training)
         return comparison[comparison.methods[0]]
@@ -194,21 +196,19 @@ class Federation(HoldsData):
     def compare(
         self,
         methods: "Sequence[Method | str] | Mapping[str, Method] | None" = None,
-        rounds: int = 30,
+        rounds: int | Literal["auto"] = "auto",
         *,
         quiet: bool = False,
         **training: Any,
     ) -> Comparison:
         """Train several methods on the same silos; without any named, a set that suits silos of one's own.
 
-        `training` are options of the training; without `lr`, APPLE and FedEM take the rate that suits them:
+        `rounds`: "auto" ends a method when validation data see nothing better. `training` are options of the training;
+        what is "auto" is searched for, for each method, on validation data before it trains:
         """
         chosen = _labelled(list(OWN["methods"]) if methods is None else methods)
-        common = parse(Training, resolved(self._study.training) | training | {"rounds": rounds}, "training")
-        # A method whose gradients are of another size has a learning rate of its own, unless one was given.
-        known = {} if "lr" in training else RATES
-        own = {label: {"lr": known[name]} for label, each in chosen.items() if (name := name_of(each)) in known}
-        study = replace(self._study, methods=chosen, training=common, own=own)
+        common, auto = studies.read_training({**OWN["train"], **training, "rounds": rounds}, "training")
+        study = replace(self._study, methods=chosen, training=common, auto={"": auto} if auto else {})
         return _run(study, None, quiet, self._assembly)
 
 

@@ -23,7 +23,7 @@ from coterie.methods import METHODS, make
 from coterie.methods.wrappers.finetune import FineTuning, WithFineTuning
 from coterie.options import describe
 from coterie.result import Result
-from coterie.run import experiment
+from coterie.run import experiment, tuning
 from coterie.runs.folder import Begun
 from coterie.runs.read import Run
 from coterie.study.own import OWN
@@ -262,7 +262,7 @@ def test_wrappers_are_given_in_any_order_and_run_as_a_study_says():
     assert co.with_compression("fedavg", bits=8) == make("fedavg", {"compress": {"bits": 8}})
     assert co.with_clipping("fedavg", norm=3) == make("fedavg", {"clip_update": {"norm": 3}})
     assert co.with_robustness("fedavg", rule="krum") == make("fedavg", {"robust": {"rule": "krum"}})
-    made = co.Federation(silos(), model="linear", rows="all").train(one, rounds=1, quiet=True)
+    made = co.Federation(silos(), model="linear", rows="all").train(one, rounds=1, lr=0.1, quiet=True)
     assert make("fedavg", made.run.study["methods"]["fedavg"]) == one and made.summary["fedavg"]["privacy"]
 
 
@@ -394,12 +394,11 @@ def test_two_of_one_method_and_labels_of_ones_own(federation):
     assert list(made.table().index) == ["mine"]
 
 
-def test_a_learning_rate_goes_by_the_method_whatever_its_label(federation):
+def test_a_learning_rate_is_the_one_given_or_searched_for_each_method(federation):
     mine = {"mine": co.FedEM(), "tuned": WithFineTuning(co.APPLE(), FineTuning()), "plain": co.FedAvg()}
-    assert rates(federation.compare(mine, rounds=1, quiet=True)) == {"mine": 0.15, "tuned": 0.25, "plain": 0.05}
-    twice = federation.compare([co.APPLE(), co.APPLE()], rounds=1, quiet=True)
-    assert rates(twice) == {"apple": 0.25, "apple-2": 0.25}
     assert rates(federation.compare(mine, rounds=1, quiet=True, lr=0.1)) == dict.fromkeys(mine, 0.1)
+    found = federation.compare([co.APPLE(), co.APPLE(L=1)], rounds=1, quiet=True, optimizer="adam")
+    assert set(rates(found)) == {"apple", "apple-2"} and set(rates(found).values()) <= set(tuning.GRID["adam"])
 
 
 def rates(comparison):

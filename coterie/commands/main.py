@@ -80,6 +80,9 @@ def run(
     unfinished: Annotated[
         Path | None, typer.Option("--resume", help="go on with a run that was stopped: its folder, and nothing else")
     ] = None,
+    tune: Annotated[
+        str, typer.Option(help="auto: search for what the study leaves to `auto`; off: take fixed values for it")
+    ] = "auto",
     track: Annotated[
         str | None, typer.Option(help="tell TensorBoard or MLflow too: tensorboard, mlflow or both")
     ] = None,
@@ -100,10 +103,12 @@ def run(
     from coterie.run.tracking import check_trackers, tracked
     from coterie.runs.folder import default_folder, stopped
     from coterie.study import study as studies
-    from coterie.study.own import on_folder, with_rates
+    from coterie.study.own import on_folder
 
     trackers = _split(track) or []
     check_trackers(trackers)
+    if tune not in ("auto", "off"):
+        raise BadInput(f"--tune {tune}: expected auto or off")
     if cell == ALL and unfinished is None:
         left_out = dict[str, BadInput]()
         for each in studies.cells(studies.read(study)):
@@ -112,7 +117,7 @@ def run(
                 run(
                     study, methods, assignments, rounds, seeds, repeats, each, scale, model=model,
                     method_file=method_file, metric=metric, unseen=unseen, device=device, rows=rows, out=into,
-                    track=track, quiet=quiet,
+                    tune=tune, track=track, quiet=quiet,
                 )  # fmt: skip
             except BadInput as error:  # as when one of the data sets is not at hand
                 if torchrun.used():
@@ -157,8 +162,6 @@ def run(
         if model is not None:  # before what --set says of it
             named = {**named, "model": {"name": model}}
         table = studies.override(named, assignments or [])
-        if silos is not None and study is None and isinstance(table["methods"], dict):
-            table = with_rates(table)
         given: dict[str, Any] = {"rounds": rounds, "unseen": unseen}
         table = _into(table, "train", given)
         table = _into(table, "measure", {"by": metric})
@@ -166,6 +169,7 @@ def run(
         if seeds is not None or repeats is not None:
             table["seeds"] = _seeds(seeds, repeats)
         checked = studies.check(table, None if methods is None else _names(methods), code)
+        checked = checked if tune == "auto" else checked.fixed()
         folder = out if out is not None else default_folder(checked)
         if torchrun.used():
             join()

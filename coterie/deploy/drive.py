@@ -143,7 +143,7 @@ def _score(progress: Progress) -> dict[str, Any]:
 
 def study_of(table: dict[str, Any], methods: list[str] | None = None) -> Study:
     """A study's table as one between real silos: whatever data it names, each silo brings its own."""
-    study = check({key: value for key, value in table.items() if key != "data"}, methods)
+    study = check({key: value for key, value in table.items() if key != "data"}, methods).fixed()
     machine = replace(study.machine, device="cpu", rows=1)
     training = replace(study.training, drop=0.0, unseen=0.0)  # who is missing, or late, really is
     return replace(study, data=dict(OWN_DATA), machine=machine, training=training)

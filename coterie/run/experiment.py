@@ -42,12 +42,14 @@ from coterie.run.finished import (
     write,
 )
 from coterie.run.method_file import CHECKSUM
+from coterie.run.tuning import tuned
 from coterie.runs.checkpoint import Checkpoint
 from coterie.runs.folder import Begun, checkpoint_folder, claim, cleanup_on_error, close, held
 from coterie.study.study import Study, check, loads
 
 Watch = Callable[[str, int, Progress], None]  # method, seed, progress
 Say = Callable[[str], None]  # a line for whoever waits
+TUNING = "tuning.parquet"  # all that a search tried, in a run's folder
 WORTH_REHEARSING = 50  # rounds; of fewer on a CPU a rehearsal would be a good part
 
 
@@ -218,6 +220,7 @@ def run_into(
 def accompany(study: Study) -> None:
     """Do this process's share of a study whose folder another process writes."""
     study, federations = prepare_all(study)
+    study, _ = tuned(study, federations[study.seeds[0]])
     rehearse(study, federations, lambda line: None)
     for name, federation in product(study.methods, federations.values()):
         kept = keeps_models(study, federation)
@@ -274,6 +277,10 @@ def _check_plugins(machine: Mapping[str, str], out: Path) -> None:
 def _go_on(study: Study, out: Path, watch: Watch, say: Say, like: Assembly | None = None) -> Finished:
     begun = Begun.read(out)
     study, federations = prepare_all(study, like)
+    seed = study.seeds[0]
+    study, tried = tuned(study, federations[seed], lambda name, progress: watch(name, seed, progress))
+    if len(tried):
+        tried.to_parquet(out / TUNING, index=False)
     machine = {"device": device_name(federations[study.seeds[0]].model.device), **versions(study.plugins)}
     now = Begun(study.as_toml(), begun.command, machine, {str(seed): f.checksum() for seed, f in federations.items()})
     if begun.data and begun.data != now.data:

@@ -10,10 +10,11 @@ OWN: dict[str, Any] = {
     "data": {"name": "own"},
     "model": {"name": "auto"},
     "train": {
-        "rounds": 30,
+        "rounds": "auto",
         "local_epochs": 2,
         "batch_size": 16,
-        "lr": 0.05,
+        "optimizer": "auto",
+        "lr": "auto",
         "clip_gradient": 5.0,
         "whole_batches": True,
     },
@@ -21,21 +22,6 @@ OWN: dict[str, Any] = {
         name: {} for name in ("separate", "fedavg", "fedavg-ft", "ditto", "fedamp", "heurfedamp", "apple", "fedem")
     },
 }
-# The gradient of a core model carries its weight in the mixture; a component sees a part of each sample.
-RATES = {"apple": 0.25, "fedem": 0.15}  # by the method's registered name, whatever its label
-
-
-def with_rates(study: Mapping[str, Any]) -> dict[str, Any]:
-    """A study whose methods have the learning rates that suit them, where their tables do not say others."""
-    methods = {label: _with_rate(label, table) for label, table in study["methods"].items()}
-    return {**study, "methods": methods}
-
-
-def _with_rate(label: str, table: Any) -> Any:
-    rate = RATES.get(str(table.get("method", label))) if isinstance(table, Mapping) else None
-    if rate is None or not isinstance(table.get("train", {}), Mapping):
-        return table
-    return {**table, "train": {"lr": rate, **table.get("train", {})}}
 
 
 def on_folder(study: Mapping[str, Any] | None, folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,10 @@ OWN_TRAINING = (
     "local_epochs", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "clip_gradient",
     "schedule", "schedule_at", "schedule_factor",
 )  # fmt: skip
+SEARCHED = ("lr", "optimizer")  # what `auto` has a search find for each method, before the run
+MOST_ROUNDS, PATIENCE = 200, 10  # what `rounds = "auto"` stands for
+# Without a search: the gradient of a core model carries its weight in the mixture; a component sees a part of a sample.
+RATES = {"apple": 0.25, "fedem": 0.15}  # by the method's registered name, whatever its label
 TEXTS = ("about", "paper", "cell", "scale", "measured")
 PUBLISHED = ("published", "published_decile", "published_cloud")
 KEYS = ("name", *TEXTS, "seeds", "data", "model", "train", "measure", "engine", "methods", *PUBLISHED, "compared")
@@ -72,6 +76,7 @@ class Study:
     published_decile: dict[str, float] = field(default_factory=dict)  # and of the bottom decile of the silos
     published_cloud: dict[str, float] = field(default_factory=dict)  # and of the model the server keeps
     compared: str = COMPARED[0]  # the score of ours that `published` is set beside
+    auto: dict[str, tuple[str, ...]] = field(default_factory=dict)  # keys that are `auto`, by label; "": in [train]
     # What no file can hold: silos given in Python, and a model given there or named on the command line.
     holdings: Sequence[Holding] | None = field(default=None, repr=False)
     code: Any = None
@@ -79,6 +84,23 @@ class Study:
     def training_of(self, label: str) -> Training:
         """How a method trains: as all do, but for the keys of its own `train` table."""
         return replace(self.training, **self.own.get(label, {}))
+
+    def searched(self, label: str) -> tuple[str, ...]:
+        """The keys of a method's training that a search has yet to find; a rate that is given is one for sgd."""
+        own = self.own.get(label, {})
+        auto = {*self.auto.get(label, ()), *(key for key in self.auto.get("", ()) if key not in own)}
+        return tuple(key for key in SEARCHED if key in auto) if "lr" in auto else ()
+
+    def fixed(self) -> "Study":
+        """The study with fixed values wherever it is `auto`, and nothing left to search."""
+        own = {label: self.own.get(label, {}) | self._fixed(label) for label in self.methods}
+        rounds = "rounds" in self.auto.get("", ())
+        training = replace(self.training, rounds=Training.rounds, patience=0) if rounds else self.training
+        return replace(self, auto={}, training=training, own={label: table for label, table in own.items() if table})
+
+    def _fixed(self, label: str) -> dict[str, Any]:
+        rate = RATES.get(name_of(self.methods[label]))
+        return {"lr": rate} if rate is not None and "lr" in self.searched(label) else {}
 
     @property
     def plugins(self) -> dict[str, str]:
@@ -96,15 +118,19 @@ class Study:
             "seeds": list(self.seeds),
             "data": self.data,
             "model": self.model,
-            "train": {key: value for key, value in resolved(self.training).items() if key not in MEASURED},
+            "train": self._written("", {k: v for k, v in resolved(self.training).items() if k not in MEASURED}),
             "measure": {key: getattr(self.training, key) for key in MEASURED},
             "engine": resolved(self.machine),
             "methods": {
-                label: written(label, method) | ({"train": self.own[label]} if label in self.own else {})
+                label: written(label, method) | ({"train": train} if train else {})
                 for label, method in self.methods.items()
+                for train in [self._written(label, self.own.get(label, {}))]
             },
             **{key: run for key in PUBLISHED if (run := self._of_those_run(getattr(self, key)))},
         }
+
+    def _written(self, label: str, train: dict[str, Any]) -> dict[str, Any]:
+        return train | dict.fromkeys(self.auto.get(label, ()), AUTO)
 
     def _of_those_run(self, published: Mapping[str, float]) -> dict[str, float]:
         return {label: value for label, value in published.items() if label in self.methods}
@@ -215,7 +241,7 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
     chosen: dict[str, Any] = dict(table.get("methods", {}))
     if methods is not None:
         chosen = {each: chosen.get(each, {}) for each in methods}
-    training = _training(table.get("train", {}), table.get("measure", {}))
+    training, common = _training(table.get("train", {}), table.get("measure", {}))
     if "test" not in training.measure:
         raise BadInput(
             f"[train] measure: {list(training.measure)} has no 'test', by which methods are compared; add it"
@@ -224,6 +250,11 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
         raise BadInput("study: no methods to run; add a [methods.NAME] table or --methods NAME")
     for label in chosen:
         check_label(label)
+    own = {
+        label: _own_training(options["train"], f"[methods.{label}.train]", training)
+        for label, options in chosen.items()
+        if isinstance(options, Mapping) and "train" in options
+    }
     compared = table.get("compared", COMPARED[0])
     if compared not in COMPARED:
         raise BadInput(f"study: 'compared' is the score to set beside published ones: {', '.join(COMPARED)}")
@@ -236,11 +267,8 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
         training=training,
         machine=parse(Machine, table.get("engine", {}), "[engine]"),
         methods={label: make(label, _without_train(options)) for label, options in chosen.items()},
-        own={
-            label: _own_training(options["train"], f"[methods.{label}.train]", training)
-            for label, options in chosen.items()
-            if isinstance(options, Mapping) and "train" in options
-        },
+        own={label: table for label, (table, _) in own.items()},
+        auto={label: keys for label, keys in {"": common, **{k: keys for k, (_, keys) in own.items()}}.items() if keys},
         compared=compared,
         code=None if code is None else load_code(code),
         **texts,
@@ -258,18 +286,19 @@ def _model(table: Mapping[str, Any], code: str | None, default: str) -> dict[str
     return build({"name": name, **table}, shape=(), outputs=0)[1]
 
 
-def _training(table: Mapping[str, Any], measured: Mapping[str, Any]) -> Training:
-    """The `[train]` table with what `[measure]` says."""
+def _training(table: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[Training, tuple[str, ...]]:
+    """The `[train]` table with what `[measure]` says, and which of its keys are `auto`."""
     for key in MEASURED:
         if key in table:
             raise BadInput(f"[train] unknown key '{key}'; it is a key of [measure]")
     for key in measured:
         if key not in MEASURED:
             raise BadInput(f"[measure] unknown key '{key}'; {nearest(str(key), MEASURED)}")
-    training = parse(Training, {**table, **measured}, "[train]" if not measured else "[train] and [measure]")
+    where = "[train]" if not measured else "[train] and [measure]"
+    training, auto = read_training({**table, **measured}, where)
     if training.by != BY_LABELS:
         measure_of(training.by)
-    return training
+    return training, auto
 
 
 def check_label(label: str) -> None:
@@ -292,15 +321,26 @@ def _without_train(table: Any) -> Any:
     return {key: value for key, value in table.items() if key != "train"} if isinstance(table, Mapping) else table
 
 
-def _own_training(table: Any, where: str, training: Training) -> dict[str, Any]:
-    """A method's own `train` table, checked: what local training does, not who takes part or what is measured."""
+def read_training(table: Mapping[str, Any], where: str) -> tuple[Training, tuple[str, ...]]:
+    """A `train` table, and which of its keys are `auto`."""
+    auto = tuple(key for key in ("rounds", *SEARCHED) if table.get(key) == AUTO)
+    given = {key: value for key, value in table.items() if key not in auto}
+    most = {"rounds": MOST_ROUNDS, "patience": PATIENCE} if "rounds" in auto else {}
+    return parse(Training, {**most, **given}, where), auto
+
+
+def _own_training(table: Any, where: str, training: Training) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """A method's own `train` table, checked: what local training does, not who takes part or what is measured.
+
+    And which of its keys are `auto`.
+    """
     if not isinstance(table, Mapping):
         raise BadInput(f"{where}: expected a table, found {shown(table)}")
     for key in table:
         if key not in OWN_TRAINING:
             raise BadInput(f"{where}: '{key}' cannot differ between methods; {nearest(str(key), OWN_TRAINING)}")
-    checked = parse(Training, resolved(training) | dict(table), where)
-    return {key: getattr(checked, key) for key in table}
+    checked, auto = read_training(resolved(training) | dict(table), where)
+    return {key: getattr(checked, key) for key in table if key not in auto}, auto
 
 
 def override(table: dict[str, Any], assignments: Sequence[str]) -> dict[str, Any]:

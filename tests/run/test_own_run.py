@@ -77,7 +77,7 @@ def test_regression_reports_errors_in_the_labels_unit(capfd):
 
 def test_a_learning_rate_goes_by_the_method_whatever_its_label():
     words = ["run", "--silos", "hospitals", "--label", "outcome", "--drop", "patient,cost", "--rounds", 1, "--quiet"]
-    words += ["--set", "methods.mine.method=fedem", "--set", "methods.fedem.train.local_epochs=1"]
+    words += ["--tune", "off", "--set", "methods.mine.method=fedem", "--set", "methods.fedem.train.local_epochs=1"]
     words += ["--set", "methods.slow.method=apple", "--set", "methods.slow.train.lr=0.01"]
     assert call(*words, "--methods", "mine,fedem,slow,fedavg", "--out", "a") == 0
     told = {label: table.get("train") for label, table in study("a")["methods"].items()}

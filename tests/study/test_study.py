@@ -285,3 +285,33 @@ def test_every_cell_of_a_built_in_study_is_sound_and_publishes_only_what_it_runs
         for scale in ("full", "small"):
             study = check(select(read(name), cell, scale))
             assert set(study.published) <= set(study.methods)
+
+
+def test_what_is_auto_is_searched_for_unless_a_method_says_otherwise():
+    train = {"rounds": "auto", "lr": "auto", "optimizer": "auto"}
+    methods = {
+        "fedavg": {},
+        "slow": {"method": "fedavg", "train": {"lr": 0.01}},
+        "apple": {"train": {"optimizer": "sgd"}},
+    }
+    study = check(table(train=train, methods=methods))
+    assert [study.searched(label) for label in methods] == [("lr", "optimizer"), (), ("lr",)]
+    assert (study.training.rounds, study.training.patience) == (200, 10)
+    assert study.as_table()["train"] | train == study.as_table()["train"]
+    assert check(tomllib.loads(study.as_toml())) == study
+    own = check(table(methods={"fedavg": {}, "apple": {"train": {"lr": "auto"}}}))
+    assert own.searched("fedavg") == () and own.searched("apple") == ("lr",)
+    assert check(tomllib.loads(own.as_toml())) == own
+
+
+def test_without_a_search_values_are_fixed():
+    study = check(table(train={"rounds": "auto", "lr": "auto"}, methods={"fedavg": {}, "apple": {}})).fixed()
+    assert (study.training.rounds, study.training.patience, study.auto) == (30, 0, {})
+    assert (study.training_of("fedavg").lr, study.training_of("apple").lr) == (0.05, 0.25)
+    plain = check(table())
+    assert plain.fixed() == plain
+
+
+def test_only_some_keys_are_auto():
+    with pytest.raises(BadInput, match=r"\[train\] momentum: expected number, found 'auto'"):
+        check(table(train={"momentum": "auto"}))

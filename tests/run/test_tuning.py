@@ -1,0 +1,191 @@
+"""`lr = "auto"`: a search on validation data before the run, which then knows nothing of it."""
+
+import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from command import call
+from own_silos import hospitals
+from torch import nn
+
+from coterie.conformance import CLASSES, small_mlp, small_silos
+from coterie.data.silo import Part
+from coterie.engine.training import Training
+from coterie.methods import METHODS, make
+from coterie.run import experiment, tuning
+from coterie.run.assembly import Assembly
+from coterie.runs.folder import Begun
+from coterie.study.own import OWN
+from coterie.study.study import check
+
+TRAINING = Training(rounds=4, local_epochs=1, batch_size=8)
+OWN_RUN = [
+    "run",
+    "--silos",
+    "hospitals",
+    "--label",
+    "outcome",
+    "--drop",
+    "patient,cost",
+    "--methods",
+    "separate,fedamp",
+]
+BOTH = ("lr", "optimizer")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(tuning, "RUNGS", (1, 2, 3, 4))
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    hospitals(tmp_path / "hospitals")
+
+
+def assembly(training=TRAINING, silos=None):
+    return Assembly(silos or small_silos(sizes=(30, 20, 9)), small_mlp, CLASSES, training, 1, "cpu", "all")
+
+
+def search(method="fedavg", training=TRAINING, keys=BOTH):
+    return tuning.search(assembly(training), make(method, {}), training, keys, tuning.validation_loss, lambda p: None)
+
+
+def study(folder):
+    return tomllib.loads(Path(folder, "study.toml").read_text("utf-8"))
+
+
+def test_the_better_half_goes_on_and_the_best_of_the_last_is_taken():
+    found, tried = search()
+    assert tried.groupby("round").size().tolist() == [13, 7, 4, 2]
+    for rung in (1, 2, 3, 4):
+        so_far = tried[tried["round"] <= rung].groupby(["optimizer", "lr"])["score"].agg(["max", "count"])
+        ranked = so_far[so_far["count"] == rung].sort_values("max", ascending=False)["max"]
+        after = tried[tried["round"] == rung + 1]
+        going_on = {*zip(after["optimizer"], after["lr"], strict=True)}
+        assert going_on == {*ranked.index[: len(after)]}
+    optimizer, lr = ranked.index[0]
+    assert found == {"lr": lr, "optimizer": optimizer}
+
+
+@pytest.mark.parametrize("name", ["separate", "fedavg-ft", "fedamp", "apple", "fedem"])
+def test_a_score_is_that_of_a_run_of_its_own(name):
+    _, tried = search(name)
+    for row in tried[tried["round"] == 3].itertuples():
+        training = replace(TRAINING, optimizer=row.optimizer, lr=row.lr)
+        results = pd.concat(assembly(training).train(make(name, {})).results)
+        here = results[(results["round"] == row.round) & (results["split"] == "validation")]
+        loss = here[here["measure"] == "loss"]["value"].mean()
+        assert row.score == pytest.approx(-loss, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_searched_as_widely(name):
+    if name != "mocha":  # which needs a linear model
+        _, tried = search(name, replace(TRAINING, rounds=2))
+        assert tried.groupby("round").size().tolist() == [13, 7]
+
+
+def test_a_rate_that_diverges_loses(monkeypatch):
+    monkeypatch.setitem(tuning.GRID, "sgd", (0.1, 1e30))
+    found, tried = search(keys=("lr",))
+    assert found == {"lr": 0.1}
+    assert tried[tried["lr"] == 1e30]["score"].max() < tried[tried["lr"] == 0.1]["score"].min()
+
+
+def test_statistics_that_stay_local_are_searched_with():
+    def build():
+        return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, CLASSES))
+
+    training = replace(TRAINING, rounds=1, buffers="local", whole_batches=True)
+    federation = Assembly(small_silos(sizes=(30, 20, 16)), build, CLASSES, training, 1, "cpu", "all")
+    found, _ = tuning.search(federation, make("fedavg", {}), training, BOTH, tuning.validation_loss, lambda p: None)
+    assert set(found) == set(BOTH)
+
+
+def test_an_optimizer_that_was_given_is_kept_and_momentum_goes_with_sgd():
+    _, tried = search(training=replace(TRAINING, optimizer="adam", rounds=1), keys=("lr",))
+    assert set(tried["optimizer"]) == {"adam"} and tuple(tried["lr"]) == tuning.GRID["adam"]
+    _, tried = search(training=replace(TRAINING, momentum=0.5, rounds=1))
+    assert set(tried["optimizer"]) == {"sgd"}
+
+
+def test_without_validation_data_values_are_fixed(capsys):
+    nothing = Part(np.zeros((0, 5), np.float32), np.zeros(0, np.int64))
+    silos = [replace(silo, validation=nothing) for silo in small_silos()]
+    table = {"train": OWN["train"], "methods": {"separate": {}, "apple": {}}}
+    found, tried = tuning.tuned(check(table), assembly(silos=silos))
+    assert (found.training.rounds, found.training.patience, found.own, len(tried)) == (
+        30,
+        0,
+        {"apple": {"lr": 0.25}},
+        0,
+    )
+    assert "no silo has validation data" in capsys.readouterr().err
+
+
+def test_what_was_found_is_written_and_the_study_runs_again_without_a_search(here):
+    assert call(*OWN_RUN, "--set", "train.rounds=auto", "--set", "train.patience=2", "--out", "a", "--quiet") == 0
+    told, tried = study("a"), pd.read_parquet("a/tuning.parquet")
+    assert list(tried) == ["method", "optimizer", "lr", "round", "score"] and set(tried["method"]) == {
+        "separate",
+        "fedamp",
+    }
+    assert (told["train"]["rounds"], told["train"]["patience"]) == (200, 2)
+    for name in ("separate", "fedamp"):
+        last = tried[(tried["method"] == name) & (tried["round"] == 4)][["lr", "optimizer"]]
+        assert told["methods"][name]["train"] in last.to_dict("records")
+    assert call("run", "a/study.toml", "--out", "b", "--quiet") == 0
+    assert not Path("b/tuning.parquet").exists()
+    results = pd.read_parquet("a/results.parquet")
+    pd.testing.assert_frame_equal(results, pd.read_parquet("b/results.parquet"))
+    summary = json.loads(Path("a/summary.json").read_text())["methods"]
+    for name, rounds in results.groupby("method")["round"].max().items():
+        assert summary[name]["rounds_run"] == rounds == summary[name]["picked_round"] + 2
+        assert summary[name]["still_improving"] is False
+
+
+def test_a_method_that_ends_at_its_most_rounds_with_the_best_among_the_last_was_improving(here):
+    assert call(*OWN_RUN, "--set", "train.lr=0.003", "--rounds", 2, "--out", "a", "--quiet") == 0
+    assert not Path("a/tuning.parquet").exists()
+    summary = json.loads(Path("a/summary.json").read_text())["methods"]
+    assert [(each["rounds_run"], each["still_improving"]) for each in summary.values()] == [(2, True), (2, True)]
+
+
+def test_a_run_killed_in_its_search_or_after_it_ends_as_if_it_had_not_been(here, tmp_path, monkeypatch):
+    begun, rehearse = [], experiment.rehearse
+    monkeypatch.setattr(experiment, "rehearse", lambda *given: begun.append(Begun.read(Path("a"))) or rehearse(*given))
+    run_into = experiment.run_into
+
+    def noted(study, out, *given):
+        begun.append(Begun(study.as_toml(), ""))
+        return run_into(study, out, *given)
+
+    monkeypatch.setattr(experiment, "run_into", noted)
+    assert call(*OWN_RUN, "--rounds", 2, "--out", "a", "--quiet") == 0
+    searching, training = (tomllib.loads(each.study) for each in begun)
+    assert searching["train"]["lr"] == "auto" and "train" not in searching["methods"]["fedamp"]
+    assert training["train"]["lr"] == 0.05 and training["methods"] == study("a")["methods"]
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tuning, "RUNGS", (1, 2, 3, 4))
+    for name, each in zip(("searching", "training"), begun, strict=True):
+        Path(name).mkdir()
+        each.write(Path(name))
+        assert call("run", "--resume", name, "--quiet") == 0
+        assert study(name)["methods"] == study("a")["methods"]
+        pd.testing.assert_frame_equal(pd.read_parquet("a/results.parquet"), pd.read_parquet(f"{name}/results.parquet"))
+
+
+def test_tuning_can_be_turned_off(here, capfd):
+    assert call(*OWN_RUN, "--tune", "off", "--rounds", 1, "--out", "a", "--quiet") == 0
+    told = study("a")
+    assert (told["train"]["lr"], told["train"]["optimizer"]) == (0.05, "sgd")
+    assert "train" not in told["methods"]["fedamp"] and not Path("a/tuning.parquet").exists()
+    assert call(*OWN_RUN, "--tune", "maybe") == 2
+    assert "--tune maybe: expected auto or off" in capfd.readouterr().err
