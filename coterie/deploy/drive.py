@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -18,7 +18,7 @@ from coterie.deploy.patience import Patience
 from coterie.deploy.remote import Declaration, Remote
 from coterie.engine.exchange import as_table
 from coterie.engine.rounds import Outcome, Progress, run_rounds
-from coterie.engine.training import Training
+from coterie.engine.training import Training, suiting_batch
 from coterie.errors import BadInput
 from coterie.measure.measures import AUTO, fitting, measure_of
 from coterie.methods import written
@@ -106,7 +106,9 @@ class RemoteRun:
             method=name,
             options=written(name, self.study.methods[name]),
             model=build(self.study.model, first.sample, outputs, samples)[1],
-            train=resolved(_measured_by(self.study.training_of(name), classes)),
+            train=resolved(
+                _suited(self.study.training_of(name), classes, [each.sizes[0] for each in members.values()])
+            ),
             seed=seed,
             shape=first.sample,
             classes=classes,
@@ -126,8 +128,10 @@ class RemoteRun:
         write_whole(path, json.dumps(before | news | {"time": time.time()}).encode())
 
 
-def _measured_by(training: Training, classes: int) -> Training:
-    """Training with the measure that it goes by: silos do not say how rare their classes are."""
+def _suited(training: Training, classes: int, sizes: Sequence[int]) -> Training:
+    """Training with a batch size, and the measure that it goes by: silos do not say how rare their classes are."""
+    if not training.batch_size:
+        training = replace(training, batch_size=suiting_batch(sizes))
     by = training.by if training.by != AUTO else "accuracy" if classes else "rmse"
     if not measure_of(by).fits(classes):
         known = ", ".join(fitting(classes))

@@ -1,8 +1,11 @@
 """How silos train: the `[train]` table of a study."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 from coterie.measure.measures import AUTO
 from coterie.options import option
@@ -15,7 +18,7 @@ class Training:
     rounds: int = option(30, "rounds of the federation, at most; auto: 200, with a patience of 10", low=1)
     patience: int = option(0, "rounds without a better score on validation data that end a method; 0: any", low=0)
     local_epochs: int = option(5, "epochs of local training in a round", low=1, high=1e5)
-    batch_size: int = option(32, "samples of a mini-batch", low=1, high=1e6)
+    batch_size: int = option(32, "samples of a mini-batch; 0: as suits the silos' sizes", low=0, high=1e6)
     whole_batches: bool = option(False, "leave out an epoch's last, partial batch, unless a silo has no other")
     optimizer: Literal["sgd", "adam"] = option(
         "sgd", "the silos' optimiser; it starts afresh each round; auto: searched for with lr"
@@ -57,3 +60,12 @@ class Training:
     def measures(self, round: int) -> bool:
         """Whether to measure after this many rounds."""
         return round % self.measure_every == 0 or round == self.rounds
+
+
+def suiting_batch(sizes: Sequence[int]) -> int:
+    """A batch size, a power of two, for silos of so many training rows.
+
+    The middle silo takes about 20 steps an epoch, the largest 200 at most: enough to learn, few enough to end.
+    """
+    wanted = max(float(np.median(sizes)) / 20, max(sizes) / 200)
+    return int(2 ** np.clip(np.ceil(np.log2(max(wanted, 1))), 4, 14))

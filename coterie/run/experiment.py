@@ -20,7 +20,7 @@ from coterie.data.silo import FederatedData, named
 from coterie.durable import sync_all
 from coterie.engine.rehearsal import held_at_peak, peak_memory
 from coterie.engine.rounds import Outcome, Progress
-from coterie.engine.training import Training
+from coterie.engine.training import Training, suiting_batch
 from coterie.errors import BadInput, warn
 from coterie.measure.measures import AUTO, fitting, measure_of, usual
 from coterie.measure.predictions import Key, Rows
@@ -67,7 +67,7 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
         if study.code is None
         else (code.factory(study.code, shape, outputs), study.model)
     )
-    study = replace(study, model=model, training=_measured_by(study.training, data))
+    study = replace(study, model=model, training=_suited(study.training, data))
     machine = study.machine
     # Errors are told in the unit of the label, which another seed's training rows may put otherwise.
     again = like is not None and not any(schema.unit != like.model.unit for schema in data.schemas.values())
@@ -86,8 +86,8 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
     return study, federation
 
 
-def _measured_by(training: Training, data: FederatedData) -> Training:
-    """Training with the measure that it goes by, and of two classes with the one that is looked for: the rarer."""
+def _suited(training: Training, data: FederatedData) -> Training:
+    """Training with what the data decide: batch size, measure, and of two classes the one looked for, the rarer."""
     if data.classes == 0 or data.silos[0].train.y.ndim > 1:
         counts = None
     else:
@@ -95,6 +95,8 @@ def _measured_by(training: Training, data: FederatedData) -> Training:
     if training.by == AUTO:
         plain = "accuracy" if data.classes else "rmse"
         training = replace(training, by=plain if counts is None else usual([int(n) for n in counts]))
+    if not training.batch_size:
+        training = replace(training, batch_size=suiting_batch([len(silo.train) for silo in data.silos]))
     if training.positive == AUTO:
         training = replace(training, positive=int(counts.argmin()) if counts is not None and len(counts) == 2 else 1)
     if not measure_of(training.by).fits(data.classes):

@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.data.catalog import CATALOG
 from coterie.data.synthetic import Synthetic, draw_sizes
-from coterie.engine.training import Training
+from coterie.engine.training import Training, suiting_batch
 from coterie.options import parse
 from coterie.study.study import Study
 
@@ -42,7 +42,7 @@ def training_samples(data: dict[str, Any]) -> Counts:
 
 
 def _per_round(samples: Counts, training: Training) -> float:
-    batches = samples / training.batch_size
+    batches = samples / (training.batch_size or suiting_batch(samples.tolist()))
     batches = np.maximum(np.floor(batches), 1) if training.whole_batches else np.ceil(batches)
     taking_part = training.participation * (1 - training.drop) * (1 - training.unseen)
     return float(batches.sum()) * training.local_epochs * taking_part

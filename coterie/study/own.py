@@ -12,7 +12,7 @@ OWN: dict[str, Any] = {
     "train": {
         "rounds": "auto",
         "local_epochs": 2,
-        "batch_size": 16,
+        "batch_size": 0,
         "optimizer": "auto",
         "lr": "auto",
         "clip_gradient": 5.0,
