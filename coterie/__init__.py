@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from coterie.engine.task import Batch, Task, Weights, plain_step
     from coterie.errors import BadInput
+    from coterie.measure.measures import Measure
     from coterie.methods.apfl import APFL
     from coterie.methods.apple import APPLE
     from coterie.methods.cfl import ClusteredFL
@@ -60,8 +61,8 @@ __version__ = VERSION
 __all__ = [
     "APFL", "APPLE", "MOCHA", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison", "DFedAvg",
     "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal", "FedEM",
-    "FedFomo", "FedProx", "FedProxFT", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP", "Method",
-    "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedMe", "PerFedAvg", "PersonalModel",
+    "FedFomo", "FedProx", "FedProxFT", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP", "Measure",
+    "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedMe", "PerFedAvg", "PersonalModel",
     "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos", "State", "Task", "Up",
     "Weights", "bank", "check_method", "load_model", "load_result", "load_study", "method_table", "option",
     "plain_step", "rows", "shared", "silos", "spread", "weighted_mean", "with_clipping", "with_compression",
@@ -100,6 +101,7 @@ _PLACES = {
     "engine.task": "Batch Task Weights plain_step",
     "methods.parts.averaging": "Global GlobalDown GlobalModel ModelUp weighted_mean",
     "wire": "Down Predictor Private Record Server State Up bank rows shared",
+    "measure.measures": "Measure",
     "options": "option",
     "conformance": "check_method",
 }

@@ -42,7 +42,7 @@ def use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forget() -> None:
     """Look again at what is installed, and import it anew."""
-    for group in ("coterie.methods", "coterie.models", "coterie.data"):
+    for group in ("coterie.methods", "coterie.models", "coterie.data", "coterie.measures"):
         for _, each in registry.installed(group):
             sys.modules.pop(each.module, None)
     registry.installed.cache_clear()

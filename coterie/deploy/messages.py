@@ -17,6 +17,7 @@ from coterie.engine.rows import Model
 from coterie.engine.store import SPLITS
 from coterie.engine.training import Training
 from coterie.errors import BadInput, plain
+from coterie.measure.measures import MEASURES
 from coterie.methods import METHODS, make
 from coterie.methods.wrappers.buffers import local_buffers
 from coterie.models import MODELS, build
@@ -109,10 +110,11 @@ class Job:
         return make(self.method, self.options)
 
     def brought(self) -> dict[str, str]:
-        """The packages of this machine that bring its method and model, and their versions."""
+        """The packages of this machine that bring its method, model and measure, and their versions."""
         origins = [
             METHODS.origin(str(self.options.get("method", self.method))),
             MODELS.origin(str(self.model.get("name"))),
+            MEASURES.origin(str(self.train.get("by"))),
         ]
         return dict(origin for origin in origins if origin is not None)
 

@@ -312,8 +312,8 @@ def measure_of(name: str) -> Measure:
 
 
 def fitting(classes: int) -> dict[str, Measure]:
-    """The measures of labels of so many classes (0: numbers)."""
-    return {name: found for name in MEASURES if (found := MEASURES[name]).fits(classes)}
+    """The packaged measures of labels of so many classes (0: numbers)."""
+    return {name: found for name, found in PACKAGED.items() if found.fits(classes)}
 
 
 def usual(counts: Mapping[int, int] | Sequence[int] | None) -> str:
@@ -330,9 +330,12 @@ def oriented(y: Array, p: Array, positive: int | str) -> tuple[Array, Array]:
     return (1 - y, p[:, ::-1]) if positive == 0 and p.shape[1] == 2 else (y, p)
 
 
-def taken(y: Array, p: Array, classes: int, threshold: float = 0.5) -> dict[str, float]:
-    """Every measure of a silo's rows; NaN where one is undefined. `threshold` is that of the second of two classes."""
-    found = fitting(classes)
+def taken(y: Array, p: Array, classes: int, threshold: float = 0.5, by: str = "") -> dict[str, float]:
+    """Every measure of a silo's rows, also that of a package which a study goes `by`; NaN where one is undefined.
+
+    `threshold` is that of the second of two classes.
+    """
+    found = fitting(classes) | ({} if by in ("", AUTO) else {by: measure_of(by)})
     if classes > MOST_CLASSES:
         found = {name: each for name, each in found.items() if name not in ("auroc", "auprc")}
     cut = at_threshold(p, threshold) if classes == 2 else p

@@ -55,11 +55,11 @@ class Rows(HoldsData):
             return Scored(value, self.units, moved, np.zeros(len(self.units), dtype=int))
         return scored(measure, self.labels, self.predicted, self.units)
 
-    def measured(self) -> dict[str, float]:
+    def measured(self, by: str = "") -> dict[str, float]:
         """By every measure; of probabilities some also as they were before tempering."""
         if not self.plain or not np.isfinite(self.predicted).all():
             return {}
-        found = taken(self.labels, self.predicted, self.classes, self.threshold)
+        found = taken(self.labels, self.predicted, self.classes, self.threshold, by)
         if self.raw is not None:
             before = taken(self.labels, self.raw, self.classes)
             found |= {f"{name}_raw": before[name] for name in RAW}
@@ -111,15 +111,17 @@ def _frame(key: Key, rows: Rows, names: Sequence[str]) -> DataFrame:
     return pd.concat([table, DataFrame(chances)], axis=1)
 
 
-def measured(predictions: Predictions, members: Sequence[str]) -> Iterator[tuple[str, dict[str, dict[str, object]]]]:
+def measured(
+    predictions: Predictions, members: Sequence[str], by: str = ""
+) -> Iterator[tuple[str, dict[str, dict[str, object]]]]:
     """By method, every measure: mean over silos and seeds, of all rows together, by silo, and where it is undefined."""
     for method in dict.fromkeys(key.method for key in predictions):
         mine = {key: rows for key, rows in predictions.items() if key.method == method and key.silo in members}
         values: dict[tuple[str, str], dict[str, list[float]]] = {}  # measure, split; silo
         for key, rows in mine.items():
-            for name, value in rows.measured().items():
+            for name, value in rows.measured(by).items():
                 values.setdefault((name, key.split), {}).setdefault(key.silo, []).append(value)
-        pooled = _pooled(mine)
+        pooled = _pooled(mine, by)
         found: dict[str, dict[str, object]] = {}
         for (name, split), silos in values.items():
             means = {silo: float(np.mean(each)) for silo, each in silos.items()}
@@ -132,7 +134,7 @@ def measured(predictions: Predictions, members: Sequence[str]) -> Iterator[tuple
         yield method, found
 
 
-def _pooled(predictions: Predictions) -> dict[str, float]:
+def _pooled(predictions: Predictions, by: str) -> dict[str, float]:
     """Every measure of the test rows of all silos as those of one, mean over seeds."""
     seeds: dict[int, list[Rows]] = {}
     for key, rows in predictions.items():
@@ -140,7 +142,7 @@ def _pooled(predictions: Predictions) -> dict[str, float]:
             seeds.setdefault(key.seed, []).append(rows)
     found: dict[str, list[float]] = {}
     for parts in seeds.values():
-        for name, value in joined(parts).measured().items():
+        for name, value in joined(parts).measured(by).items():
             found.setdefault(name, []).append(value)
     return {name: float(np.mean(each)) for name, each in found.items()}
 

@@ -119,7 +119,7 @@ def summarized(
     by, positive = study.training.by, study.training.positive
     methods = summarize(results, sizes, extras, by)
     seen = {key: rows.seen_from(positive) for key, rows in predictions.items()}
-    taken = dict(measured(seen, next(iter(members.values())))) or reported(results, methods)
+    taken = dict(measured(seen, next(iter(members.values())), by)) or reported(results, methods)
     for name in methods:
         methods[name] |= {"measures": taken[name]} if name in taken else {}
     today = {name: {"measures": found} for name, found in taken.items() if name not in methods}

@@ -14,7 +14,7 @@ from coterie.engine.method import Method
 from coterie.engine.training import Training
 from coterie.errors import BadInput, nearest, shown
 from coterie.measure.measures import AUTO as BY_LABELS
-from coterie.measure.measures import measure_of
+from coterie.measure.measures import MEASURES, measure_of
 from coterie.methods import METHODS, make, name_of, written
 from coterie.models import AUTO, MODELS, build
 from coterie.models.code import is_code, load_code
@@ -107,6 +107,7 @@ class Study:
         """The packages that bring what it names, and their versions; of a file of methods its checksum."""
         origins = [METHODS.origin(name_of(method)) for method in self.methods.values()]
         origins += [MODELS.origin(self.model["name"]), catalog.CATALOG.origin(self.data["name"])]
+        origins += [MEASURES.origin(self.training.by)]
         return dict(origin for origin in origins if origin is not None)
 
     def as_table(self) -> dict[str, Any]:

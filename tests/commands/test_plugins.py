@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import plugin
 import pytest
 from command import call, same, small
@@ -100,6 +101,22 @@ def test_a_study_names_what_a_package_brings_and_the_run_says_which(toy, capfd):
     same(Path("out"), Path("again"))
     model = load_model(next(Path("out/models/little").glob("*.safetensors")))
     assert len(model.predict(np.zeros((5, 4), np.float32))) == 5
+
+
+def test_a_packages_measure_picks_the_round_and_drives_the_verdict(toy, stopped):
+    words = ["toys.toml", "--metric", "kappa"]
+    assert call("run", *words, "--out", "out", "--quiet") == 0
+    found, results = summary("out"), pd.read_parquet("out/results.parquet")
+    assert found["verdict"]["measure"] == "kappa" and found["versions"]["toy"] == "1.0"
+    assert tomllib.loads(Path("out/study.toml").read_text())["measure"]["by"] == "kappa"
+    for method, scores in found["methods"].items():
+        mine = results[(results["method"] == method) & (results["split"] == "validation") & (results["round"] > 0)]
+        means = mine[mine["measure"] == "kappa"].groupby("round")["value"].mean().round(12)
+        assert scores["picked_round"] == means.idxmax()
+        assert scores["measures"]["kappa"]["test"] <= scores["measures"]["accuracy"]["test"]
+    stopped("half", *words)
+    assert call("run", "--resume", "half", "--quiet") == 0
+    same(Path("out"), Path("half"))
 
 
 def test_a_packages_names_are_taken_by_options_too(toy):

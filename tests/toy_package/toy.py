@@ -1,4 +1,4 @@
-"""A package as anyone might write it: one method, one model, one data set."""
+"""A package as anyone might write it: one method, one model, one data set, one measure."""
 
 import math
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from coterie.data.catalog import Entry
 from coterie.data.silo import Pool
 from coterie.engine.method import Nothing, Task, spread
 from coterie.engine.task import Weights
+from coterie.measure.measures import Measure
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.parts.averaging import GlobalDown
 from coterie.models import Architecture
@@ -57,6 +58,14 @@ def clouds(options: Clouds) -> Pool:
     return Pool("clouds", x.astype(np.float32), y, 3)
 
 
+def kappa(y: np.ndarray, p: np.ndarray) -> float:
+    """Cohen's: the accuracy beyond what guessing by the shares would give."""
+    guess, classes = p.argmax(1), range(p.shape[1])
+    chance = sum((y == c).mean() * (guess == c).mean() for c in classes)
+    return float(((guess == y).mean() - chance) / (1 - chance)) if chance < 1 else float("nan")
+
+
+KAPPA = Measure("kappa", "accuracy beyond chance", "classes", kappa)
 TANH = Architecture(Tanh, tanh)
 CLOUDS = Entry(
     "Three clouds of points", 3, (4,), 240, "public domain", "generated",

@@ -42,11 +42,15 @@ def allow(policy: Path) -> None:
 
 
 def test_three_silos_train_a_packages_method_and_model_as_a_simulation_does(toys: Real) -> None:
-    run, shown = toys.run(toys.study(["shrunk"]))
+    study = toys.study(["shrunk"])
+    study.write_text(study.read_text() + '\n[measure]\nby = "kappa"\n')
+    run, shown = toys.run(study)
     assert "3 of 3 silos replied" in shown
     found = by_silo(pd.read_parquet(run / "results.parquet"))
     pd.testing.assert_series_equal(found, simulated(toys, ["shrunk"]), atol=1e-4, rtol=0)
-    assert json.loads((run / "summary.json").read_text())["versions"]["toy"] == "1.0"
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["versions"]["toy"] == "1.0" and summary["verdict"]["measure"] == "kappa"
+    assert set(pd.read_parquet(run / "results.parquet")["measure"]) >= {"kappa", "kappa_error"}
 
 
 def test_a_silo_with_another_version_of_the_package_refuses_and_the_others_go_on(toys: Real, tmp_path: Path) -> None:
