@@ -62,10 +62,10 @@ __all__ = [
     "APFL", "APPLE", "MOCHA", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison", "DFedAvg",
     "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal", "FedEM",
     "FedFomo", "FedProx", "FedProxFT", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP", "Measure",
-    "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedMe", "PerFedAvg", "PersonalModel",
-    "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos", "State", "Task", "Up",
-    "Weights", "bank", "check_method", "load_model", "load_result", "load_study", "method_table", "option",
-    "plain_step", "rows", "shared", "silos", "spread", "weighted_mean", "with_clipping", "with_compression",
+    "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedMe", "PerFedAvg",
+    "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos", "State",
+    "Task", "Up", "Weights", "bank", "check_method", "load_model", "load_result", "load_study", "method_table",
+    "option", "plain_step", "rows", "shared", "silos", "spread", "weighted_mean", "with_clipping", "with_compression",
     "with_finetuning", "with_privacy", "with_robustness",
 ]  # fmt: skip
 # Where each lies: first what a user needs, then the methods, then what the author of a method does.
