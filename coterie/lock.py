@@ -4,15 +4,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import lock_descriptor
+from filelock import FileLock, Timeout
 
 
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[bool]:
     """Hold a file, and whether that succeeded: without `wait` another process may hold it."""
-    with path.open("a") as file:
-        try:
-            held = lock_descriptor(file.fileno(), blocking=wait)
-        except OSError:
-            held = True  # a file system without locks
+    with path.open("a"):  # by the rights of its folder; an error here is one of the folder
+        pass
+    lock = FileLock(path, timeout=-1 if wait else 0)
+    held = True
+    try:
+        lock.acquire()
+    except Timeout:
+        held = False
+    except (OSError, NotImplementedError):
+        pass  # a file system without locks
+    try:
         yield held
+    finally:
+        lock.release()

@@ -36,7 +36,7 @@ def test_a_file_system_without_locks_lets_everybody_in(tmp_path: Path, monkeypat
     def refused(*given: object, **named: object) -> bool:
         raise OSError("No locks available")
 
-    monkeypatch.setattr(lock, "lock_descriptor", refused)
+    monkeypatch.setattr(lock.FileLock, "acquire", refused)
     with lock.locked(tmp_path / "lock", wait=False) as free:
         assert free
 
