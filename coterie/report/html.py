@@ -6,9 +6,14 @@ from html import escape
 from coterie.report.canvas import Figure
 
 
+def part(key: str, title: str, body: str) -> str:
+    """Several sections for one reader, under a heading that the page's navigation leads to."""
+    return f"<div class='part' id='{key}'><h2>{escape(title)}</h2>{body}</div>"
+
+
 def section(title: str, body: str) -> str:
     """A titled block of the page."""
-    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+    return f"<section><h3>{escape(title)}</h3>{body}</section>"
 
 
 def note(text: str) -> str:
@@ -60,7 +65,7 @@ def blocks(what: str, choices: Mapping[str, str]) -> str:
     """One of several blocks at a time, chosen by name; the first is shown."""
     if len(choices) == 1:
         name, body = next(iter(choices.items()))
-        return f"<h3>{escape(name)}</h3>{body}"
+        return f"<h4>{escape(name)}</h4>{body}"
     shown = "".join(f"<div class='choice'{' hidden' * (i > 0)}>{body}</div>" for i, body in enumerate(choices.values()))
     return f"<div class='blocks'>{select(what, list(choices), 'data-blocks')}{shown}</div>"
 

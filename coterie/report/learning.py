@@ -49,7 +49,7 @@ def adjusted(run: Run) -> str:
 def _drawn(trajectory: Trajectory) -> str:
     first = trajectory.title[0]
     first = first.upper() if first.isascii() else first  # Π is not π
-    title = f"<h3>{escape(first + trajectory.title[1:])}</h3>"
+    title = f"<h4>{escape(first + trajectory.title[1:])}</h4>"
     choose = select("Silo", trajectory.silos, "data-lines") if len(trajectory.silos) > 1 else ""
     return f"<div class='lines'>{title}{choose}{plot(drawn(trajectory))}</div>"
 

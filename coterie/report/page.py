@@ -5,7 +5,9 @@ from pathlib import Path
 
 from coterie.errors import BadInput
 from coterie.report.canvas import plotly_objects
-from coterie.report.sections import SECTIONS
+from coterie.report.decision import decision
+from coterie.report.html import part
+from coterie.report.sections import PARTS
 from coterie.report.theme import asset
 from coterie.runs.read import Run
 from coterie.version import VERSION
@@ -19,7 +21,7 @@ POLICY = (
 
 def render(run: Run, out: Path) -> None:
     """Write the report of a run to `out`."""
-    page = page_of(run)
+    page = page_of(run, out.parent)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
 
@@ -37,11 +39,15 @@ def facts(run: Run) -> dict[str, str]:
     }
 
 
-def page_of(run: Run) -> str:
-    """The report as HTML."""
+def page_of(run: Run, near: Path | None = None) -> str:
+    """The report as HTML; `near` is the folder it will be in, from which it links to the models."""
     if not run.methods:
         raise BadInput("there are no results yet; the report needs those of at least one method")
-    body = "\n".join(text for text in (make(run) for make in SECTIONS) if text)
+    made = {"decision": ("The decision", decision(run, near))}
+    made |= {key: (title, "\n".join(filter(None, (make(run) for make in each)))) for key, (title, each) in PARTS.items()}
+    shown = {key: part(key, title, body) for key, (title, body) in made.items() if body}
+    links = "".join(f"<a href='#{key}'>{key.capitalize()}</a>" for key in shown)
+    body = f"<nav aria-label='Parts of the report'>{links}</nav>" + "\n".join(shown.values())
     listed = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts(run).items())
     header = f"<p class='kicker'>Coterie study</p><h1>{escape(run.name)}</h1><dl class='facts'>{listed}</dl>"
     if not run.finished:

@@ -1,18 +1,19 @@
-"""The sections of the report: each a function from what a study found to HTML, empty when it has nothing to say."""
+"""The sections of the report: each a function from what a study found to HTML, empty where there is nothing to show."""
 
 from collections.abc import Callable
 from html import escape
 
 from coterie.measure.significance import ALPHA, smallest_p
 from coterie.report import figures
+from coterie.report.evidence import measures, verdict
 from coterie.report.html import cell, note, plot, section, table
+from coterie.report.in_use import predictions
 from coterie.report.labels import label_distribution
 from coterie.report.learning import adjusted, who_learns_from_whom
 from coterie.report.notes import notes
 from coterie.report.pairs import significance
 from coterie.report.table import error_of, main_score, summary_cells
 from coterie.report.theme import inks
-from coterie.report.verdict_section import verdict
 from coterie.runs.read import Run
 
 
@@ -49,12 +50,12 @@ def curves(run: Run) -> str:
     error = error_of(run.methods)
     if error != "loss":  # which has its own figure below
         main = figures.curves(run.results, inks(run.methods), error or "accuracy")
-        drawn = f"<h3>Test {error or 'accuracy'}</h3>{plot(main)}"
+        drawn = f"<h4>Test {error or 'accuracy'}</h4>{plot(main)}"
     losses = ""
     for split, title in (("train", "Training loss"), ("test", "Test loss")):
         found = run.results[(run.results["split"] == split) & (run.results["measure"] == "loss")]
         if len(found):
-            losses += f"<div><h3>{title}</h3>{plot(figures.curves(found, inks(run.methods), 'loss', split))}</div>"
+            losses += f"<div><h4>{title}</h4>{plot(figures.curves(found, inks(run.methods), 'loss', split))}</div>"
     return section("Over the rounds", f"{note(text)}{drawn}<div class='figures'>{losses}</div>")
 
 
@@ -100,9 +101,9 @@ def data(run: Run) -> str:
     body = ""
     if run.differences:
         lines = "".join(f"<li>{escape(line)}</li>" for line in run.differences)
-        body += f"<h3>Where the silos' tables differ</h3><ul class='words'>{lines}</ul>"
+        body += f"<h4>Where the silos' tables differ</h4><ul class='words'>{lines}</ul>"
     if run.labels is not None and not run.labels.empty:
-        body += "<h3>Training samples of each label, first seed</h3>" + plot(label_distribution(run.labels))
+        body += "<h4>Training samples of each label, first seed</h4>" + plot(label_distribution(run.labels))
     return section("The data of the silos", body) if body else ""
 
 
@@ -116,7 +117,7 @@ def costs(run: Run) -> str:
     ]:
         values = [each.get(key) for each in run.methods.values() for key in keys]
         if any(values) or (title.startswith(("Mega", "Sec")) and any(v is not None for v in values)):
-            drawn += f"<div><h3>{title}</h3>{plot(figures.costs(run.methods, inks(run.methods), keys))}</div>"
+            drawn += f"<div><h4>{title}</h4>{plot(figures.costs(run.methods, inks(run.methods), keys))}</div>"
     return section("What it cost", f"<div class='figures'>{drawn}</div>") if drawn else ""
 
 
@@ -132,18 +133,12 @@ def reproduce(run: Run) -> str:
     return section("How to reproduce", body) if body else ""
 
 
-SECTIONS: list[Callable[[Run], str]] = [
-    verdict,
-    scores,
-    curves,
-    distribution,
-    differences,
-    who_learns_from_whom,
-    adjusted,
-    data,
-    costs,
-    reproduce,
-]
+# After the decision, a part for each reader: who tests it, who uses the models, who trains them.
+PARTS: dict[str, tuple[str, list[Callable[[Run], str]]]] = {
+    "evidence": ("The evidence", [verdict, measures, scores, distribution, differences]),
+    "predictions": ("The predictions", [predictions]),
+    "training": ("The training", [curves, who_learns_from_whom, adjusted, data, costs, reproduce]),
+}
 
 
 def _dots(run: Run) -> dict[str, str]:

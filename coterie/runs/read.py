@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 from pandas import DataFrame
 
 from coterie.data.npz import read_npz
@@ -22,6 +23,8 @@ from coterie.runs.folder import UNFINISHED, Begun, checkpoint_folder, partial_re
 Array = np.ndarray[Any, Any]
 # Null in these is what JSON lacks: infinity.
 NEVER_NULL = tuple(f"{score}_{error}" for score in ("best", "last", "weighted", "bottom_decile") for error in ERRORS)
+
+ABOUT = ("command", "device", "versions", "privacy", "measure")
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,9 +38,12 @@ class Run:
     labels: DataFrame | None = None
     verdict: Mapping[str, Any] | None = None
     significance: DataFrame | None = None
-    about: Mapping[str, Any] = field(default_factory=dict)  # command, toml, device, versions, privacy
+    about: Mapping[str, Any] = field(default_factory=dict)  # what `ABOUT` lists, and toml
     differences: Sequence[str] = ()  # between the tables of own silos, a line each
     finished: bool = True
+    data: Mapping[str, Any] = field(default_factory=dict)  # the study's [data]
+    baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # plain models, each with its measures
+    folder: Path | None = None  # where its files are
 
     def __repr__(self) -> str:
         return f"Run({self.name}: {', '.join(self.methods)})"
@@ -46,6 +52,20 @@ class Run:
     def study(self) -> dict[str, Any]:
         """The study's table."""
         return tomllib.loads(str(self.about.get("toml", "")))
+
+    def predictions(self, methods: Sequence[str]) -> DataFrame:
+        """The test rows at the picked round of these methods, first seed, whose models are saved; maybe none."""
+        path = None if self.folder is None else self.folder / "predictions.parquet"
+        if path is None or not path.exists():
+            return DataFrame()
+        try:
+            if "split" not in pq.read_schema(path).names:  # of a version that kept right and wrong alone
+                return DataFrame()
+            seed = int(self.results["seed"].iloc[0])
+            kept = [("method", "in", list(methods)), ("seed", "==", seed), ("split", "==", "test")]
+            return pd.read_parquet(path, filters=kept)
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{path}: damaged ({error!r:.200}); run the study again") from None
 
 
 def read_run(folder: Path) -> Run:
@@ -59,7 +79,7 @@ def read_run(folder: Path) -> Run:
     try:
         summary = json.loads((folder / "summary.json").read_text("utf-8"))
         toml = (folder / "study.toml").read_text("utf-8")
-        tomllib.loads(toml)
+        data = tomllib.loads(toml).get("data", {})
         results = pd.read_parquet(folder / "results.parquet")
         labels = pd.read_parquet(folder / "labels.parquet") if (folder / "labels.parquet").exists() else None
         own = summary.get("data") or {}
@@ -72,8 +92,11 @@ def read_run(folder: Path) -> Run:
             labels,
             _current(summary.get("verdict")),
             DataFrame(summary["significance"]) if summary.get("significance") else None,
-            {**{key: summary.get(key) for key in ("command", "device", "versions", "privacy")}, "toml": toml},
+            {**{key: summary.get(key) for key in ABOUT}, "toml": toml},
             [f"{each['column']}, {each['silo']}: {each['what']}" for each in own.get("differences", ())],
+            data=data,
+            baselines=summary.get("baselines") or {},
+            folder=folder,
         )
     except OSError as error:
         raise BadInput(f"{folder}: {error.strerror or error}; give the folder of a finished run") from None

@@ -26,7 +26,7 @@ from coterie.wire import Predictor
 
 ALLOWED = {
     "html", "head", "meta", "title", "style", "script", "body", "main", "header", "p", "h1", "h2",
-    "h3", "noscript", "section", "div", "table", "thead", "tbody", "tr", "th", "td", "span", "details",
+    "h3", "h4", "nav", "noscript", "section", "div", "table", "thead", "tbody", "tr", "th", "td", "span", "details",
     "summary", "pre", "footer", "button", "a", "ul", "li", "ol", "em", "strong", "code", "label",
     "input", "select", "option", "svg", "path", "b", "i", "small", "br", "dl", "dt", "dd",
     "figure", "figcaption",

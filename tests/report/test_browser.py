@@ -46,7 +46,19 @@ def test_every_figure_is_drawn(opened):
     page.evaluate(EVERY_FIGURE)
     shown = page.locator(".figure:visible")
     assert shown.count() == page.locator(".figure:visible .main-svg:first-child").count() > 8
-    assert page.locator("h2").first.inner_text() == "Verdict"
+    assert page.locator("h2").first.inner_text() == "The decision"
+
+
+def test_the_navigation_stays_in_sight_and_leads_to_every_part(opened):
+    page = opened(viewport={"width": 420, "height": 800})
+    links = page.locator("nav a")
+    assert links.all_inner_texts() == ["Decision", "Evidence", "Predictions", "Training"]
+    for i in range(links.count()):
+        links.nth(i).click()
+        part = links.nth(i).get_attribute("href")
+        near = f"Math.abs(document.querySelector('{part}').getBoundingClientRect().top) < 80"
+        page.wait_for_function(f"{near} || window.scrollY + window.innerHeight >= document.body.scrollHeight - 1")
+        assert page.evaluate("document.querySelector('nav').getBoundingClientRect().top") >= 0
 
 
 def test_the_slider_moves_the_heat_map(opened):
@@ -102,6 +114,7 @@ def test_dark_mode_changes_the_page_and_its_figures(opened):
 
 def test_a_phone_scrolls_down_only(opened):
     page = opened(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
+    page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
     page.evaluate(EVERY_FIGURE)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert page.evaluate("[...document.querySelectorAll('.figure')].every(f => f.getBoundingClientRect().right <= 390)")

@@ -1,0 +1,169 @@
+"""The first screen, for whoever decides: what to take, what it brings and costs, what may go wrong."""
+
+import os
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from statistics import median
+from typing import Any
+from urllib.parse import quote
+
+from coterie.measure.significance import ALPHA
+from coterie.measure.verdict_words import OUTCOMES, Verdict, amount, listed, score, unit
+from coterie.report.html import note
+from coterie.runs.read import Run
+
+NAMED = 5  # silos; more are counted
+LINKED = 12  # folders of models; more are folded away
+
+
+def decision(run: Run, near: Path | None = None) -> str:
+    """The section; `near` is the folder that the page will be in, which links start from."""
+    found = run.verdict
+    if found is None:
+        return ""
+    body = f"<h3 class='headline'>{escape(headline(found))}</h3>"
+    if found["chosen"] is None:
+        body += f"<p>{escape(found['words']['consortium'][0])}</p>"
+    rows = {}
+    if found["judged"] is not None:
+        rows["Gain"] = escape(gain(found))
+    tiles = _tiles(found) if found["silos"] else ""
+    if found["silos"]:
+        rows["Risk"] = escape(risk(found))
+    if beside := baselines(found):
+        rows["Plain models"] = escape(beside)
+    if costs := cost(run):
+        rows["Cost"] = escape(costs)
+    if models := _models(run, near):
+        rows["Deploy"] = models
+    listing = "".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in rows.items())
+    body += tiles + (f"<dl class='answers'>{listing}</dl>" if rows else "")
+    why = (run.about.get("measure") or {}).get("why")
+    judged_by = note(f"Judged by {found['title']}: {why}") if why else ""
+    return f"<section>{body}{judged_by}</section>"
+
+
+def headline(found: Verdict) -> str:
+    """What to do."""
+    chosen = found["chosen"]
+    if chosen is None:
+        return "No method can be recommended."
+    return f"Train alone: take {chosen}." if chosen == found["alone"] else f"Take {chosen}."
+
+
+def gain(found: Verdict) -> str:
+    """What the method brings on average, and how sure that is."""
+    judged, alone = found["judged"], found["alone"]
+    scores, before = found["methods"][judged], found["methods"][alone]
+    what = judged if found["chosen"] in (judged, None) else f"{judged}, the best method that federates,"
+    text = (
+        f"With {what} the silos' {found['title']} is on average {_side(scores['gain'] or 0.0, found)} than alone: "
+        f"{score(scores['test'], found)} instead of {score(before['test'], found)}."
+    )
+    if scores["gain_low"] is None or scores["gain_high"] is None:
+        return text
+    sure = ": unlikely to be chance" if scores["p"] < ALPHA else ", so it may be chance"
+    low, high = (_side(scores[end], found) for end in ("gain_low", "gain_high"))
+    return f"{text} With 95% confidence the average lies between {low} and {high}{sure}."
+
+
+def cost(run: Run) -> str:
+    """The rounds of the method, and what each asks of a silo."""
+    found = run.verdict or {}
+    method = found.get("chosen") or found.get("judged")
+    if method is None or method not in run.methods:
+        return ""
+    sent = [run.methods[method].get(key) for key in ("bytes_up", "bytes_down")]
+    own = run.results[run.results["method"] == method]
+    rounds, silos = int(own["round"].max()), len(run.methods[method]["per_silo_picked"])
+    if any(each is None for each in sent) or not rounds or not silos:
+        return ""
+    if not any(sent):
+        return "Nothing is exchanged between silos."
+    up, down = (_bytes(float(each or 0) / rounds / silos) for each in sent)
+    return f"{rounds:,} rounds of training. In each, a silo sends {up} and receives {down} on average."
+
+
+def risk(found: Verdict) -> str:
+    """Who is worse off than alone, and for whom the test rows cannot decide."""
+    silos = found["silos"]
+    worse = [each["silo"] for each in silos if each["outcome"] == "worse"]
+    text = "No silo is shown to be worse off than alone."
+    if worse:
+        share = f"{len(worse)} of {len(silos)} silos ({100 * len(worse) / len(silos):.0f}%)"
+        text = f"{share} {'is' if len(worse) == 1 else 'are'} worse off than alone: {_named(worse)}."
+    undecided = [each for each in silos if each["outcome"] == "undecided"]
+    if not undecided:
+        return text
+    return f"{text} For {len(undecided)} of {len(silos)} silos the test rows cannot decide{_would_decide(undecided)}."
+
+
+def baselines(found: Verdict) -> str:
+    """How the silos fare beside the best model that needs no federation, where such were trained."""
+    beside = [each["baseline"] for each in found["silos"] if each.get("baseline")]
+    if not beside:
+        return ""
+    outcomes = [each["outcome"] for each in beside]
+    counts = [f"{outcomes.count(key)} {said}" for key, said in OUTCOMES.items() if key in outcomes]
+    names = _named(list(dict.fromkeys(each["name"] for each in beside)))
+    return f"Beside each silo's best plain model ({names}), with {found['judged']}: {listed(counts)}."
+
+
+def _would_decide(undecided: Sequence[Mapping[str, Any]]) -> str:
+    needs = sorted((each["needs"], each["silo"]) for each in undecided if each.get("needs"))
+    if not needs:
+        return ", and no likely number of them would"
+    if len(undecided) <= NAMED:
+        (least, first), *others = needs
+        more = [f"{count:,} for {silo}" for count, silo in others]
+        return f": about {listed([f'{least:,} more would decide for {first}', *more])}"
+    return f": about {median(count for count, _ in needs):,.0f} more each would decide for half of them"
+
+
+def _tiles(found: Verdict) -> str:
+    counts = found["methods"][found["judged"]]
+    tiles = [
+        f"<div class='tile {outcome}'><b>{counts[outcome]}</b><span>{said}</span></div>"
+        for outcome, said in OUTCOMES.items()
+    ]
+    return f"<div class='tiles'>{''.join(tiles)}</div>"
+
+
+def _models(run: Run, near: Path | None) -> str:
+    """Where the models to deploy are: a folder for each silo, or the file that a run always saves."""
+    method = (run.verdict or {}).get("chosen")
+    if run.folder is None or method is None:
+        return ""
+    deploy = run.folder / "deploy"
+    if deploy.is_dir():
+        names = sorted(path.name for path in deploy.iterdir() if path.is_dir())
+        links = ", ".join(_link(deploy / name, name, near) for name in names)
+        if len(names) <= LINKED:
+            return f"Each silo's model: {links}."
+        return f"<details><summary>The models of {len(names)} silos</summary>{links}</details>"
+    models = run.folder / "models" / method
+    return f"Each silo's model: {_link(models, f'models/{method}/', near)}" if models.is_dir() else ""
+
+
+def _link(folder: Path, name: str, near: Path | None) -> str:
+    if near is None:
+        return escape(name)
+    path = os.path.relpath(folder.resolve(), near.resolve())
+    return f"<a href='{quote(path)}/'>{escape(name)}</a>"
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return listed(names if more <= 1 else [*names[:NAMED], f"{more} more"])
+
+
+def _side(value: float, found: Verdict) -> str:
+    return f"{amount(abs(value), found)}{unit(found)} {'better' if value >= 0 else 'worse'}"
+
+
+def _bytes(count: float) -> str:
+    for size, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= size:
+            return f"{count / size:.3g} {name}"
+    return f"{count:.0f} bytes"

@@ -1,0 +1,200 @@
+"""The evidence: every silo's gain with its interval, how it was tested, and every measure of every method."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from coterie.measure.measures import Measure, measure_of
+from coterie.measure.verdict_words import OUTCOMES, amount, listed, ranked, score, silo, unit
+from coterie.report.gains import gains
+from coterie.report.html import cell, note, plot, section, table
+from coterie.runs.read import Run
+
+FEW = 12  # with more silos the sentences are folded away
+RAW = "_raw"
+
+
+def verdict(run: Run) -> str:
+    """Which method, who gains, from whom, and how that was tested."""
+    found = run.verdict
+    if found is None:
+        return ""
+    body = "".join(f"<p>{escape(text)}</p>" for text in found["words"]["consortium"])
+    if found["silos"]:
+        body += plot(gains(found["silos"], unit(found))) + _words(found) + _table(found) + _design(run, found)
+        body += note(_how(found))
+    elif any("gain" in scores for scores in found["methods"].values()):
+        body += _methods(found)
+    return section("Verdict", body)
+
+
+def measures(run: Run) -> str:
+    """Every measure of every method and baseline, the study's own first: mean over silos, and of all rows together."""
+    methods = {name: each["measures"] for name, each in run.methods.items() if each.get("measures")}
+    if not methods:
+        return ""
+    for name, each in run.baselines.items():
+        methods[f"{name} (plain, {each.get('where', 'alone')})"] = each.get("measures") or {}
+    columns = _columns(methods, (run.verdict or {}).get("measure"))
+    text = (
+        "Test data at the picked round, mean over seeds; the study's own measure first. Before tempering: as the model "
+        "gave its probabilities, before validation data set one temperature for each silo."
+    )
+    body = note(text)
+    for title, key in (("Mean over silos", "test"), ("All test rows together", "pooled")):
+        rows = {name: _measured(each, columns, methods, key) for name, each in methods.items()}
+        body += f"<h4>{title}</h4>" + table(["method", *(heading for heading, _ in columns.values())], rows)
+    return section("Every measure", body + "".join(note(line) for line in _undefined(methods, columns)))
+
+
+def _columns(methods: Mapping[str, Mapping[str, Any]], own: str | None) -> dict[str, tuple[str, Measure]]:
+    """Of every measure that some method has its heading; the study's own first, raw beside tempered."""
+    known = dict.fromkeys(key for each in methods.values() for key in each)
+    first = [key for key in known if key == own]
+    plain = first + [key for key in known if key != own and not key.endswith(RAW)]
+    ordered = [key for each in plain for key in (each, each + RAW) if key in known]
+    found = {}
+    for key in ordered:
+        measure = measure_of(key.removesuffix(RAW))
+        found[key] = (measure.title + " before tempering" * key.endswith(RAW), measure)
+    return found
+
+
+def _measured(
+    found: Mapping[str, Any], columns: Mapping[str, tuple[str, Measure]], methods: Mapping[str, Any], key: str
+) -> str:
+    cells = ""
+    for name, (_, measure) in columns.items():
+        values = [each[name][key] for each in methods.values() if each.get(name, {}).get(key) is not None]
+        best = measure.shown((max if measure.higher else min)(values)) if len(values) > 1 else None
+        text = measure.shown(found.get(name, {}).get(key))
+        cells += cell(text, text == best)
+    return cells
+
+
+def _undefined(methods: Mapping[str, Mapping[str, Any]], columns: Mapping[str, tuple[str, Measure]]) -> list[str]:
+    """A line for each measure that some silos have too few rows, or one class alone, for."""
+    lines = []
+    for key, (title, _) in columns.items():
+        silos = sorted({silo for each in methods.values() for silo in each.get(key, {}).get("undefined", ())})
+        if silos and not key.endswith(RAW):
+            some = f"{len(silos)} silo{'s' * (len(silos) > 1)}"
+            lines.append(f"{title} is undefined in {some}, which its mean leaves out: {listed(silos)}.")
+    return lines
+
+
+def _design(run: Run, found: Mapping[str, Any]) -> str:
+    """How the data were split, how often all was repeated, what the tests allow for and what they could find."""
+    rows, judged = [each["n"] for each in found["silos"]], found["methods"][found["judged"]]
+    each = f"{min(rows):,} to {max(rows):,}" if min(rows) < max(rows) else f"{min(rows):,}"
+    facts = {
+        "Test rows": f"{sum(rows):,} in {len(rows)} silos, {each} each",
+        "Split": _split(run.data),
+        "Seeds": _seeds([str(seed) for seed in run.results["seed"].unique()]),
+        "Multiplicity": "Benjamini and Hochberg over the silos at 5%; Holm over pairs of methods",
+    }
+    if judged.get("between") is not None:
+        spread = f"{amount(judged['between'], found)}{unit(found)}"
+        facts["Between silos"] = f"their true gains differ by about {spread} (standard deviation)"
+    if needs := [s["needs"] for s in found["silos"] if s["outcome"] == "undecided" and s.get("needs")]:
+        more = f"{min(needs):,} to {max(needs):,}" if min(needs) < max(needs) else f"{min(needs):,}"
+        facts["Power"] = f"to decide with a power of 80%, each undecided silo needs {more} more test rows"
+    shown = "".join(f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>" for name, text in facts.items() if text)
+    return f"<h4>Design</h4><dl class='answers'>{shown}</dl>"
+
+
+def _seeds(seeds: Sequence[str]) -> str:
+    if len(seeds) > 1:
+        return f"{len(seeds)} ({listed(seeds)}); scores and gains are means over them"
+    return "one: how far another split or another start would move the scores is not in the intervals"
+
+
+def _split(data: Mapping[str, Any]) -> str:
+    """Which rows are for testing, from the study's [data]."""
+    parts = []
+    if data.get("split_column"):
+        parts.append(f"as the column {data['split_column']} has it")
+    if "test_share" in data:
+        parts.append(f"{100 * data['test_share']:g}% of each silo's rows for testing")
+    if data.get("validation"):
+        parts.append(f"{100 * data['validation']:g}% for validation" if data["validation"] < 1 else "validation rows")
+    if data.get("group"):
+        parts.append(f"no {data['group']} on two sides")
+    if data.get("time"):
+        parts.append(f"test rows are the last by {data['time']}")
+    elif "test_share" in data and not data.get("split_column"):
+        parts.append("drawn at random")
+    return "; ".join(parts)
+
+
+def _words(found: Mapping[str, Any]) -> str:
+    items = "".join(f"<li>{escape(silo(each, found))}</li>" for each in ranked(found["silos"]))
+    listed = f"<ul class='words'>{items}</ul>"
+    if len(found["silos"]) <= FEW:
+        return listed
+    return f"<details><summary>Every silo in a sentence</summary>{listed}</details>"
+
+
+def _table(found: Mapping[str, Any]) -> str:
+    rows = {
+        s["silo"]: cell(score(s["score"], found))
+        + cell(f"{score(s['score_low'], found)} to {score(s['score_high'], found)}")
+        + cell(score(s["alone"], found))
+        + cell(_signed(s["gain"], found))
+        + cell(f"{_signed(s['low'], found)} to {_signed(s['high'], found)}")
+        + cell(_signed(s["shrunk"], found))
+        + cell(f"{_signed(s['shrunk_low'], found)} to {_signed(s['shrunk_high'], found)}")
+        + cell(f"{s['p_adjusted']:.2g}")
+        + cell(f"{s['n']:,}")
+        + cell(f"{s['needs']:,}" if s.get("needs") and s["outcome"] == "undecided" else "-")
+        + cell(OUTCOMES[s["outcome"]], words=True)
+        for s in ranked(found["silos"])
+    }
+    headings = [
+        "silo", found["judged"], "95%", found["alone"], "gain", "95%", "shrunken", "95%", "p (adjusted)", "test rows",
+        "rows needed", "outcome",
+    ]  # fmt: skip
+    shown = table(headings, rows, tall=True, words="outcome")
+    return f"<details><summary>Every silo as a table</summary>{shown}</details>"
+
+
+def _methods(found: Mapping[str, Any]) -> str:
+    """Without a chosen method: how many silos are better off with each."""
+    rows = {
+        name: cell(score(s["test"], found))
+        + cell(_signed(s["gain"], found))
+        + "".join(cell(str(s[outcome])) for outcome in OUTCOMES)
+        for name, s in found["methods"].items()
+        if "gain" in s
+    }
+    return table(["method", "test", "gain", *OUTCOMES.values()], rows)
+
+
+def _how(found: Mapping[str, Any]) -> str:
+    pairing = (
+        "Gains are paired over the same test rows; intervals, 95%, are Student's, of how each row moves the measure, "
+        "with one row won and one lost added, so that few rows never make certain."
+        if found["paired"]
+        else "The silos do not show their test rows: intervals come from their scores' standard errors, unpaired, and "
+        "find less than a paired test would."
+    )
+    return (
+        f"Every method is judged at the round that validation data pick, by {found['title']}. {pairing} Better and "
+        "worse: distinguished from zero, with at most 5% of such silos wrong in the long run (Benjamini and Hochberg over the "
+        f"silos). As well off alone: two one-sided tests at 5% place the gain within {_margin(found)}. Shrunken: "
+        "the gain that a hierarchical model over all silos expects. Rows needed: about so many more test rows would "
+        "decide, with a power of 80%. Mostly from: those who carry more than "
+        "half of what a silo takes from others."
+    )
+
+
+def _margin(found: Mapping[str, Any]) -> str:
+    if found["relative"]:
+        return f"{100 * found['margin']:.0f}% of the score alone"
+    return f"{amount(found['margin'], found)}{unit(found)} of zero"
+
+
+def _signed(value: float | None, found: Mapping[str, Any]) -> str:
+    if value is None:
+        return "-"
+    return f"{'+' if value >= 0 else '−'}{amount(abs(value), found)}"

@@ -1,0 +1,78 @@
+"""The predictions, for whoever will use the models: curves, calibration, errors, of all silos or of one."""
+
+from collections.abc import Mapping
+from html import escape
+
+from coterie.measure.measures import MOST_CLASSES, measure_of
+from coterie.report import calibration, confusion, discrimination, residuals
+from coterie.report.html import blocks, cell, note, plot, section, table
+from coterie.report.predicted import Predicted, of_run
+from coterie.report.theme import Ink, inks
+from coterie.runs.read import Run
+
+MOST_SILOS = 30  # to choose from
+USED = {
+    "auroc": "", "auprc": "", "sensitivity": "", "specificity": "", "accuracy": "", "brier": "",
+    "calibration_error": "", "calibration_error_raw": " before tempering", "rmse": "", "mae": "", "r2": "",
+}  # fmt: skip
+
+
+def predictions(run: Run) -> str:
+    """What the saved models predict for the test rows: of all silos together, and of few silos of each."""
+    found = of_run(run)
+    if not found:
+        return ""
+    first = next(iter(found.values()))
+    silos = list(dict.fromkeys(first.silos))
+    choices = {f"All silos together ({len(first.labels):,} rows)": found}
+    if 1 < len(silos) <= MOST_SILOS:
+        choices |= {silo: {method: each.of(silo) for method, each in found.items()} for silo in silos}
+    shown = {name: _drawn(each, inks(run.methods)) for name, each in choices.items()}
+    return section("What the models predict", note(_about(first)) + blocks("Silo", shown))
+
+
+def _about(found: Predicted) -> str:
+    text = "Test rows and the models that are saved: those of the picked round, first seed."
+    if len(found.names) == 2:
+        text += f" The positive class is {found.names[1]}; each silo's threshold is set on its validation rows."
+    if len(found.names) > 2:
+        text += " Curves are of one class against the rest; the most probable class is what is predicted."
+    if found.raw is not None:
+        text += " Dotted in the reliability diagram: before tempering. On the diagonal probabilities come true."
+    return text
+
+
+def _drawn(found: Mapping[str, Predicted], colours: Mapping[str, Ink]) -> str:
+    found = {method: each for method, each in found.items() if len(each.labels)}
+    if not found:
+        return note("No test rows.")
+    classes = len(next(iter(found.values())).names)
+    if not classes:
+        figures = {
+            "Predicted against true": plot(residuals.scatter(found, colours)),
+            "Residuals": plot(residuals.residuals(found, colours)),
+        }
+        return _figures(found) + _grid(figures)
+    figures = {}
+    if classes <= MOST_CLASSES:
+        roc, recall = discrimination.curves(found, colours)
+        figures = {"ROC": plot(roc), "Precision and recall": plot(recall)}
+    figures["Reliability"] = plot(calibration.diagram(found, colours))
+    matrices = {f"Confusion, {method}": confusion.matrix(each) for method, each in found.items()}
+    return _figures(found) + _grid({**figures, **matrices})
+
+
+def _figures(found: Mapping[str, Predicted]) -> str:
+    """The measures that people use, of these rows."""
+    values = {method: each.measured() for method, each in found.items()}
+    known = [key for key in USED if any(key in each for each in values.values())]
+    rows = {
+        method: "".join(cell(measure_of(key.removesuffix("_raw")).shown(each.get(key))) for key in known)
+        for method, each in values.items()
+    }
+    return table(["method", *(measure_of(key.removesuffix("_raw")).title + USED[key] for key in known)], rows)
+
+
+def _grid(figures: Mapping[str, str]) -> str:
+    shown = "".join(f"<div><h4>{escape(title)}</h4>{body}</div>" for title, body in figures.items())
+    return f"<div class='figures'>{shown}</div>"
