@@ -127,7 +127,8 @@ def _tiles(found: Verdict) -> str:
         f"<div class='tile {outcome}'><b>{counts[outcome]}</b><span>{said}</span></div>"
         for outcome, said in OUTCOMES.items()
     ]
-    return f"<div class='tiles'>{''.join(tiles)}</div>"
+    beside = note(f"The {len(found['silos'])} silos with {found['judged']}, beside training alone:")
+    return f"{beside}<div class='tiles'>{''.join(tiles)}</div>"
 
 
 def _models(run: Run, near: Path | None) -> str:

@@ -35,9 +35,9 @@ def curves(found: Mapping[str, Predicted], inks: Mapping[str, Ink]) -> tuple[Fig
             figure.add_scatter(x=x, y=y, hovertemplate="%{x:.2f}, %{y:.2f}<extra>%{fullData.name}</extra>", **style)
     first.add_scatter(x=[0, 1], y=[0, 1], mode="lines", line={"color": "#8C8C8C", "width": 1}, showlegend=False,
                       hoverinfo="skip")  # fmt: skip
-    for figure, (x, y) in ((first, ("false positive rate", "sensitivity")), (second, ("recall", "precision"))):
-        figure.update_xaxes(title_text=x, range=[-0.01, 1.01])
-        figure.update_yaxes(title_text=y, range=[-0.01, 1.03])
+    for figure, across, up in ((first, "false positive rate", "sensitivity"), (second, "recall", "precision")):
+        figure.update_xaxes(title_text=across, range=[-0.01, 1.01])
+        figure.update_yaxes(title_text=up, range=[-0.01, 1.03])
     return first, second
 
 

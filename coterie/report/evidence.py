@@ -180,8 +180,9 @@ def _how(found: Mapping[str, Any]) -> str:
     )
     return (
         f"Every method is judged at the round that validation data pick, by {found['title']}. {pairing} Better and "
-        "worse: distinguished from zero, with at most 5% of such silos wrong in the long run (Benjamini and Hochberg over the "
-        f"silos). As well off alone: two one-sided tests at 5% place the gain within {_margin(found)}. Shrunken: "
+        "worse: the gain differs from zero, with at most 5% of such silos wrong in the long run (Benjamini and "
+        "Hochberg over the silos). As well off alone: two one-sided tests at 5% place the gain within "
+        f"{_margin(found)}. Shrunken: "
         "the gain that a hierarchical model over all silos expects. Rows needed: about so many more test rows would "
         "decide, with a power of 80%. Mostly from: those who carry more than "
         "half of what a silo takes from others."

@@ -5,9 +5,10 @@ from typing import Any
 
 from pandas import DataFrame
 
+from coterie.measure.measures import measure_of
 from coterie.report.canvas import Figure, axis_labels, blank, label, legend_below
 from coterie.report.series import curve
-from coterie.report.table import compared_score, error_of
+from coterie.report.table import compared_score, judged_scores, main_score
 from coterie.report.theme import Ink
 
 Scores = Mapping[str, Mapping[str, Any]]
@@ -18,24 +19,31 @@ def curves(results: DataFrame, inks: Mapping[str, Ink], measure: str = "accuracy
     data = {"test": "test", "train": "training", "validation": "validation"}[split]
     figure = blank(height=460, hovermode="x unified", legend=legend_below())
     figure.update_xaxes(title_text="round")
-    figure.update_yaxes(title_text=f"{data} {measure}" + (", %" if measure == "accuracy" else ""))
+    title = measure if measure == "loss" else measure_of(measure).title
+    figure.update_yaxes(title_text=f"{data} {title}" + (", %" if measure == "accuracy" else ""))
     for method, ink in inks.items():
         _add_curve(figure, curve(results, method, measure, split), method, measure, ink)
         _add_curve(figure, curve(results, method, f"{measure}_cloud", split), f"{method} (cloud)", measure, ink, True)
     return figure
 
 
-def bars(summary: Scores, inks: Mapping[str, Ink]) -> Figure:
+def bars(summary: Scores, inks: Mapping[str, Ink], verdict: Mapping[str, Any] | None = None) -> Figure:
     """Each method's score, its standard deviation over seeds, and what its paper reports."""
     key, title = compared_score(summary)
     names = axis_labels(summary)
+    values = [scores.get(key) for scores in summary.values()]
     spread = [scores.get(f"{key}_std") for scores in summary.values()]
+    if key == main_score(summary)[0] and verdict is not None:
+        scored, judged, _ = judged_scores(summary, verdict)
+        if judged not in title:
+            title, spread = f"{judged}, mean over silos", [None] * len(values)
+            values = [sum(each.values()) / len(each) if each else None for each in scored.values()]
     published = [scores.get("published") for scores in summary.values()]
     figure = blank(
         height=90 + 28 * len(summary), bargap=0.35, legend=legend_below(), showlegend=any(published), hovermode="y"
     )
     figure.add_bar(
-        x=[scores.get(key) for scores in summary.values()],
+        x=values,
         y=names,
         orientation="h",
         name="ours",
@@ -57,15 +65,15 @@ def bars(summary: Scores, inks: Mapping[str, Ink]) -> Figure:
     return figure
 
 
-def silo_distribution(summary: Scores, inks: Mapping[str, Ink]) -> Figure:
+def silo_distribution(summary: Scores, inks: Mapping[str, Ink], verdict: Mapping[str, Any] | None = None) -> Figure:
     """Every silo's score at the picked round: a box and a dot per silo for each method."""
-    error = error_of(summary)
+    scored, title, _ = judged_scores(summary, verdict)
     figure = blank(height=90 + 44 * len(summary), showlegend=False)
-    for (method, scores), shown in zip(summary.items(), axis_labels(summary), strict=True):
+    for (method, silos), shown in zip(scored.items(), axis_labels(summary), strict=True):
         figure.add_box(
-            x=list(scores["per_silo_picked"].values()),
-            y=[shown] * len(scores["per_silo_picked"]),
-            text=[label(silo) for silo in scores["per_silo_picked"]],
+            x=list(silos.values()),
+            y=[shown] * len(silos),
+            text=[label(silo) for silo in silos],
             name=shown,
             orientation="h",
             boxpoints="all",
@@ -74,10 +82,10 @@ def silo_distribution(summary: Scores, inks: Mapping[str, Ink]) -> Figure:
             marker={"color": inks[method].colour, "size": 5, "opacity": 0.75},
             line={"color": inks[method].colour, "width": 1.5},
             fillcolor=inks[method].faded(0.15),
-            hovertemplate="%{text}: %{x:.4g}<extra></extra>" if error else "%{text}: %{x:.2f}%<extra></extra>",
+            hovertemplate="%{text}: %{x:.2f}%<extra></extra>" if "%" in title else "%{text}: %{x:.4g}<extra></extra>",
             hoveron="points",
         )
-    figure.update_xaxes(title_text=f"test {error}" if error else "test accuracy, %")
+    figure.update_xaxes(title_text=title)
     figure.update_yaxes(type="category", autorange="reversed")
     return figure
 

@@ -16,7 +16,8 @@ def gains(standings: Sequence[Mapping[str, Any]], unit: str) -> Figure:
     places = dict(zip([s["silo"] for s in shown], axis_labels((s["silo"] for s in shown), 22), strict=True))
     few = len(shown) <= NAMED
     figure = blank(
-        height=100 + (22 if few else 6) * len(shown), legend={"orientation": "h", "y": 1, "yanchor": "bottom"}
+        height=100 + int(22 * len(shown) if few else max(420, 2.5 * len(shown))),
+        legend={"orientation": "h", "y": 1, "yanchor": "bottom"},
     )
     for outcome, name in OUTCOMES.items():
         part = [s for s in shown if s["outcome"] == outcome]
@@ -38,6 +39,16 @@ def gains(standings: Sequence[Mapping[str, Any]], unit: str) -> Figure:
             marker={"color": COLOURS[outcome], "size": 8 if few else 5},
             customdata=[label(s["silo"]) for s in part],
             hovertemplate="%{customdata}: %{x:.3g}" + unit + "<extra>" + name + "</extra>",
+        )
+    drawn_in = [s for s in shown if s.get("shrunk") is not None]
+    if drawn_in:
+        figure.add_scatter(
+            x=[s["shrunk"] for s in drawn_in],
+            y=[places[s["silo"]] for s in drawn_in],
+            mode="markers",
+            name="shrunken",
+            marker={"symbol": "line-ns-open", "size": 9 if few else 4, "color": "#CC79A7", "line": {"width": 2}},
+            hovertemplate="%{y}, shrunken: %{x:.3g}" + unit + "<extra></extra>",
         )
     figure.add_vline(x=0, line={"width": 1, "color": "#8C8C8C"})
     figure.update_xaxes(title_text=f"gain over training alone{',' * bool(unit)}{unit}")

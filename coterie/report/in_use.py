@@ -58,8 +58,8 @@ def _drawn(found: Mapping[str, Predicted], colours: Mapping[str, Ink]) -> str:
         roc, recall = discrimination.curves(found, colours)
         figures = {"ROC": plot(roc), "Precision and recall": plot(recall)}
     figures["Reliability"] = plot(calibration.diagram(found, colours))
-    matrices = {f"Confusion, {method}": confusion.matrix(each) for method, each in found.items()}
-    return _figures(found) + _grid({**figures, **matrices})
+    matrices = "".join(f"<h4>Confusion, {escape(name)}</h4>{confusion.matrix(each)}" for name, each in found.items())
+    return _figures(found) + _grid(figures, matrices)
 
 
 def _figures(found: Mapping[str, Predicted]) -> str:
@@ -73,6 +73,6 @@ def _figures(found: Mapping[str, Predicted]) -> str:
     return table(["method", *(measure_of(key.removesuffix("_raw")).title + USED[key] for key in known)], rows)
 
 
-def _grid(figures: Mapping[str, str]) -> str:
+def _grid(figures: Mapping[str, str], last: str = "") -> str:
     shown = "".join(f"<div><h4>{escape(title)}</h4>{body}</div>" for title, body in figures.items())
-    return f"<div class='figures'>{shown}</div>"
+    return f"<div class='figures'>{shown}<div>{last}</div></div>"

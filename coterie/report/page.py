@@ -44,7 +44,9 @@ def page_of(run: Run, near: Path | None = None) -> str:
     if not run.methods:
         raise BadInput("there are no results yet; the report needs those of at least one method")
     made = {"decision": ("The decision", decision(run, near))}
-    made |= {key: (title, "\n".join(filter(None, (make(run) for make in each)))) for key, (title, each) in PARTS.items()}
+    made |= {
+        key: (title, "\n".join(filter(None, (make(run) for make in each)))) for key, (title, each) in PARTS.items()
+    }
     shown = {key: part(key, title, body) for key, (title, body) in made.items() if body}
     links = "".join(f"<a href='#{key}'>{key.capitalize()}</a>" for key in shown)
     body = f"<nav aria-label='Parts of the report'>{links}</nav>" + "\n".join(shown.values())

@@ -1,8 +1,9 @@
 """The sections of the report: each a function from what a study found to HTML, empty where there is nothing to show."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 
+from coterie.measure.measures import measure_of
 from coterie.measure.significance import ALPHA, smallest_p
 from coterie.report import figures
 from coterie.report.evidence import measures, verdict
@@ -12,32 +13,35 @@ from coterie.report.labels import label_distribution
 from coterie.report.learning import adjusted, who_learns_from_whom
 from coterie.report.notes import notes
 from coterie.report.pairs import significance
-from coterie.report.table import error_of, main_score, summary_cells
+from coterie.report.table import error_of, judged_scores, main_score, summary_cells
 from coterie.report.theme import inks
 from coterie.runs.read import Run
 
 
 def scores(run: Run) -> str:
     """The table of methods × measures, and the main one of them as bars."""
-    headings, rows = summary_cells(run.methods)
+    own = run.data.get("name") == "own"
+    headings, rows = summary_cells(run.methods, run.verdict, own)
     error = error_of(run.methods)
-    judged = (
-        "Val-picked is the test score at the round that validation data pick"
+    text = (
+        f"{headings[0][0].upper()}{headings[0][1:]} is the test score at the round that validation data pick"
         if main_score(run.methods)[0].startswith("val_picked")
         else "Without validation data the last round is judged"
     )
-    best = f"Best {error}" if error else "BMTA, the best over rounds of the mean test accuracy over silos,"
-    text = (
-        f"{judged}; the saved models are of that round. {best} picks its round on test data, as papers do. Weighted "
-        "(by test size) and bottom decile (over silos) are at that round. Round 0, before training, does not count."
-    )
+    text += "; the saved models are of that round."
+    if not own:
+        best = f"Best {error}" if error else "BMTA, the best over rounds of the mean test accuracy over silos,"
+        text += (
+            f" {best} picks its round on test data, as papers do. Weighted (by test size) and bottom decile (over "
+            "silos) are at that round. Round 0, before training, does not count."
+        )
     if any("published" in each for each in run.methods.values()):
         text += " Diamonds and the column paper are what the paper reports."
     body = {name: "".join(cell(each.text, each.best) for each in cells) for name, cells in rows.items()}
     shown = table(["method", *headings], body, dots=_dots(run))
     unit = "" if error else "Accuracies in percent. "
     beside = "".join(note(line) for line in notes(run.methods, run.about.get("privacy")))
-    drawn = plot(figures.bars(run.methods, inks(run.methods)))
+    drawn = plot(figures.bars(run.methods, inks(run.methods), run.verdict))
     return section("Scores", note(f"{unit}{text}") + shown + beside + drawn)
 
 
@@ -48,9 +52,11 @@ def curves(run: Run) -> str:
     text = f"The mean over silos.{band} Click a name to hide it, click it twice to see it alone."
     drawn = ""
     error = error_of(run.methods)
-    if error != "loss":  # which has its own figure below
-        main = figures.curves(run.results, inks(run.methods), error or "accuracy")
-        drawn = f"<h4>Test {error or 'accuracy'}</h4>{plot(main)}"
+    measured = set(run.results.loc[run.results["split"] == "test", "measure"])
+    for measure in dict.fromkeys((str((run.verdict or {}).get("measure")), error or "accuracy")):
+        if measure in measured and measure != "loss":  # which has its own figure below
+            main = figures.curves(run.results, inks(run.methods), measure)
+            drawn += f"<h4>Test {measure_of(measure).title}</h4>{plot(main)}"
     losses = ""
     for split, title in (("train", "Training loss"), ("test", "Test loss")):
         found = run.results[(run.results["split"] == split) & (run.results["measure"] == "loss")]
@@ -61,9 +67,11 @@ def curves(run: Run) -> str:
 
 def distribution(run: Run) -> str:
     """Every silo's score, drawn and as a table."""
-    silos = list(dict.fromkeys(silo for each in run.methods.values() for silo in each["per_silo_picked"]))
-    shown = table(["silo", *run.methods], {silo: _silo_cells(run, silo) for silo in silos}, tall=True)
-    drawn = plot(figures.silo_distribution(run.methods, inks(run.methods)))
+    scored, _, lower = judged_scores(run.methods, run.verdict)
+    silos = list(dict.fromkeys(silo for each in scored.values() for silo in each))
+    rows = {silo: _silo_cells([each.get(silo) for each in scored.values()], lower) for silo in silos}
+    drawn = plot(figures.silo_distribution(run.methods, inks(run.methods), run.verdict))
+    shown = table(["silo", *scored], rows, tall=True)
     return section(
         "Over the silos",
         note("Each dot is a silo's test score at the round that is picked for its method, the mean over seeds.")
@@ -145,10 +153,8 @@ def _dots(run: Run) -> dict[str, str]:
     return {method: ink.colour for method, ink in inks(run.methods).items()}
 
 
-def _silo_cells(run: Run, silo: str) -> str:
-    regression = error_of(run.methods) is not None
-    values = [each["per_silo_picked"].get(silo) for each in run.methods.values()]
-    texts = ["-" if v is None else f"{v:.4g}" if regression else f"{v:.2f}" for v in values]
+def _silo_cells(values: Sequence[float | None], lower: bool) -> str:
+    texts = ["-" if v is None else f"{v:.4g}" if lower or abs(v) <= 1 else f"{v:.2f}" for v in values]
     known = [v for v in values if v is not None]
-    best_text = texts[values.index((min if regression else max)(known))]
-    return "".join(cell(text, text == best_text) for text in texts)
+    best = texts[values.index((min if lower else max)(known))]
+    return "".join(cell(text, text == best) for text in texts)

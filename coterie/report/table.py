@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.data.own.agree import Difference
+from coterie.measure.measures import measure_of
 from coterie.measure.metrics import ERRORS
 from coterie.measure.significance import beside
 
@@ -48,6 +49,10 @@ WHERE_KNOWN = {
     "within_group_least", "val_picked",
     *(key.format(error) for error in ERRORS for key in ("best_{}_cloud", "unseen_{}", "val_picked_{}")),
 }  # fmt: skip
+JUDGED = "judged"  # the key of the verdict's measure
+ON_TEST = {"bmta", "bmta_cloud", "best_round", "weighted", "bottom_decile"} | {
+    key.format(error) for error in ERRORS for key in ("best_{}", "best_{}_cloud", "weighted_{}", "bottom_decile_{}")
+}  # whose round test data pick
 SPARE = ("weighted", "best round", "seconds", "MB down", "MB up")  # left out of a narrow terminal, in this order
 
 
@@ -73,6 +78,28 @@ def main_score(summary: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
     return f"last{end}", f"last {what}"
 
 
+def judged_scores(
+    summary: Mapping[str, Mapping[str, Any]], verdict: Mapping[str, Any] | None
+) -> tuple[dict[str, dict[str, float]], str, bool]:
+    """By method every silo's test score at the picked round, what it is called, and whether less is better.
+
+    It is the measure of the verdict, or else the main one.
+    """
+    error = error_of(summary)
+    if verdict is not None and verdict["measure"] != (error or "accuracy"):
+        name, measure = verdict["measure"], measure_of(verdict["measure"])
+        scale = 100 if measure.percent else 1
+        found = {
+            method: {silo: scale * value for silo, value in scores["measures"][name]["silos"].items()}
+            for method, scores in summary.items()
+            if name in scores.get("measures", {})
+        }
+        if len(found) == len(summary):
+            return found, f"test {measure.title}{', %' * measure.percent}", not measure.higher
+    title = "test accuracy, %" if error is None else f"test {error}"
+    return {method: scores["per_silo_picked"] for method, scores in summary.items()}, title, error is not None
+
+
 def compared_score(summary: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
     """The key of the score that published figures are of, and what it is called; the main one where there are none."""
     if not _known("published", summary):
@@ -94,15 +121,20 @@ def is_error(key: str) -> bool:
     return any(error in key.split("_") for error in ERRORS)
 
 
-def summary_cells(summary: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], dict[str, list[Cell]]]:
-    """The headings and, per method in study order, the cells under them."""
-    error = error_of(summary)
-    scored = ACCURACY if error is None else {key.format(error): text.format(error) for key, text in ERROR.items()}
-    columns = {
-        key: heading for key, heading in {**scored, **COSTS}.items() if key not in WHERE_KNOWN or _known(key, summary)
-    }
+def summary_cells(
+    summary: Mapping[str, Mapping[str, Any]], verdict: Mapping[str, Any] | None = None, own: bool = False
+) -> tuple[list[str], dict[str, list[Cell]]]:
+    """The headings and, per method in study order, the cells under them.
+
+    First is what the verdict goes by, at the picked round. Of `own` data no score is shown whose round test data pick.
+    """
+    columns = _columns(summary, verdict, own)
     rows: dict[str, list[Cell]] = {method: [] for method in summary}
     for key in columns:
+        if key == JUDGED and verdict is not None:
+            for method, cell in _judged(summary, verdict).items():
+                rows[method].append(cell)
+            continue
         values = {method: scores.get(key) for method, scores in summary.items()}
         texts = {method: _text(key, value) for method, value in values.items()}
         best = _best(key, values)
@@ -114,23 +146,64 @@ def summary_cells(summary: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], 
     return list(columns.values()), rows
 
 
+def _columns(summary: Mapping[str, Mapping[str, Any]], verdict: Mapping[str, Any] | None, own: bool) -> dict[str, str]:
+    """Every key of the summary that has a column, and its heading."""
+    error = error_of(summary)
+    scored = ACCURACY if error is None else {key.format(error): text.format(error) for key, text in ERROR.items()}
+    columns = {
+        key: heading
+        for key, heading in {**scored, **COSTS}.items()
+        if (key not in WHERE_KNOWN or _known(key, summary)) and not (own and key in ON_TEST)
+    }
+    if verdict is None:
+        return columns
+    main, plain = main_score(summary)[0], error or "accuracy"
+    if verdict["measure"] == plain:
+        return {main: verdict["title"], **{key: each for key, each in columns.items() if key != main}}
+    last = main.replace("val_picked", "last")
+    return {JUDGED: verdict["title"], main: plain, last: f"last {plain}", **_without(columns, main, last)}
+
+
+def _without(columns: Mapping[str, str], *keys: str) -> dict[str, str]:
+    return {key: heading for key, heading in columns.items() if key not in keys}
+
+
+def _judged(summary: Mapping[str, Mapping[str, Any]], verdict: Mapping[str, Any]) -> dict[str, Cell]:
+    """Each method by the measure of the verdict."""
+    measure = measure_of(verdict["measure"])
+    scale = 100 if measure.percent else 1
+    values = {method: verdict["methods"].get(method, {}).get("test") for method in summary}
+    known = [value / scale for value in values.values() if value is not None]
+    best = measure.shown((max if measure.higher else min)(known)) if len(known) > 1 else None
+    texts = {method: measure.shown(None if value is None else value / scale) for method, value in values.items()}
+    return {method: Cell(text, text == best) for method, text in texts.items()}
+
+
 def summary_table(
     summary: Mapping[str, Mapping[str, Any]],
     width: int = 100,
     pairs: Sequence[Mapping[str, Any]] = (),
     reference: str | None = None,
+    verdict: Mapping[str, Any] | None = None,
+    own: bool = False,
 ) -> Table:
-    """The summary for a terminal of so many columns; `pairs` say which methods differ from the reference for sure."""
-    headings, rows = summary_cells(summary)
+    """The summary for a terminal of so many columns; `pairs` show which methods surely differ from the reference."""
+    headings, rows = summary_cells(summary, verdict, own)
     found = beside(pairs, reference, error_of(summary) is not None) if reference is not None else {}
+    place = list(_columns(summary, verdict, own)).index(main_score(summary)[0])  # what the pairs are of
     for method, way in found.items():
-        rows[method][0] = replace(rows[method][0], text=rows[method][0].text + (ABOVE if way > 0 else BELOW))
+        rows[method][place] = replace(
+            rows[method][place], text=rows[method][place].text + (ABOVE if way > 0 else BELOW)
+        )
     left_out = list[str]()
     needed = {h: 1 + _width(h, [cells[i].text + MARK for cells in rows.values()]) for i, h in enumerate(headings)}
     names = min(16, max(len(method) for method in ["method", *rows]))
-    while names + sum(needed.values()) > width and len(left_out) < len(SPARE):
-        left_out.append(SPARE[len(left_out)])
-        needed.pop(left_out[-1], None)
+    spare = dict.fromkeys([*SPARE, *headings[:0:-1]])  # the first stays at every width
+    for heading in spare:
+        if names + sum(needed.values()) <= width:
+            break
+        if needed.pop(heading, None):
+            left_out.append(heading)
     other = _compared(summary)
     ours = f" Ours - paper: of {ACCURACY[other]}, which the paper reports." if other else ""
     sure = f" {ABOVE}{BELOW} significantly better or worse than {reference} over the silos." if found else ""
@@ -140,7 +213,7 @@ def summary_table(
         padding=0,
         pad_edge=False,
         show_edge=False,
-        caption=f"{MARK} best of its column. {_rounds(summary)}{ours}{sure}{more}",
+        caption=f"{MARK} best of its column. {_rounds(summary, verdict, own)}{ours}{sure}{more}",
         caption_justify="left",
     )
     table.add_column("method", overflow="fold", vertical="bottom", min_width=names)
@@ -154,13 +227,17 @@ def summary_table(
     return table
 
 
-def _rounds(summary: Mapping[str, Mapping[str, Any]]) -> str:
+def _rounds(summary: Mapping[str, Mapping[str, Any]], verdict: Mapping[str, Any] | None, own: bool) -> str:
     """Which rounds the scores are of."""
-    error = error_of(summary)
-    best = f"{'BMTA' if error is None else f'best {error}'} picks its round on test data, as papers do."
-    if main_score(summary)[0].startswith("last"):
-        return f"last: without validation data the last round is judged and its models are saved. {best}"
-    return f"val-picked: the round that validation data pick, whose models are saved. {best}"
+    error, last = error_of(summary), main_score(summary)[0].startswith("last")
+    which = "the round that validation data pick, whose models are saved."
+    if last:
+        which = "without validation data the last round is judged and its models are saved."
+    name = "last" if last else "val-picked"
+    if verdict is not None:
+        name, which = verdict["title"], f"the mean over silos on test data{'; ' if last else ' at '}{which}"
+    best = "" if own else f" {'BMTA' if error is None else f'best {error}'} picks its round on test data, as papers do."
+    return f"{name}: {which}{best}"
 
 
 def differences_table(differences: Sequence[Difference]) -> Table:

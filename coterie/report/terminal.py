@@ -15,7 +15,8 @@ def show_outcome(summary: Mapping[str, Any], console: Console) -> None:
     """From what `summary.json` holds."""
     methods, verdict = summary["methods"], summary["verdict"]
     reference = verdict["alone"] or next(iter(methods))
-    console.print(summary_table(methods, console.width, summary["significance"], reference))
+    pairs, own = summary["significance"], "data" in summary
+    console.print(summary_table(methods, console.width, pairs, reference, verdict, own))
     for line in notes(methods, summary.get("privacy")):
         console.print(Text(line))
     console.print()

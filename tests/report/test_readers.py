@@ -39,7 +39,7 @@ def two_classes(folder, classes=2, silos=SILOS):
 
 def test_every_part_is_there_and_the_navigation_leads_to_it(run_folder):
     tags = Tags((run_folder / "report.html").read_text("utf-8"))
-    parts = [attrs["id"] for tag, attrs in tags.tags if "part" == attrs.get("class")]
+    parts = [attrs["id"] for tag, attrs in tags.tags if attrs.get("class") == "part"]
     assert parts == ["decision", "evidence", "predictions", "training"]
     links = [attrs["href"] for tag, attrs in tags.tags if tag == "a"]
     assert links[:4] == [f"#{part}" for part in parts]

@@ -13,9 +13,9 @@ SCORES = {
 }  # fmt: skip
 
 
-def printed(summary, **console):
+def printed(summary, verdict=None, own=False, **console):
     out = io.StringIO()
-    Console(file=out, width=100, **console).print(summary_table(summary))
+    Console(file=out, width=100, **console).print(summary_table(summary, verdict=verdict, own=own))
     return out.getvalue()
 
 
@@ -122,3 +122,50 @@ def test_what_is_significantly_above_the_reference_is_marked():
     Console(file=out, width=100).print(summary_table({"separate": low, "fedamp": high}, 100, pairs, "separate"))
     assert "90.00↑*" in out.getvalue() and "85.00 " in out.getvalue()
     assert "↑↓ significantly better or worse than separate" in " ".join(out.getvalue().split())
+
+
+def judged(measure, title, tests, **more):
+    return {"measure": measure, "title": title, "methods": {m: {"test": v} for m, v in tests.items()}, **more}
+
+
+def test_the_study_s_own_measure_comes_first_at_every_width():
+    known = {**SCORES, "val_picked": 90.0, "bmta_cloud": 99.0, "unseen": 99.0}
+    found = judged("auroc", "AUROC", {"separate": 0.81234, "fedamp": 0.9})
+    headings, rows = summary_cells({"separate": known, "fedamp": known}, found)
+    assert headings[:4] == ["AUROC", "accuracy", "last accuracy", "BMTA"]
+    assert [(rows[m][0].text, rows[m][0].best) for m in rows] == [("0.812", False), ("0.900", True)]
+    for width in (200, 100, 60, 40, 20):
+        out = io.StringIO()
+        Console(file=out, width=width).print(summary_table({"fedamp": known}, width, verdict=found))
+        assert "AUROC" in out.getvalue() and "0.900" in out.getvalue()
+    told = " ".join(printed({"fedamp": known}, verdict=found).split())
+    assert "AUROC: the mean over silos on test data at the round that validation data pick" in told
+
+
+def test_a_measure_of_which_less_is_better_marks_the_least():
+    found = judged("log_loss", "log-loss", {"a": 0.5, "b": 0.25})
+    _, rows = summary_cells({"a": SCORES, "b": SCORES}, found)
+    assert [rows[m][0].best for m in "ab"] == [False, True]
+
+
+def test_accuracy_stands_there_once_and_with_its_spread():
+    known = {**SCORES, "val_picked": 89.5, "val_picked_std": 0.5}
+    headings, rows = summary_cells({"a": known}, judged("accuracy", "accuracy", {"a": 89.5}))
+    assert headings[:3] == ["accuracy", "last", "BMTA"] and rows["a"][0].text == "89.50±0.50"
+
+
+def test_own_data_have_no_score_whose_round_test_data_pick():
+    known = {**SCORES, "val_picked": 89.5}
+    headings, _ = summary_cells({"a": known}, judged("accuracy", "accuracy", {"a": 89.5}), own=True)
+    assert headings == ["accuracy", "last", "MB up", "MB down", "seconds"]
+    assert "BMTA" not in printed({"a": known}, verdict=judged("accuracy", "accuracy", {"a": 89.5}), own=True)
+
+
+def test_significance_is_marked_on_what_it_is_of():
+    pairs = [{"method": "separate", "other": "fedamp", "mean_difference": -5.0, "p_holm": 0.01}]
+    found = judged("auroc", "AUROC", {"separate": 0.8, "fedamp": 0.9})
+    low, high = {**SCORES, "val_picked": 85.0}, {**SCORES, "val_picked": 90.0}
+    out = io.StringIO()
+    table = summary_table({"separate": low, "fedamp": high}, 100, pairs, "separate", found)
+    Console(file=out, width=100).print(table)
+    assert "90.00↑*" in out.getvalue() and "0.900*" in out.getvalue()
