@@ -22,10 +22,8 @@ def diagram(found: Mapping[str, Predicted], inks: Mapping[str, Ink]) -> Figure:
     figure = blank(height=400, hovermode="closest", legend=legend_below())
     figure.add_scatter(x=[0, 1], y=[0, 1], mode="lines", line={"color": "#8C8C8C", "width": 1}, showlegend=False,
                        hoverinfo="skip")  # fmt: skip
-    two = True
     for method, each in found.items():
-        two = len(each.names) == 2
-        for values, when, dash in ((each.values, "", "solid"), (each.raw, " before tempering", "dot")):
+        for values, when, dash in ((each.values, "", "solid"), (each.raw, ", raw", "dot")):
             if values is None:
                 continue
             x, y, n = zip(*bins(each.labels, values), strict=True)
@@ -35,7 +33,6 @@ def diagram(found: Mapping[str, Predicted], inks: Mapping[str, Ink]) -> Figure:
                 marker={"size": 6 if not when else 4},
                 hovertemplate="%{x:.2f} came true %{y:.2f}, %{customdata} rows<extra>%{fullData.name}</extra>",
             )  # fmt: skip
-    of = "of the positive class" if two else "of the likeliest class"
-    figure.update_xaxes(title_text=f"predicted probability {of}", range=[-0.01, 1.02])
+    figure.update_xaxes(title_text="predicted probability", range=[-0.01, 1.02])
     figure.update_yaxes(title_text="share that came true", range=[-0.02, 1.03])
     return figure

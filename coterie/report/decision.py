@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from statistics import median
 from typing import Any
 from urllib.parse import quote
 
@@ -118,7 +117,9 @@ def _would_decide(undecided: Sequence[Mapping[str, Any]]) -> str:
         (least, first), *others = needs
         more = [f"{count:,} for {silo}" for count, silo in others]
         return f": about {listed([f'{least:,} more would decide for {first}', *more])}"
-    return f": about {median(count for count, _ in needs):,.0f} more each would decide for half of them"
+    half = (len(undecided) + 1) // 2
+    most, count = (needs[half - 1][0], "half") if half <= len(needs) else (needs[-1][0], f"{len(needs)}")
+    return f": about {most:,} more each would decide for {count} of them"
 
 
 def _tiles(found: Verdict) -> str:

@@ -37,8 +37,8 @@ def measures(run: Run) -> str:
         methods[f"{name} (plain, {each.get('where', 'alone')})"] = each.get("measures") or {}
     columns = _columns(methods, (run.verdict or {}).get("measure"))
     text = (
-        "Test data at the picked round, mean over seeds; the study's own measure first. Before tempering: as the model "
-        "gave its probabilities, before validation data set one temperature for each silo."
+        "Test data at the picked round, mean over seeds; the study's own measure first. Raw: as the models gave "
+        "their probabilities, before validation data set a temperature for each silo."
     )
     body = note(text)
     for title, key in (("Mean over silos", "test"), ("All test rows together", "pooled")):
@@ -56,7 +56,7 @@ def _columns(methods: Mapping[str, Mapping[str, Any]], own: str | None) -> dict[
     found = {}
     for key in ordered:
         measure = measure_of(key.removesuffix(RAW))
-        found[key] = (measure.title + " before tempering" * key.endswith(RAW), measure)
+        found[key] = (measure.title + ", raw" * key.endswith(RAW), measure)
     return found
 
 

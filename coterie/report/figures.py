@@ -6,6 +6,7 @@ from typing import Any
 from pandas import DataFrame
 
 from coterie.measure.measures import measure_of
+from coterie.measure.metrics import ERRORS
 from coterie.report.canvas import Figure, axis_labels, blank, label, legend_below
 from coterie.report.series import curve
 from coterie.report.table import compared_score, judged_scores, main_score
@@ -34,9 +35,9 @@ def bars(summary: Scores, inks: Mapping[str, Ink], verdict: Mapping[str, Any] | 
     values = [scores.get(key) for scores in summary.values()]
     spread = [scores.get(f"{key}_std") for scores in summary.values()]
     if key == main_score(summary)[0] and verdict is not None:
-        scored, judged, _ = judged_scores(summary, verdict)
-        if judged not in title:
-            title, spread = f"{judged}, mean over silos", [None] * len(values)
+        scored, title, _ = judged_scores(summary, verdict)
+        if verdict["measure"] not in ("accuracy", *ERRORS):
+            spread = [None] * len(values)
             values = [sum(each.values()) / len(each) if each else None for each in scored.values()]
     published = [scores.get("published") for scores in summary.values()]
     figure = blank(

@@ -31,7 +31,7 @@ def gains(standings: Sequence[Mapping[str, Any]], unit: str) -> Figure:
                 "symmetric": False,
                 "array": [0 if s["high"] is None else s["high"] - s["gain"] for s in part],
                 "arrayminus": [0 if s["low"] is None else s["gain"] - s["low"] for s in part],
-                "thickness": 1.5,
+                "thickness": 1.5 if few else 0.7,
                 "width": 0,
             },
             mode="markers",

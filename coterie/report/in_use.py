@@ -13,7 +13,7 @@ from coterie.runs.read import Run
 MOST_SILOS = 30  # to choose from
 USED = {
     "auroc": "", "auprc": "", "sensitivity": "", "specificity": "", "accuracy": "", "brier": "",
-    "calibration_error": "", "calibration_error_raw": " before tempering", "rmse": "", "mae": "", "r2": "",
+    "calibration_error": "", "calibration_error_raw": ", raw", "rmse": "", "mae": "", "r2": "",
 }  # fmt: skip
 
 
@@ -37,8 +37,11 @@ def _about(found: Predicted) -> str:
         text += f" The positive class is {found.names[1]}; each silo's threshold is set on its validation rows."
     if len(found.names) > 2:
         text += " Curves are of one class against the rest; the most probable class is what is predicted."
+    if found.names:
+        which = "the positive class" if len(found.names) == 2 else "the likeliest class"
+        text += f" Reliability is that of the probability of {which}: on the diagonal it comes true."
     if found.raw is not None:
-        text += " Dotted in the reliability diagram: before tempering. On the diagonal probabilities come true."
+        text += " Raw and dotted: before tempering."
     return text
 
 

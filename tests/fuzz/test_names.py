@@ -31,6 +31,7 @@ ALLOWED = {
     "input", "select", "option", "svg", "path", "b", "i", "small", "br", "dl", "dt", "dd",
     "figure", "figcaption",
 }  # fmt: skip
+PARTS = {"#decision", "#evidence", "#predictions", "#training"}  # what the page links to within itself
 
 
 class Tags(HTMLParser):
@@ -77,8 +78,9 @@ def test_names_are_inert_in_the_report(silos: list[str], label: str) -> None:
     assert {tag for tag, _ in tags} <= ALLOWED
     for tag, attributes in tags:
         assert not any(
-            key.startswith("on") or key in ("src", "href", "srcset", "action", "formaction") for key in attributes
+            key.startswith("on") or key in ("src", "srcset", "action", "formaction") for key in attributes
         ), (tag, attributes)
+        assert attributes.get("href", "#evidence") in PARTS, (tag, attributes)
     for piece in page.split("<script type='application/json'>")[1:]:
         json.loads(piece.partition("</script>")[0])
 

@@ -86,6 +86,8 @@ def test_the_risk_names_who_is_worse_off_and_what_would_decide():
         "No silo is shown to be worse off than alone. For 9 of 10 silos the test rows cannot decide: about 50 more "
         "each would decide for half of them."
     )
+    some = [*many[:2], *(standing(f"n{i}", "undecided") for i in range(7))]
+    assert risk(verdict(some)).endswith("about 20 more each would decide for 2 of them.")
     never = [standing("a", "undecided", needs=None)]
     assert risk(verdict(never)).endswith("the test rows cannot decide, and no likely number of them would.")
     assert "all test rows" not in risk(verdict([standing("a", "better")]))

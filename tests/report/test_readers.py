@@ -10,10 +10,12 @@ from made import SILOS, edited, put_predictions, rows_of
 from test_page import Tags
 
 from coterie.measure.measures import PACKAGED, auroc
+from coterie.report import figures
 from coterie.report.evidence import measures
 from coterie.report.in_use import predictions
 from coterie.report.page import page_of
 from coterie.report.predicted import of_run
+from coterie.report.theme import inks
 from coterie.runs.read import read_run
 
 
@@ -55,7 +57,7 @@ def test_the_study_s_own_measure_is_the_first_column(run_folder):
         for key, found in scores["measures"].items():
             measure = PACKAGED[key.removesuffix("_raw")]
             assert f">{measure.shown(found['test'])}<" in shown and f">{measure.shown(found['pooled'])}<" in shown
-    assert "log-loss before tempering" in shown
+    assert "log-loss, raw" in shown
 
 
 def test_silos_left_out_of_a_measure_are_named(folder):
@@ -141,3 +143,16 @@ def test_baselines_stand_below_the_methods(folder):
     edited(folder, baselines={"boosted <trees>": {"where": "pooled", "measures": found}}, methods=summary["methods"])
     shown = measures(read_run(folder))
     assert "boosted &lt;trees&gt; (plain, pooled)" in shown and "43.2%" in shown and "45.7%" in shown
+
+
+def test_bars_and_dots_are_of_the_measure_that_the_verdict_goes_by(folder):
+    run = read_run(folder)
+    verdict = {**run.verdict, "measure": "auroc", "title": "AUROC"}
+    bars = figures.bars(run.methods, inks(run.methods), verdict)
+    dots = figures.silo_distribution(run.methods, inks(run.methods), verdict)
+    own = {method: scores["measures"]["auroc"]["silos"] for method, scores in run.methods.items()}
+    assert list(bars.data[0].x) == pytest.approx([np.mean(list(each.values())) for each in own.values()])
+    assert [list(box.x) for box in dots.data] == [list(each.values()) for each in own.values()]
+    assert bars.layout.xaxis.title.text == dots.layout.xaxis.title.text == "test AUROC"
+    plain = figures.bars(run.methods, inks(run.methods), run.verdict)
+    assert list(plain.data[0].x) == [scores["val_picked"] for scores in run.methods.values()]
