@@ -1,9 +1,7 @@
 """The first screen, for whoever decides: what to take, what it brings and costs, what may go wrong."""
 
-import os
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -16,8 +14,8 @@ NAMED = 5  # silos; more are counted
 LINKED = 12  # folders of models; more are folded away
 
 
-def decision(run: Run, near: Path | None = None) -> str:
-    """The section; `near` is the folder that the page will be in, which links start from."""
+def decision(run: Run) -> str:
+    """The section."""
     found = run.verdict
     if found is None:
         return ""
@@ -34,7 +32,7 @@ def decision(run: Run, near: Path | None = None) -> str:
         rows["Plain models"] = escape(beside)
     if costs := cost(run):
         rows["Cost"] = escape(costs)
-    if models := _models(run, near):
+    if models := _models(run):
         rows["Deploy"] = models
     listing = "".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in rows.items())
     body += tiles + (f"<dl class='answers'>{listing}</dl>" if rows else "")
@@ -132,7 +130,7 @@ def _tiles(found: Verdict) -> str:
     return f"{beside}<div class='tiles'>{''.join(tiles)}</div>"
 
 
-def _models(run: Run, near: Path | None) -> str:
+def _models(run: Run) -> str:
     """Where the models to deploy are: a folder for each silo, or the file that a run always saves."""
     method = (run.verdict or {}).get("chosen")
     if run.folder is None or method is None:
@@ -140,19 +138,17 @@ def _models(run: Run, near: Path | None) -> str:
     deploy = run.folder / "deploy"
     if deploy.is_dir():
         names = sorted(path.name for path in deploy.iterdir() if path.is_dir())
-        links = ", ".join(_link(deploy / name, name, near) for name in names)
+        links = ", ".join(_link(f"deploy/{name}/", name) for name in names)
         if len(names) <= LINKED:
             return f"Each silo's model: {links}."
         return f"<details><summary>The models of {len(names)} silos</summary>{links}</details>"
-    models = run.folder / "models" / method
-    return f"Each silo's model: {_link(models, f'models/{method}/', near)}" if models.is_dir() else ""
+    models = f"models/{method}/"
+    return f"Each silo's model: {_link(models, models)}" if (run.folder / models).is_dir() else ""
 
 
-def _link(folder: Path, name: str, near: Path | None) -> str:
-    if near is None:
-        return escape(name)
-    path = os.path.relpath(folder.resolve(), near.resolve())
-    return f"<a href='{quote(path)}/'>{escape(name)}</a>"
+def _link(path: str, name: str) -> str:
+    """To a folder beside the page: a report and its models travel together."""
+    return f"<a href='{quote(path)}'>{escape(name)}</a>"
 
 
 def _named(names: Sequence[str]) -> str:

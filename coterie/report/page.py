@@ -21,7 +21,7 @@ POLICY = (
 
 def render(run: Run, out: Path) -> None:
     """Write the report of a run to `out`."""
-    page = page_of(run, out.parent)
+    page = page_of(run)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
 
@@ -39,11 +39,11 @@ def facts(run: Run) -> dict[str, str]:
     }
 
 
-def page_of(run: Run, near: Path | None = None) -> str:
-    """The report as HTML; `near` is the folder it will be in, from which it links to the models."""
+def page_of(run: Run) -> str:
+    """The report as HTML."""
     if not run.methods:
         raise BadInput("there are no results yet; the report needs those of at least one method")
-    made = {"decision": ("The decision", decision(run, near))}
+    made = {"decision": ("The decision", decision(run))}
     made |= {
         key: (title, "\n".join(filter(None, (make(run) for make in each)))) for key, (title, each) in PARTS.items()
     }
