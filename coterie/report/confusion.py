@@ -40,6 +40,6 @@ def matrix(found: Predicted) -> str:
     )
     head = "".join(f"<th>{escape(name)}</th>" for name in found.names)
     return (
-        "<div class='scroll'><table class='confusion'><thead><tr><th>true ↓ predicted →</th>"
+        "<div class='scroll'><table class='confusion'><thead><tr><th>true</th>"
         f"{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )

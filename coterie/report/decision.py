@@ -61,8 +61,7 @@ def gain(found: Verdict) -> str:
     if scores["gain_low"] is None or scores["gain_high"] is None:
         return text
     sure = ": unlikely to be chance" if scores["p"] < ALPHA else ", so it may be chance"
-    low, high = (_side(scores[end], found) for end in ("gain_low", "gain_high"))
-    return f"{text} With 95% confidence the average lies between {low} and {high}{sure}."
+    return f"{text} With 95% confidence the average lies between {_ends(scores, found)}{sure}."
 
 
 def cost(run: Run) -> str:
@@ -158,6 +157,14 @@ def _named(names: Sequence[str]) -> str:
 
 def _side(value: float, found: Verdict) -> str:
     return f"{amount(abs(value), found)}{unit(found)} {'better' if value >= 0 else 'worse'}"
+
+
+def _ends(scores: Mapping[str, Any], found: Verdict) -> str:
+    low, high = scores["gain_low"], scores["gain_high"]
+    if low < 0 <= high:
+        return f"{_side(low, found)} and {_side(high, found)}"
+    near, far = sorted((low, high), key=abs)
+    return f"{amount(abs(near), found)} and {_side(far, found)}"
 
 
 def _bytes(count: float) -> str:

@@ -8,7 +8,7 @@ from coterie.measure.measures import Array
 from coterie.report.canvas import Figure, blank, label, legend_below
 from coterie.report.predicted import Predicted
 from coterie.report.series import thinned
-from coterie.report.theme import PALETTE, Ink
+from coterie.report.theme import DASHES, PALETTE, Ink
 
 MOST_POINTS = 150
 
@@ -29,10 +29,19 @@ def precision_recall(positive: Array, score: Array) -> tuple[Array, Array]:
 def curves(found: Mapping[str, Predicted], inks: Mapping[str, Ink]) -> tuple[Figure, Figure]:
     """Both figures: of two classes a line for each method, of more one for each class, dotted for later methods."""
     first, second = (blank(height=400, hovermode="closest", legend=legend_below()) for _ in range(2))
-    for name, colour, dash, positive, score in _lines(found, inks):
-        style = {"mode": "lines", "name": label(name, 40), "line": {"color": colour, "dash": dash, "width": 2}}
+    named = set[str]()
+    for name, method, colour, dash, positive, score in _lines(found, inks):
+        style = {
+            "mode": "lines",
+            "line": {"color": colour, "dash": dash, "width": 2},
+            "name": label(name, 40),
+            "legendgroup": name,
+            "showlegend": name not in named,
+            "hovertemplate": f"%{{x:.2f}}, %{{y:.2f}}<extra>{label(name)} {label(method)}</extra>",
+        }
+        named.add(name)
         for figure, (x, y) in ((first, roc(positive, score)), (second, precision_recall(positive, score))):
-            figure.add_scatter(x=x, y=y, hovertemplate="%{x:.2f}, %{y:.2f}<extra>%{fullData.name}</extra>", **style)
+            figure.add_scatter(x=x, y=y, **style)
     first.add_scatter(x=[0, 1], y=[0, 1], mode="lines", line={"color": "#8C8C8C", "width": 1}, showlegend=False,
                       hoverinfo="skip")  # fmt: skip
     for figure, across, up in ((first, "false positive rate", "sensitivity"), (second, "recall", "precision")):
@@ -41,17 +50,20 @@ def curves(found: Mapping[str, Predicted], inks: Mapping[str, Ink]) -> tuple[Fig
     return first, second
 
 
-def _lines(found: Mapping[str, Predicted], inks: Mapping[str, Ink]) -> Iterator[tuple[str, str, str, Array, Array]]:
-    """Of every line its name, colour and dash, who is positive, and the scores."""
+def _lines(
+    found: Mapping[str, Predicted], inks: Mapping[str, Ink]
+) -> Iterator[tuple[str, str, str, str, Array, Array]]:
+    """Of every line its name in the legend, its method, colour and dash, who is positive, and the scores."""
     for place, (method, each) in enumerate(found.items()):
-        two = len(each.names) == 2
-        for c in [1] if two else range(len(each.names)):
+        for c, name in enumerate(each.names):
             positive = each.labels == c
-            if 0 < positive.sum() < len(positive):
-                name = method if two else f"{each.names[c]}, {method}"
-                colour = inks[method].colour if two else PALETTE[c % len(PALETTE)]
-                dash = inks[method].dash if two else ("solid", "dot", "dash")[min(place, 2)]
-                yield name, colour, dash, positive, each.values[:, c]
+            if not 0 < positive.sum() < len(positive):
+                continue
+            if len(each.names) > 2:
+                colour, dash = PALETTE[c % len(PALETTE)], DASHES[min(place, len(DASHES) - 1)]
+                yield name, method, colour, dash, positive, each.values[:, c]
+            elif c == 1:
+                yield method, "", inks[method].colour, inks[method].dash, positive, each.values[:, c]
 
 
 def _counts(positive: Array, score: Array) -> tuple[Array, Array]:

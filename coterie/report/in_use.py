@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from html import escape
 
 from coterie.measure.measures import MOST_CLASSES, measure_of
+from coterie.measure.verdict_words import listed
 from coterie.report import calibration, confusion, discrimination, residuals
 from coterie.report.html import blocks, cell, note, plot, section, table
 from coterie.report.predicted import Predicted, of_run
@@ -11,6 +12,7 @@ from coterie.report.theme import Ink, inks
 from coterie.runs.read import Run
 
 MOST_SILOS = 30  # to choose from
+SMALL = 5  # classes whose confusion leaves room for another method's below it
 USED = {
     "auroc": "", "auprc": "", "sensitivity": "", "specificity": "", "accuracy": "", "brier": "",
     "calibration_error": "", "calibration_error_raw": ", raw", "rmse": "", "mae": "", "r2": "",
@@ -28,21 +30,24 @@ def predictions(run: Run) -> str:
     if 1 < len(silos) <= MOST_SILOS:
         choices |= {silo: {method: each.of(silo) for method, each in found.items()} for silo in silos}
     shown = {name: _drawn(each, inks(run.methods)) for name, each in choices.items()}
-    return section("What the models predict", note(_about(first)) + blocks("Silo", shown))
+    return section("What the models predict", note(_about(found)) + blocks("Silo", shown))
 
 
-def _about(found: Predicted) -> str:
+def _about(methods: Mapping[str, Predicted]) -> str:
     text = "Test rows and the models that are saved: those of the picked round, first seed."
+    found = next(iter(methods.values()))
+    if not found.names:
+        return text
+    which = "the likeliest class"
     if len(found.names) == 2:
+        which = "the positive class"
         text += f" The positive class is {found.names[1]}; each silo's threshold is set on its validation rows."
-    if len(found.names) > 2:
-        text += " Curves are of one class against the rest; the most probable class is what is predicted."
-    if found.names:
-        which = "the positive class" if len(found.names) == 2 else "the likeliest class"
-        text += f" Reliability is that of the probability of {which}: on the diagonal it comes true."
-    if found.raw is not None:
-        text += " Raw and dotted: before tempering."
-    return text
+    elif len(found.names) <= MOST_CLASSES:
+        lines = listed([f"{'solid' if i == 0 else 'dotted'}: {name}" for i, name in enumerate(methods)])
+        text += f" Curves are of one class against the rest; {lines}. What is predicted is the most probable class."
+    text += f" Reliability is that of the probability of {which}: on the diagonal it comes true."
+    text += " Raw, and dotted there: before tempering." if found.raw is not None else ""
+    return f"{text} Confusion: a row is a true class, a column what was predicted."
 
 
 def _drawn(found: Mapping[str, Predicted], colours: Mapping[str, Ink]) -> str:
@@ -61,8 +66,10 @@ def _drawn(found: Mapping[str, Predicted], colours: Mapping[str, Ink]) -> str:
         roc, recall = discrimination.curves(found, colours)
         figures = {"ROC": plot(roc), "Precision and recall": plot(recall)}
     figures["Reliability"] = plot(calibration.diagram(found, colours))
-    matrices = "".join(f"<h4>Confusion, {escape(name)}</h4>{confusion.matrix(each)}" for name, each in found.items())
-    return _figures(found) + _grid(figures, matrices)
+    matrices = {f"Confusion, {method}": confusion.matrix(each) for method, each in found.items()}
+    if classes > SMALL:
+        return _figures(found) + _grid({**figures, **matrices})
+    return _figures(found) + _grid(figures, "".join(_titled(title, body) for title, body in matrices.items()))
 
 
 def _figures(found: Mapping[str, Predicted]) -> str:
@@ -77,5 +84,9 @@ def _figures(found: Mapping[str, Predicted]) -> str:
 
 
 def _grid(figures: Mapping[str, str], last: str = "") -> str:
-    shown = "".join(f"<div><h4>{escape(title)}</h4>{body}</div>" for title, body in figures.items())
-    return f"<div class='figures'>{shown}<div>{last}</div></div>"
+    shown = "".join(f"<div>{_titled(title, body)}</div>" for title, body in figures.items())
+    return f"<div class='figures'>{shown}{f'<div>{last}</div>' if last else ''}</div>"
+
+
+def _titled(title: str, body: str) -> str:
+    return f"<h4>{escape(title)}</h4>{body}"

@@ -11,7 +11,7 @@ from coterie.report.series import thinned
 from coterie.report.theme import Ink
 
 MOST_DOTS = 1500
-BARS = 40
+MOST_BARS = 40
 
 
 def scatter(found: Mapping[str, Predicted], inks: Mapping[str, Ink]) -> Figure:
@@ -34,7 +34,8 @@ def scatter(found: Mapping[str, Predicted], inks: Mapping[str, Ink]) -> Figure:
 
 def histogram(found: Predicted, ends: tuple[float, float] | None = None) -> tuple[Array, Array]:
     """The middle of each bar of predicted minus true, and how many rows it holds."""
-    counts, edges = np.histogram(found.values - found.labels, bins=BARS, range=ends)
+    bars = int(np.clip(2 * np.sqrt(len(found.labels)), 8, MOST_BARS))
+    counts, edges = np.histogram(found.values - found.labels, bins=bars, range=ends)
     return (edges[1:] + edges[:-1]) / 2, counts
 
 

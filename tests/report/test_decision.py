@@ -54,7 +54,10 @@ def test_the_gain_is_a_sentence_with_its_interval():
         "confidence the average lies between 8.5 points worse and 31.4 points better, so it may be chance."
     )
     found["methods"]["fedamp"] |= {"gain_low": 3.0, "p": 0.01}
-    assert gain(found).endswith("lies between 3.0 points better and 31.4 points better: unlikely to be chance.")
+    assert gain(found).endswith("lies between 3.0 and 31.4 points better: unlikely to be chance.")
+    found["methods"]["fedamp"] |= {"gain": -4.0, "gain_low": -6.0, "gain_high": -2.0}
+    assert "on average 4.0 points worse than alone" in gain(found)
+    assert gain(found).endswith("lies between 2.0 and 6.0 points worse: unlikely to be chance.")
 
 
 def test_alone_may_be_the_best():
