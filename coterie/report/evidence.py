@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from coterie.measure.measures import Measure, measure_of
+from coterie.measure.measures import MEASURES, Measure, measure_of
 from coterie.measure.verdict_words import OUTCOMES, amount, listed, ranked, score, silo, unit
 from coterie.report.gains import gains
 from coterie.report.html import cell, note, plot, section, table
@@ -44,12 +44,12 @@ def measures(run: Run) -> str:
     for title, key in (("Mean over silos", "test"), ("All test rows together", "pooled")):
         rows = {name: _measured(each, columns, methods, key) for name, each in methods.items()}
         body += f"<h4>{title}</h4>" + table(["method", *(heading for heading, _ in columns.values())], rows)
-    return section("Every measure", body + "".join(note(line) for line in _undefined(methods, columns)))
+    return section("Every measure", body + _undefined(methods, columns))
 
 
 def _columns(methods: Mapping[str, Mapping[str, Any]], own: str | None) -> dict[str, tuple[str, Measure]]:
     """Of every measure that some method has its heading; the study's own first, raw beside tempered."""
-    known = dict.fromkeys(key for each in methods.values() for key in each)
+    known = dict.fromkeys(key for each in methods.values() for key in each if key.removesuffix(RAW) in MEASURES)
     first = [key for key in known if key == own]
     plain = first + [key for key in known if key != own and not key.endswith(RAW)]
     ordered = [key for each in plain for key in (each, each + RAW) if key in known]
@@ -72,14 +72,17 @@ def _measured(
     return cells
 
 
-def _undefined(methods: Mapping[str, Mapping[str, Any]], columns: Mapping[str, tuple[str, Measure]]) -> list[str]:
+def _undefined(methods: Mapping[str, Mapping[str, Any]], columns: Mapping[str, tuple[str, Measure]]) -> str:
     """A line for each measure that some silos have too few rows, or one class alone, for."""
-    lines = []
+    lines = ""
     for key, (title, _) in columns.items():
         silos = sorted({silo for each in methods.values() for silo in each.get(key, {}).get("undefined", ())})
-        if silos and not key.endswith(RAW):
-            some = f"{len(silos)} silo{'s' * (len(silos) > 1)}"
-            lines.append(f"{title} is undefined in {some}, which its mean leaves out: {listed(silos)}.")
+        if not silos or key.endswith(RAW):
+            continue
+        some = f"{title} is undefined in {len(silos)} silo{'s' * (len(silos) > 1)}, which its mean leaves out"
+        named = note(f"{some}: {listed(silos)}.")
+        folded = f"<details><summary>{escape(some)}</summary>{note(', '.join(silos))}</details>"
+        lines += named if len(silos) <= FEW else folded
     return lines
 
 
@@ -112,12 +115,14 @@ def _seeds(seeds: Sequence[str]) -> str:
 def _split(data: Mapping[str, Any]) -> str:
     """Which rows are for testing, from the study's [data]."""
     parts = []
+    if data.get("split"):
+        parts.append(f"{data.get('name')}, dealt to the silos by {data['split']}")
     if data.get("split_column"):
         parts.append(f"as the column {data['split_column']} has it")
     if "test_share" in data:
         parts.append(f"{100 * data['test_share']:g}% of each silo's rows for testing")
     if data.get("validation"):
-        parts.append(f"{100 * data['validation']:g}% for validation" if data["validation"] < 1 else "validation rows")
+        parts.append(f"{100 * data['validation']:g}% of the rows to train on for validation")
     if data.get("group"):
         parts.append(f"no {data['group']} on two sides")
     if data.get("time"):
@@ -136,6 +141,7 @@ def _words(found: Mapping[str, Any]) -> str:
 
 
 def _table(found: Mapping[str, Any]) -> str:
+    plain = any(s.get("baseline") for s in found["silos"])
     rows = {
         s["silo"]: cell(score(s["score"], found))
         + cell(f"{score(s['score_low'], found)} to {score(s['score_high'], found)}")
@@ -147,15 +153,28 @@ def _table(found: Mapping[str, Any]) -> str:
         + cell(f"{s['p_adjusted']:.2g}")
         + cell(f"{s['n']:,}")
         + cell(f"{s['needs']:,}" if s.get("needs") and s["outcome"] == "undecided" else "-")
+        + (_beside(s.get("baseline"), found) if plain else "")
         + cell(OUTCOMES[s["outcome"]], words=True)
         for s in ranked(found["silos"])
     }
     headings = [
         "silo", found["judged"], "95%", found["alone"], "gain", "95%", "shrunken", "95%", "p (adjusted)", "test rows",
-        "rows needed", "outcome",
+        "rows needed", *(["plain model", "gain over it", "95%"] if plain else []), "outcome",
     ]  # fmt: skip
     shown = table(headings, rows, tall=True, words="outcome")
     return f"<details><summary>Every silo as a table</summary>{shown}</details>"
+
+
+def _beside(baseline: Mapping[str, Any] | None, found: Mapping[str, Any]) -> str:
+    """A silo's best plain model, and the gain over it."""
+    if baseline is None:
+        return cell("-") * 3
+    span = f"{_signed(baseline['low'], found)} to {_signed(baseline['high'], found)}"
+    return (
+        cell(f"{baseline['name']} {score(baseline['score'], found)}")
+        + cell(_signed(baseline["gain"], found))
+        + cell(span)
+    )
 
 
 def _methods(found: Mapping[str, Any]) -> str:

@@ -106,6 +106,7 @@ def test_baselines_are_set_beside_where_there_are_some():
     shown = page_of(run_of(verdict(silos), baselines={EVIL: {"where": "alone", "measures": {}}}))
     assert "best plain model (&lt;img src=x" in shown and "1 better off and 1 worse off" in shown
     assert EVIL not in shown
+    assert "<td>forest 90.0%</td><td>−5.0</td><td>−9.0 to −1.0</td>" in shown
 
 
 def test_models_to_deploy_are_linked(tmp_path):

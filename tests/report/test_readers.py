@@ -67,11 +67,18 @@ def test_silos_left_out_of_a_measure_are_named(folder):
     edited(folder, methods=summary["methods"])
     assert "AUROC is undefined in 2 silos, which its mean leaves out: &lt;b&gt; and east." in measures(read_run(folder))
 
+    for scores in summary["methods"].values():
+        scores["measures"]["auroc"]["undefined"] = [f"s{i}" for i in range(40)]
+    edited(folder, methods=summary["methods"])
+    shown = measures(read_run(folder))
+    assert "<summary>AUROC is undefined in 40 silos, which its mean leaves out</summary>" in shown and "s39" in shown
+
 
 def test_the_evidence_states_splits_seeds_and_multiplicity(folder):
     shown = text_of(page_of(read_run(folder)))
     assert "Benjamini and Hochberg" in shown and "Wilcoxon" in shown
-    assert "2 (0 and 1)" in shown
+    assert "2 (0 and 1)" in shown and "dealt to the silos by groups" in shown
+    assert "20% of the rows to train on for validation" in shown
     text = (folder / "study.toml").read_text("utf-8")
     (folder / "study.toml").write_text(text.replace("[data]", '[data]\ngroup = "patient"\ntime = "day"', 1), "utf-8")
     shown = text_of(page_of(read_run(folder)))

@@ -138,8 +138,8 @@ def test_the_study_s_own_measure_comes_first_at_every_width():
         out = io.StringIO()
         Console(file=out, width=width).print(summary_table({"fedamp": known}, width, verdict=found))
         assert "AUROC" in out.getvalue() and "0.900" in out.getvalue()
-    told = " ".join(printed({"fedamp": known}, verdict=found).split())
-    assert "AUROC: the mean over silos on test data at the round that validation data pick" in told
+    caption = " ".join(printed({"fedamp": known}, verdict=found).split())
+    assert "AUROC: the mean over silos on test data at the round that validation data pick" in caption
 
 
 def test_a_measure_of_which_less_is_better_marks_the_least():
