@@ -102,7 +102,7 @@ def test_the_figures_of_use_are_those_of_the_predictions(folder):
     assert [t for t in ("All silos together", *SILOS) if t in "".join(tags.text)] == ["All silos together", *SILOS]
 
 
-def test_pooled_figures_equal_the_summary_of_one_seed(folder):
+def test_the_rows_are_the_test_rows_of_the_first_seed(folder):
     run = read_run(folder)
     for method, found in of_run(run).items():
         rows = pd.read_parquet(folder / "predictions.parquet")
