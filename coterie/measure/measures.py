@@ -330,7 +330,7 @@ def oriented(y: Array, p: Array, positive: int | str) -> tuple[Array, Array]:
     return (1 - y, p[:, ::-1]) if positive == 0 and p.shape[1] == 2 else (y, p)
 
 
-def taken(y: Array, p: Array, classes: int, threshold: float = 0.5, by: str = "") -> dict[str, float]:
+def taken(y: Array, p: Array, classes: int, threshold: float | Array = 0.5, by: str = "") -> dict[str, float]:
     """Every measure of a silo's rows, also that of a package which a study goes `by`; NaN where one is undefined.
 
     `threshold` is that of the second of two classes.
@@ -342,7 +342,7 @@ def taken(y: Array, p: Array, classes: int, threshold: float = 0.5, by: str = ""
     return {name: each.of(y, cut if name in AT_THRESHOLD else p) if len(y) else np.nan for name, each in found.items()}
 
 
-def at_threshold(p: Array, threshold: float) -> Array:
+def at_threshold(p: Array, threshold: float | Array) -> Array:
     """The probabilities of two classes moved so that what was at the threshold is at 0.5."""
     first, second = p[:, 0] * threshold, p[:, 1] * (1 - threshold)
     return np.stack([first, second], 1) / np.maximum(first + second, LEAST)[:, None]

@@ -37,7 +37,7 @@ class Rows(HoldsData):
     units: Array  # (n,) which of them count as one
     plain: bool = True  # whether each row has one label
     raw: Array | None = None  # (n, C) before tempering
-    threshold: float = 0.5  # of the positive of two classes
+    threshold: float | Array = 0.5  # of the positive of two classes, maybe each row's own
 
     def about(self) -> str:
         return f"{len(self.labels)} rows"
@@ -84,9 +84,10 @@ def joined(parts: Sequence[Rows]) -> Rows:
         return np.concatenate([getattr(part, name) for part in parts])
 
     raw = None if first.raw is None else end_to_end("raw")
+    thresholds = np.concatenate([np.broadcast_to(part.threshold, len(part.labels)) for part in parts])
     return replace(
         first, labels=end_to_end("labels"), predicted=end_to_end("predicted"), rows=end_to_end("rows"),
-        units=end_to_end("units"), raw=raw,
+        units=end_to_end("units"), raw=raw, threshold=thresholds,
     )  # fmt: skip
 
 

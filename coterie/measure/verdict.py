@@ -20,14 +20,15 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from coterie.measure.measures import Array, Measure, measure_of
+from coterie.measure.measures import Array, Measure, log_loss, measure_of
 from coterie.measure.metrics import main_measure, picked
 from coterie.measure.paired import LEVEL, Estimate, Scored, difference, interval
 from coterie.measure.predictions import Key, Predictions
 from coterie.measure.significance import ALPHA, benjamini_hochberg
 
 FEW = 3  # more peers than this are no answer to "from whom"
-AS_GOOD = 0.25  # of a margin: so much behind the best on validation data, a simpler method is taken
+AS_GOOD = 0.25  # of a margin: so much behind the one preferred on validation data, a cheaper method is taken
+NEXT_TO = 0.01  # and so much of its log-loss
 POWER = 0.8  # with which more test rows would decide
 
 
@@ -94,7 +95,7 @@ def judge(
         str(label): _judged(runs, name, by) for label, runs in results.groupby("method", sort=False, observed=True)
     }
     scores = Scores(predictions, measure)
-    choice = _choice(methods, scores, measure, costs)
+    choice = _choice(methods, scores, measure, costs, predictions)
     standings = {}
     if alone in methods:
         for label, method in methods.items():
@@ -192,9 +193,16 @@ def _judged(runs: DataFrame, measure: str, by: str) -> Judged:
 
 
 def _choice(
-    methods: Mapping[str, Judged], scores: Scores, measure: Measure, costs: Mapping[str, float]
+    methods: Mapping[str, Judged],
+    scores: Scores,
+    measure: Measure,
+    costs: Mapping[str, float],
+    predictions: Predictions,
 ) -> dict[str, Any]:
-    """The best method on validation data, or a cheaper one that is as good; which are as good, and which may be."""
+    """The method that validation rows prefer, or a cheaper one next to it; which are as good, and which may be.
+
+    Of those that cannot be told from the best by the measure, the one with the lowest log-loss is preferred.
+    """
     nothing: dict[str, Any] = {"chosen": None, "best": None, "sure": None, "equals": [], "undecided": [], "ranked": []}
     if not methods or not all(each.validation for each in methods.values()):
         return nothing
@@ -207,7 +215,15 @@ def _choice(
     best = ranked[0]
     margin = measure.margin * (abs(means[best]) if measure.relative else 1)
     leads = {label: _lead(best, label, grid, scores, measure) for label in ranked[1:]}
-    close = [label for label in ranked if measure.better(means[best], means[label]) <= AS_GOOD * margin]
+    level = [best, *(label for label, lead in leads.items() if lead.low <= 0)]  # which these rows cannot tell apart
+    losses = {label: loss for label in level if (loss := _log_loss(label, predictions)) is not None}
+    first = min(losses, key=losses.__getitem__) if best in losses else best
+    close = [
+        label
+        for label in level
+        if measure.better(means[first], means[label]) <= AS_GOOD * margin
+        and losses.get(label, 0.0) <= (1 + NEXT_TO) * losses.get(first, 0.0)
+    ]
     chosen = min(close, key=lambda label: (costs.get(label, 0.0), list(methods).index(label)))
     return {
         "chosen": chosen,
@@ -219,6 +235,16 @@ def _choice(
         ],
         "ranked": ranked,
     }
+
+
+def _log_loss(label: str, predictions: Predictions) -> float | None:
+    """A method's mean log-loss over the silos' validation rows, which says more of few rows than how many are right."""
+    found = [
+        log_loss(rows.labels, rows.predicted)
+        for key, rows in predictions.items()
+        if (key.method, key.split) == (label, "validation") and rows.classes and rows.plain and len(rows.labels)
+    ]
+    return float(np.mean(found)) if found and np.isfinite(found).all() else None
 
 
 def _ahead(lead: Estimate) -> float:

@@ -84,8 +84,8 @@ def _which(verdict: Verdict) -> str:
     else:
         first = score(verdict["methods"][best]["validation"], verdict)
         text = (
-            f"Take {chosen}{alone}. Its mean {title} on validation data ({own}) is next to the best ({best}, {first}), "
-            f"and it sends less; {test}."
+            f"Take {chosen}{alone}. Its mean {title} on validation data ({own}) cannot be told from the best ({best}, "
+            f"{first}); of such methods it has the lowest log-loss, or is next to it and sends less; {test}."
         )
     others = {
         "As good, shown within the margin": verdict["equals"],
