@@ -10,7 +10,7 @@ from typing import Any
 from coterie import toml
 from coterie.errors import BadInput
 from coterie.runs.joined import ordered
-from coterie.study import study as studies
+from coterie.studies import study as studies
 
 NO_DIFFERENCE = ("seeds", "measured", "about")  # how often, and not what
 

@@ -17,7 +17,7 @@ from finished_runs import Cell, differences, read
 from page_figures import pictures, swept
 
 from coterie.measure.significance import compare
-from coterie.study import study as studies
+from coterie.studies import study as studies
 
 SCORES = {  # of each seed
     "bmta": "BMTA",

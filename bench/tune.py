@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from coterie.study import study as studies
+from coterie.studies import study as studies
 
 
 def validated(study: str, seed: int, others: list[str], folder: Path, pair: tuple[str, float]) -> float:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from coterie.version import VERSION
 
 if TYPE_CHECKING:
-    from coterie.api import Experiment, Federation, Silos, load_study, method_table, silos
+    from coterie.api import Experiment, Federation, Silos, method_table, silos, study
     from coterie.conformance import check_method
     from coterie.engine.method import (
         Cohort,
@@ -64,13 +64,13 @@ __all__ = [
     "FedFomo", "FedProx", "FedProxFT", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP", "Measure",
     "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedMe", "PerFedAvg",
     "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos", "State",
-    "Task", "Up", "Weights", "bank", "check_method", "load_model", "load_result", "load_study", "method_table",
-    "option", "plain_step", "rows", "shared", "silos", "spread", "weighted_mean", "with_clipping", "with_compression",
+    "Task", "Up", "Weights", "bank", "check_method", "load_model", "load_result", "method_table", "option",
+    "plain_step", "rows", "shared", "silos", "spread", "study", "weighted_mean", "with_clipping", "with_compression",
     "with_finetuning", "with_privacy", "with_robustness",
 ]  # fmt: skip
 # Where each lies: first what a user needs, then the methods, then what the author of a method does.
 _PLACES = {
-    "api": "Experiment Federation Silos load_study method_table silos",
+    "api": "Experiment Federation Silos method_table silos study",
     "result": "Comparison Result load_result",
     "personal.model": "PersonalModel",
     "personal.file": "load_model",

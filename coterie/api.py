@@ -25,9 +25,9 @@ from coterie.result import Comparison, Result, load_result
 from coterie.run import experiment
 from coterie.run.assembly import Assembly
 from coterie.run.progress import shown
-from coterie.study import study as studies
-from coterie.study.own import OWN
-from coterie.study.study import Machine, Study
+from coterie.studies import study as studies
+from coterie.studies.own import OWN
+from coterie.studies.study import Machine, Study
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,8 +109,8 @@ class Experiment:
         return _run(self.study, None if out is None else Path(out), quiet)
 
 
-@keywords("load_study")
-def load_study(
+@keywords("study")
+def study(
     name: "str | Path",
     *,
     data: str | None = None,

@@ -20,7 +20,7 @@ from coterie.report.page import render
 from coterie.runs.folder import claim, cleanup_on_error, go_on
 from coterie.runs.part import copy, of_method
 from coterie.runs.read import Run, read_run
-from coterie.study.study import check_label
+from coterie.studies.study import check_label
 
 FOLDED = (
     "measures",

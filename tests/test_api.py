@@ -26,7 +26,7 @@ from coterie.result import Result
 from coterie.run import experiment, tuning
 from coterie.runs.folder import Begun
 from coterie.runs.read import Run
-from coterie.study.own import OWN
+from coterie.studies.own import OWN
 
 DROP = ["patient", "cost"]
 
@@ -223,7 +223,7 @@ def test_a_study_runs_in_python_as_on_the_command_line(tmp_path, monkeypatch):
     from command import call
 
     monkeypatch.chdir(tmp_path)
-    study = co.load_study(
+    study = co.study(
         "em-table2", data="synthetic", scale="small", methods=["separate", "fedem"],
         set={"train.rounds": 2, "methods.fedem.components": 2, "engine.rows": "all"},
     )  # fmt: skip
@@ -235,7 +235,7 @@ def test_a_study_runs_in_python_as_on_the_command_line(tmp_path, monkeypatch):
     words += ["--set", "methods.fedem.components=2", "--rows", "all", "--quiet", "--out", "a"]
     assert call("run", *words) == 0
     pd.testing.assert_frame_equal(made.results, co.load_result("a").results)
-    assert co.load_study("a/study.toml").run(tmp_path / "b", quiet=True).methods == made.methods
+    assert co.study("a/study.toml").run(tmp_path / "b", quiet=True).methods == made.methods
     assert (tmp_path / "b" / "study.toml").read_text("utf-8") == (tmp_path / "a" / "study.toml").read_text("utf-8")
 
 
@@ -248,10 +248,10 @@ def test_mistakes_in_a_study_are_found_when_it_is_loaded():
         ({"methods": "fedem"}, "methods: expected names, e.g. .'fedamp'., found 'fedem'"),
         ({"set": {"train.round": 3}}, r"\[train\]: unknown key 'round'; did you mean 'rounds'"),
         ({"set": {"train.lr": None}}, "set train.lr: expected a value as in a study file, found None"),
-        ({"sale": "small"}, "load_study: unknown key 'sale'; did you mean 'scale'"),
+        ({"sale": "small"}, "study: unknown key 'sale'; did you mean 'scale'"),
     ):
         with pytest.raises(co.BadInput, match=told):
-            co.load_study(**({"name": "em-table2"} | given))
+            co.study(**({"name": "em-table2"} | given))
 
 
 def test_wrappers_are_given_in_any_order_and_run_as_a_study_says():

@@ -65,7 +65,7 @@ def objects():
         "comparison": comparison,
         "result": comparison["fedavg"],
         "run": comparison.run,
-        "experiment": co.load_study("digits"),
+        "experiment": co.study("digits"),
         "study": fed._study,
         "assembly": fed._assembly,
         "store": fed._assembly.store,

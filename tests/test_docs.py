@@ -14,8 +14,8 @@ from own_silos import hospitals
 from typer.main import get_command
 
 from coterie.commands.main import app
-from coterie.study import study
-from coterie.study.own import OWN
+from coterie.studies import study
+from coterie.studies.own import OWN
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

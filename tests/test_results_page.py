@@ -19,7 +19,7 @@ from coterie import toml
 from coterie.data.corrupt import dirty_silos
 from coterie.data.npz import read_npz
 from coterie.errors import BadInput
-from coterie.study.study import check, read, select
+from coterie.studies.study import check, read, select
 
 PAGES = Path(__file__).parents[1] / "docs" / "results"
 SILOS = [f"silo-{i}" for i in range(8)]

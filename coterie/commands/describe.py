@@ -17,8 +17,8 @@ from coterie.engine.method import Method
 from coterie.methods import METHODS
 from coterie.options import Option, describe, resolved
 from coterie.registry import Registry
-from coterie.study import study as studies
-from coterie.study.cost import client_steps
+from coterie.studies import study as studies
+from coterie.studies.cost import client_steps
 from coterie.wire import Record, described
 
 

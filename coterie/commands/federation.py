@@ -83,7 +83,7 @@ def share(folder: Place, study: Annotated[str, typer.Argument(metavar="STUDY", h
     from coterie.data import catalog
     from coterie.deploy.home import owner_only
     from coterie.deploy.own import save_silo
-    from coterie.study import study as studies
+    from coterie.studies import study as studies
 
     checked = studies.check(studies.read(study))
     dealt = catalog.load(checked.data["name"], checked.data, checked.seeds[0]).silos
@@ -120,7 +120,7 @@ def run(
     from coterie.deploy.patience import Patience
     from coterie.options import parse
     from coterie.report.terminal import show_outcome
-    from coterie.study import study as studies
+    from coterie.studies import study as studies
 
     if resume is not None:
         where = running_coordinator(folder) / "runs" / Path(resume).name

@@ -102,8 +102,8 @@ def run(
     from coterie.run.progress import shown
     from coterie.run.tracking import check_trackers, tracked
     from coterie.runs.folder import default_folder, stopped
-    from coterie.study import study as studies
-    from coterie.study.own import on_folder
+    from coterie.studies import study as studies
+    from coterie.studies.own import on_folder
 
     trackers = _split(track) or []
     check_trackers(trackers)
@@ -226,7 +226,7 @@ def list_studies(
     Their papers, cells and cost; with NAME one of them, with every default written back.
     """
     from coterie.commands.describe import studies_table
-    from coterie.study import study as known
+    from coterie.studies import study as known
 
     if name is None:
         studies_table(Console())

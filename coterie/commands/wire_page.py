@@ -19,7 +19,7 @@ from coterie.engine.method import Cohort, Method
 from coterie.engine.rows import Model
 from coterie.methods import METHODS, make
 from coterie.run.experiment import prepare
-from coterie.study.study import check, read
+from coterie.studies.study import check, read
 from coterie.wire import About, Record, described
 
 INSIDE = About("what the method itself keeps", "rows", "number", ())

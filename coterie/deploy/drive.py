@@ -27,7 +27,7 @@ from coterie.options import resolved
 from coterie.run.finished import Facts, Finished, collected, write
 from coterie.runs.checkpoint import Checkpoint
 from coterie.runs.folder import checkpoint_folder
-from coterie.study.study import Study, check
+from coterie.studies.study import Study, check
 
 CPU = torch.device("cpu")  # where the server's part is computed
 OWN_DATA = {"name": "silos"}  # the `[data]` of such a study: each silo has its own

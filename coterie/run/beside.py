@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from coterie.study.study import COMPARED, Study
+from coterie.studies.study import COMPARED, Study
 
 
 def set_beside(methods: Mapping[str, dict[str, Any]], study: Study) -> None:

@@ -45,7 +45,7 @@ from coterie.run.method_file import CHECKSUM
 from coterie.run.tuning import tuned
 from coterie.runs.checkpoint import Checkpoint
 from coterie.runs.folder import Begun, checkpoint_folder, claim, cleanup_on_error, close, held
-from coterie.study.study import Study, check, loads
+from coterie.studies.study import Study, check, loads
 
 Watch = Callable[[str, int, Progress], None]  # method, seed, progress
 Say = Callable[[str], None]  # a line for whoever waits

@@ -34,7 +34,7 @@ from coterie.run.deployable import write_deployable
 from coterie.runs.checkpoint import traces_in
 from coterie.runs.folder import RESULTS, checkpoint_folder, partial_results
 from coterie.runs.read import read_run
-from coterie.study.study import Study
+from coterie.studies.study import Study
 from coterie.version import VERSION
 
 COSTS = ("bytes_up", "bytes_down", "train_seconds", "missing", "rejected", "kept")

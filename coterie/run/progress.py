@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from coterie.engine.rounds import Progress as Report
 from coterie.measure.measures import measure_of
 from coterie.run.experiment import Watch
-from coterie.study.study import Study
+from coterie.studies.study import Study
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from coterie import toml
 from coterie.engine.rounds import Progress
 from coterie.errors import BadInput, Stopped, nearest
 from coterie.run.experiment import Watch
-from coterie.study.study import Study
+from coterie.studies.study import Study
 
 FOLDER = "coterie.folder"  # MLflow's tag by which a study that goes on finds its runs
 

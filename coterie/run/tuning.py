@@ -23,7 +23,7 @@ from coterie.engine.training import Training
 from coterie.errors import warn
 from coterie.methods.wrappers.candidates import Candidates, each, together
 from coterie.run.assembly import Assembly
-from coterie.study.study import Study
+from coterie.studies.study import Study
 from coterie.wire import Predictor, Private, Server
 
 GRID = {"sgd": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0), "adam": (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)}

@@ -18,7 +18,7 @@ from coterie.lock import locked
 from coterie.options import parse
 from coterie.personal.export import file_name
 from coterie.runs.checkpoint import results_in
-from coterie.study.study import Study
+from coterie.studies.study import Study
 
 UNFINISHED = ".unfinished"  # in a folder until its run has ended: all that determines the run
 CHECKPOINTS = ".checkpoints"

@@ -9,7 +9,7 @@ import pandas as pd
 from coterie.errors import BadInput
 from coterie.measure.significance import compare
 from coterie.runs.read import Run
-from coterie.study import study as studies
+from coterie.studies import study as studies
 
 ALIKE = ("name", "data", "model", "train", "seeds", "compared")  # or scores of one cannot stand beside those of another
 

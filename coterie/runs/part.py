@@ -10,7 +10,7 @@ import pandas as pd
 from coterie import toml
 from coterie.runs.folder import RESULTS
 from coterie.runs.read import Run
-from coterie.study.study import PUBLISHED
+from coterie.studies.study import PUBLISHED
 
 COMPARED = ("verdict", "significance")  # what only several methods have
 

@@ -20,7 +20,7 @@ from coterie.personal.export import model_tensors
 from coterie.report.notes import notes
 from coterie.run.assembly import Assembly
 from coterie.run.experiment import run_into
-from coterie.study.study import check
+from coterie.studies.study import check
 
 QUICK = Patience(gather=0, reply=1, silence=0, pause=0)
 TABLE = {

@@ -22,7 +22,7 @@ from coterie.errors import BadInput
 from coterie.methods import METHODS
 from coterie.run import experiment
 from coterie.runs import folder as run_folder
-from coterie.study.study import built_in
+from coterie.studies.study import built_in
 
 # The system passes no NUL and no half of a surrogate pair in a command line.
 words = st.one_of(

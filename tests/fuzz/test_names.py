@@ -21,7 +21,7 @@ from coterie.personal.export import save_models
 from coterie.report.page import render
 from coterie.report.table import summary_table
 from coterie.runs.read import Run
-from coterie.study.study import check
+from coterie.studies.study import check
 from coterie.wire import Predictor
 
 ALLOWED = {

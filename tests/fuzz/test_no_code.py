@@ -8,7 +8,7 @@ import pytest
 import coterie
 from coterie.errors import BadInput
 from coterie.models import build
-from coterie.study.study import check
+from coterie.studies.study import check
 
 SOURCE = Path(coterie.__file__).parent
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml", "xml", "code"}

@@ -19,7 +19,7 @@ from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.methods import METHODS, WRAPPERS
 from coterie.models import MODELS, build
-from coterie.study.study import CELLS, KEYS, Machine, Study, built_in, check, override, read, select
+from coterie.studies.study import CELLS, KEYS, Machine, Study, built_in, check, override, read, select
 
 SCHEMAS = [Training, Machine, *METHODS.values(), *(schema for schema, _ in WRAPPERS.values())]
 SCHEMAS += [schema for schema, _ in (*MODELS.values(), *SPLITS.values())] + [

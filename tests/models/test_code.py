@@ -6,7 +6,7 @@ from torch import nn
 from coterie.errors import BadInput
 from coterie.models import build
 from coterie.models.code import code_name, factory, load_code
-from coterie.study.study import check
+from coterie.studies.study import check
 
 MINE = """
 from torch import nn

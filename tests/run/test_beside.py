@@ -4,7 +4,7 @@ from typing import Any
 
 from coterie.report.table import summary_table
 from coterie.run.beside import set_beside
-from coterie.study.study import check
+from coterie.studies.study import check
 
 SCORES = {"bmta": 80.0, "weighted": 82.0, "bottom_decile": 60.0, "bmta_cloud": 70.0, "unseen": 75.0}
 

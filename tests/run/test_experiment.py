@@ -21,7 +21,7 @@ from coterie.measure.metrics import summarize
 from coterie.measure.predictions import FIRST
 from coterie.run import experiment
 from coterie.run.finished import _finite
-from coterie.study.study import check, override, read
+from coterie.studies.study import check, override, read
 
 KEYS = ["method", "seed", "round", "silo", "split", "measure"]
 

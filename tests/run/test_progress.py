@@ -11,7 +11,7 @@ from rich.console import Console
 
 from coterie.engine.rounds import Progress
 from coterie.run.progress import shown
-from coterie.study.study import check, loads
+from coterie.studies.study import check, loads
 
 HALFWAY = Progress(1, 2, 0.5)
 

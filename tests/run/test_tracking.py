@@ -6,7 +6,7 @@ from command import call, small
 from own_silos import hospitals
 
 from coterie.run import tracking
-from coterie.study import study
+from coterie.studies import study
 
 
 def means(out, method, measure="accuracy"):

@@ -19,8 +19,8 @@ from coterie.methods import METHODS, make
 from coterie.run import experiment, tuning
 from coterie.run.assembly import Assembly
 from coterie.runs.folder import Begun
-from coterie.study.own import OWN
-from coterie.study.study import check
+from coterie.studies.own import OWN
+from coterie.studies.study import check
 
 TRAINING = Training(rounds=4, local_epochs=1, batch_size=8)
 OWN_RUN = [

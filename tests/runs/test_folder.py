@@ -16,7 +16,7 @@ from coterie.run import experiment, finished
 from coterie.runs import checkpoint
 from coterie.runs import folder as run_folder
 from coterie.runs.folder import COLUMNS, partial_results
-from coterie.study.study import check
+from coterie.studies.study import check
 
 
 def test_a_folder_is_made_with_its_parents_and_goes_with_them(tmp_path):

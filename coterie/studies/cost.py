@@ -8,7 +8,7 @@ from coterie.data.catalog import CATALOG
 from coterie.data.synthetic import Synthetic, draw_sizes
 from coterie.engine.training import Training, suiting_batch
 from coterie.options import parse
-from coterie.study.study import Study
+from coterie.studies.study import Study
 
 Counts = np.ndarray[Any, np.dtype[np.float64]]
 

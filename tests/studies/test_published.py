@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from coterie.study.study import check, read, select
+from coterie.studies.study import check, read, select
 
 AMP = ("mnist", "fmnist", "emnist", "cifar100")
 AMP_TABLES = {

@@ -143,7 +143,7 @@ class Study:
 
 def built_in() -> dict[str, str]:
     """The studies that come with the package: name and text."""
-    folder = resources.files("coterie.study") / "studies"
+    folder = resources.files("coterie.studies")
     files = [entry for entry in folder.iterdir() if entry.name.endswith(".toml")]
     return {f.name.removesuffix(".toml"): f.read_text("utf-8") for f in sorted(files, key=lambda f: f.name)}
 

@@ -10,7 +10,7 @@ from command import SMALL
 import coterie
 from coterie.errors import BadInput
 from coterie.methods import METHODS
-from coterie.study.study import built_in, check, override, read, select
+from coterie.studies.study import built_in, check, override, read, select
 
 
 def table(**changes):

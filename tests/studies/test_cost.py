@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from coterie.data import catalog
-from coterie.study.cost import client_steps, training_samples
-from coterie.study.study import built_in, check, read, select
+from coterie.studies.cost import client_steps, training_samples
+from coterie.studies.study import built_in, check, read, select
 
 LAPTOP = 100_000  # client-steps of a small scale: minutes on a laptop
 
