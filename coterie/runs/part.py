@@ -47,6 +47,8 @@ def copy(run: Run, folder: Path, out: Path) -> None:
         samples = pd.read_parquet(folder / "predictions.parquet")
         kept = samples[samples["method"].isin(list(run.methods))]
         kept.to_parquet(out / "predictions.parquet", index=False, compression="zstd")
+    if run.verdict is not None and (folder / "deploy").is_dir():
+        shutil.copytree(folder / "deploy", out / "deploy")
     (out / "collaboration").mkdir()
     for label in run.methods:
         if label in run.traces:
