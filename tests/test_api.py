@@ -118,7 +118,7 @@ def test_a_mixture_mixes_predictions_and_not_outputs(comparison):
 def test_saving_writes_the_folder_of_a_run_and_models_come_back(comparison, tmp_path):
     comparison.save(tmp_path / "out")
     names = {"study.toml", "results.parquet", "summary.json", "models", "collaboration", "report.html"}
-    names |= {"predictions.parquet", "labels.parquet", "splits.parquet"}
+    names |= {"predictions.parquet", "labels.parquet", "splits.parquet", "deploy"}
     assert {p.name for p in (tmp_path / "out").iterdir()} == names
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out" / "results.parquet"), comparison.results)
     raw = hospital(1)

@@ -37,6 +37,7 @@ class Store:
     def __init__(self, silos: Sequence[Silo], device: torch.device | str, dtype: torch.dtype = torch.float32) -> None:
         self.names = tuple(silo.name for silo in silos)
         self.device = torch.device(device)
+        self._class_weights: Tensor | None = None
         self._labels: dict[tuple[str, str], np.ndarray] = {
             (split, silo.name): getattr(silo, split).y for silo in silos for split in SPLITS
         }
@@ -44,6 +45,15 @@ class Store:
 
     def __getitem__(self, split: str) -> Ragged:
         return self._parts[split]
+
+    def class_weights(self, classes: int) -> Tensor:
+        """(m, classes) what a sample of a class counts so that a silo's classes count alike, 1 on average."""
+        if self._class_weights is None:
+            counts = np.stack([np.bincount(self.labels("train", name), minlength=classes) for name in self.names])
+            present = (counts > 0).sum(1, keepdims=True)
+            made = counts.sum(1, keepdims=True) / (present * np.maximum(counts, 1))
+            self._class_weights = torch.from_numpy(made).to(self.device)
+        return self._class_weights
 
     def labels(self, split: str, silo: str) -> np.ndarray:
         """One silo's, as its data have them."""

@@ -81,6 +81,7 @@ class Task:
     whole_batches: bool = False  # an epoch's last, partial batch is left out where a silo has another
     most_steps: int | None = None  # of a loop, in a rehearsal
     secret: str = ""  # what only the silo knows, for its noise; a simulation has none
+    balanced: bool = False  # a silo's classes count alike in its loss, however many samples they have
 
     def __post_init__(self) -> None:
         self.model.examine(self.store["train"].x)
@@ -133,6 +134,9 @@ class Task:
         each = batch.repeated(len(flat) // len(batch.x))
         share = each.mask / each.mask.sum(1, keepdim=True)
         share = share if weight is None else share * weight.reshape(share.shape)
+        if self.balanced and self.model.classes and each.y.ndim == 2:
+            weights = self.store.class_weights(self.model.classes)[self.silos]
+            share = share * weights.repeat_interleave(len(each.y) // self.k, 0).gather(1, each.y).to(share.dtype)
         known = each.mask if batch.ragged else None
         own = None if loss is None else lambda out, seen: loss(out, each, seen)
         grads, means, buffers = self.model.gradient(flat, each.x, each.y, share, each.keys, known, own, features)
@@ -371,6 +375,7 @@ def task_of(
         t.whole_batches,
         most_steps,
         secret,
+        t.class_weight == "balanced",
     )
 
 

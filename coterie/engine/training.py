@@ -27,6 +27,9 @@ class Training:
     momentum: float = option(0.0, "momentum of sgd", low=0, below=1)
     weight_decay: float = option(0.0, "weight decay", low=0)
     clip_gradient: float = option(0.0, "longest gradient of a mini-batch; longer ones are scaled back; 0: any", low=0)
+    class_weight: Literal["none", "balanced"] = option(
+        "none", "balanced: in a silo's training loss its classes count alike, however many samples they have"
+    )
     schedule: Literal["constant", "steps", "cosine"] = option("constant", "how the learning rate falls over the rounds")
     schedule_at: tuple[float, ...] = option(
         (0.5, 0.75), "shares of the rounds after which `steps` lowers it", low=0, high=1

@@ -23,6 +23,7 @@ from coterie.options import option, parse, resolved
 DEFAULT = "digits"
 OWN_TRAINING = (
     "local_epochs", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "clip_gradient",
+    "class_weight",
     "schedule", "schedule_at", "schedule_factor",
 )  # fmt: skip
 SEARCHED = ("lr", "optimizer")  # what `auto` has a search find for each method, before the run

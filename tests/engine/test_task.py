@@ -13,8 +13,11 @@ from torch.nn import functional as F
 
 from coterie.data.silo import Part, Silo
 from coterie.engine import task as task_module
+from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
-from coterie.engine.task import Batch, Task
+from coterie.engine.store import Store
+from coterie.engine.task import Batch, Task, task_of
+from coterie.engine.training import Training
 from coterie.wire import Predictor, State, rows
 
 
@@ -436,3 +439,29 @@ def test_whole_batches_leave_samples_out_of_training_but_not_of_a_sum_over_all()
     start = Seen(count=torch.zeros(3, dtype=torch.float64))
     assert task.run(look, start, "train", 1).count.tolist() == [8, 8, 3]
     assert task.run(look, start, "sum", 1, every_sample=True).count.tolist() == [11, 8, 3]
+
+
+def test_balanced_classes_count_alike_in_the_loss() -> None:
+    """The gradient is that of plain PyTorch's cross entropy with scikit-learn's balanced weights."""
+    rng = np.random.default_rng(0)
+    silos = []
+    for name, rare in (("a", 3), ("b", 8)):
+        y = np.array([1] * rare + [0] * (20 - rare) + [2] * 5, np.int64)
+        part = Part(rng.normal(size=(25, 4)).astype(np.float32), y)
+        silos.append(Silo(name, part, part, part))
+    model = Model(lambda: nn.Linear(4, 3), 3, dtype=torch.float64)
+    store = Store(silos, "cpu", torch.float64)
+    training = Training(batch_size=25, class_weight="balanced")
+    task = task_of(training, model, store, torch.arange(2), 0, 0)
+    models = task.start(common=False)
+    found = task.grad(models, task.first_batch()).grads
+    for i, silo in enumerate(silos):
+        module = model.module_of(models[i])
+        counts = np.bincount(silo.train.y)
+        weights = torch.tensor(25 / (3 * counts), dtype=torch.float64)
+        x, y = torch.from_numpy(silo.train.x).double(), torch.from_numpy(silo.train.y)
+        (nn.functional.cross_entropy(module(x), y, reduction="none") * weights[y]).mean().backward()
+        expected = torch.cat([parameter.grad.flatten() for parameter in module.parameters()])
+        assert torch.allclose(found[i], expected, atol=1e-12)
+    plain = task_of(Training(batch_size=25), model, store, torch.arange(2), 0, 0)
+    assert not torch.allclose(plain.grad(models, plain.first_batch()).grads, found)
