@@ -26,6 +26,8 @@ from coterie.measure.paired import LEVEL, Estimate, Scored, difference, interval
 from coterie.measure.predictions import Key, Predictions
 from coterie.measure.significance import ALPHA, benjamini_hochberg
 
+NOTHING: dict[str, Any] = {"chosen": None, "best": None, "sure": None, "equals": [], "undecided": [], "ranked": []}
+GUESSES = ("majority", "median")  # baselines that have learned nothing
 FEW = 3  # more peers than this are no answer to "from whom"
 AS_GOOD = 0.25  # of a margin: so much behind the one preferred on validation data, a cheaper method is taken
 NEXT_TO = 0.01  # and so much of its log-loss
@@ -96,6 +98,10 @@ def judge(
     }
     scores = Scores(predictions, measure)
     choice = _choice(methods, scores, measure, costs, predictions)
+    guess = _today([name for name in baselines if name in GUESSES], scores, measure)
+    best = choice["best"]
+    if guess and best and measure.better(np.mean(list(methods[best].validation.values())), guess[1]) <= 0:
+        choice = NOTHING | {"guess": guess[0]}
     standings = {}
     if alone in methods:
         for label, method in methods.items():
@@ -203,13 +209,12 @@ def _choice(
 
     Of those that cannot be told from the best by the measure, the one with the lowest log-loss is preferred.
     """
-    nothing: dict[str, Any] = {"chosen": None, "best": None, "sure": None, "equals": [], "undecided": [], "ranked": []}
     if not methods or not all(each.validation for each in methods.values()):
-        return nothing
+        return NOTHING
     grid = DataFrame({label: each.validation for label, each in methods.items()}).replace([np.inf, -np.inf], np.nan)
     grid = grid.loc[:, grid.notna().sum() == grid.notna().sum().max()].dropna()  # a method that diverged is out
     if grid.empty:
-        return nothing
+        return NOTHING
     means = grid.mean()
     ranked = list(means.sort_values(ascending=not measure.higher, kind="stable").index)
     best = ranked[0]

@@ -66,6 +66,11 @@ def silo(standing: Mapping[str, Any], verdict: Verdict) -> str:
 
 def _which(verdict: Verdict) -> str:
     chosen, best, title = verdict["chosen"], verdict["best"], verdict["title"]
+    if chosen is None and verdict.get("guess"):
+        return (
+            f"No method is chosen: on validation rows none is better than always predicting the {verdict['guess']}. "
+            "Check the label and the columns, or add rows."
+        )
     if chosen is None:
         return (
             "No method is chosen: there are no validation data, and a choice on test data would flatter itself. "

@@ -456,7 +456,7 @@ def test_balanced_classes_count_alike_in_the_loss() -> None:
     models = task.start(common=False)
     found = task.grad(models, task.first_batch()).grads
     for i, silo in enumerate(silos):
-        module = model.module_of(models[i])
+        module = model.module_of(models[i]).requires_grad_(True)
         counts = np.bincount(silo.train.y)
         weights = torch.tensor(25 / (3 * counts), dtype=torch.float64)
         x, y = torch.from_numpy(silo.train.x).double(), torch.from_numpy(silo.train.y)

@@ -113,6 +113,19 @@ def test_where_training_alone_is_best_the_verdict_says_so_and_tells_of_the_next(
     assert verdict_words.consortium(verdict)[0].startswith("Take separate: each silo on its own.")
 
 
+def test_where_nothing_was_learned_no_method_is_taken():
+    results, predictions = made()
+    guessed = {Key("majority", 0, silo, "validation"): rows(180) for silo in SAMPLES["separate"]}
+    sizes = {0: dict.fromkeys(results["silo"].unique(), N)}
+    verdict = judge(results, predictions | guessed, {}, "separate", sizes, "accuracy", {}, ["majority"])
+    assert verdict["chosen"] is None and verdict["silos"] == []
+    assert "none is better than always predicting the majority" in verdict_words.consortium(verdict)[0]
+    guessed = {key: rows(100) for key in guessed}
+    assert (
+        judge(results, predictions | guessed, {}, "separate", sizes, "accuracy", {}, ["majority"])["chosen"] == "fedamp"
+    )
+
+
 def test_what_validation_rows_can_tell_of_the_others():
     verdict = judged(validation={"separate": 0.6, "fedamp": 0.85, "fedavg": 0.84})
     assert verdict["sure"] > 0.95 and verdict["undecided"] == [] and verdict["equals"] == ["fedavg"]
