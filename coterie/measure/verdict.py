@@ -100,7 +100,7 @@ def judge(
     choice = _choice(methods, scores, measure, costs, predictions)
     guess = _today([name for name in baselines if name in GUESSES], scores, measure)
     best = choice["best"]
-    if guess and best and measure.better(np.mean(list(methods[best].validation.values())), guess[1]) <= 0:
+    if guess and best and measure.better(float(np.mean(list(methods[best].validation.values()))), guess[1]) <= 0:
         choice = NOTHING | {"guess": guess[0]}
     standings = {}
     if alone in methods:

@@ -461,7 +461,7 @@ def test_balanced_classes_count_alike_in_the_loss() -> None:
         weights = torch.tensor(25 / (3 * counts), dtype=torch.float64)
         x, y = torch.from_numpy(silo.train.x).double(), torch.from_numpy(silo.train.y)
         (nn.functional.cross_entropy(module(x), y, reduction="none") * weights[y]).mean().backward()
-        expected = torch.cat([parameter.grad.flatten() for parameter in module.parameters()])
+        expected = model.layout.flatten({name: parameter.grad for name, parameter in module.named_parameters()})
         assert torch.allclose(found[i], expected, atol=1e-12)
     plain = task_of(Training(batch_size=25), model, store, torch.arange(2), 0, 0)
     assert not torch.allclose(plain.grad(models, plain.first_batch()).grads, found)
