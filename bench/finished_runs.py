@@ -89,6 +89,9 @@ def built_in(table: Mapping[str, Any]) -> dict[str, Any]:
         return {}
 
 
+LATER = ("measure.by", "measure.positive", "train.patience", "train.class_weight")  # keys that studies had not always
+
+
 def differences(table: Mapping[str, Any], ran: Collection[str] = ()) -> list[str]:
     """What a run had otherwise than the built-in study has it; `ran` are methods that other runs of its cell have."""
     wanted = built_in(table)
@@ -103,6 +106,8 @@ def differences(table: Mapping[str, Any], ran: Collection[str] = ()) -> list[str
         where = known[0] == "engine" and known[-1] != "precision"  # on which alone of these results depend
         if where or known[-1] in NO_DIFFERENCE or known[0].startswith("published") or known[:2][-1] in missing:
             continue
+        if key in LATER and key not in ours:
+            continue  # the run is of a time when there was nothing else
         if ours.get(key) != theirs.get(key):
             found.append(f"{key} = {ours.get(key, 'none')} (study: {theirs.get(key, 'none')})")
     return found

@@ -53,6 +53,7 @@ def test_the_folder_holds_what_it_should_and_nothing_else(out):
     models = {f"models/{method}/{silo}.safetensors" for method in ("separate", "fedamp") for silo in silos}
     files = {"study.toml", "results.parquet", "summary.json", "report.html", "collaboration/fedamp.npz", *models}
     files |= {"predictions.parquet", "labels.parquet"}
+    files |= {f"deploy/{silo}/{name}" for silo in silos for name in ("model.safetensors", "card.md", "card.json")}
     assert {str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()} == files
 
 

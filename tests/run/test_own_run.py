@@ -161,13 +161,16 @@ def test_splits_are_written_row_by_row():
         assert (part.assign(patient=patient).groupby("patient")["split"].nunique() == 1).all()
     assert not splits[splits["seed"] == 0]["split"].reset_index(drop=True).equals(splits[splits["seed"] == 1]["split"])
     tested = splits[splits["split"] == "test"].groupby(["seed", "silo"]).size()
-    predicted = pd.read_parquet("a/predictions.parquet").groupby(["method", "seed", "silo"]).size()
+    given = pd.read_parquet("a/predictions.parquet").query("split == 'test'")
+    predicted = given.groupby(["method", "seed", "silo"]).size()
+    rows = given.query("method == 'fedamp'")[["seed", "silo", "row"]]
+    assert len(rows.merge(splits[splits["split"] == "test"])) == len(rows)
     assert all((predicted[method] == tested).all() for method in ("separate", "fedamp"))
     # Test rows and samples are in one order.
     rows = splits.query("seed == 0 and silo == 'north' and split == 'test'")["row"]
     raw = pd.read_csv("visits/north.csv").iloc[rows - 1]
     right = load_model("a/models/separate/north.safetensors").predict(raw)["prediction"].to_numpy() == raw["ill"]
-    kept = pd.read_parquet("a/predictions.parquet").query("method == 'separate' and seed == 0 and silo == 'north'")
+    kept = given.query("method == 'separate' and seed == 0 and silo == 'north'")
     assert 0 < right.sum() < len(right) and (kept["value"].to_numpy() == right).all()
 
 

@@ -10,7 +10,7 @@ HERE = Path(__file__).parent
 
 def test_what_silos_and_coordinators_import_is_covered_and_the_page_is_not() -> None:
     covered = {path.relative_to(verified.ROOT).as_posix() for path in verified.files()}
-    for path in ("deploy/silo", "engine/rounds", "methods/fedavg", "data/own/tables", "study/study", "codec"):
+    for path in ("deploy/silo", "engine/rounds", "methods/fedavg", "data/own/tables", "studies/study", "codec"):
         assert f"coterie/{path}.py" in covered, path
     assert {"tests/plugin.py", "tests/deploy/loop.py", "tests/deploy/flower/real.py", "constraints.txt"} <= covered
     assert not any(path.startswith("coterie/report/") for path in covered)
