@@ -15,6 +15,7 @@ from torch import Tensor
 
 Index = Tensor | slice
 Role = Literal["model", "change", "number", "silo"]
+Which = Literal["all", "shared"]
 ALIGNED = 64  # bytes: where PyTorch puts what it makes
 
 
@@ -34,6 +35,7 @@ class About:
     fixed: bool = False  # what a silo was given once and training does not change
     below: str = ""  # whole numbers, and below the length of which axis they are
     picks: str = ""  # of a bank: the field whose rows point into it
+    columns: Which = "all"  # of a model's: all, or those that the method shares
 
     @property
     def has_columns(self) -> bool:
@@ -55,16 +57,19 @@ def rows(
     seen_by: str = "",
     fixed: bool = False,
     below: str = "",
+    columns: Which = "all",
     default: Any = dataclasses.MISSING,
 ) -> Any:
     """A field with one row per silo; `axes` are those of a row, but for the columns of a model."""
     below = "N" if role == "silo" else below
-    return _field(About(doc, "rows", role, _axes(axes, role), seen_by, fixed, below), default)
+    return _field(About(doc, "rows", role, _axes(axes, role, columns), seen_by, fixed, below, columns=columns), default)
 
 
-def shared(doc: str, *axes: str, role: Role = "number", seen_by: str = "", below: str = "") -> Any:
+def shared(
+    doc: str, *axes: str, role: Role = "number", seen_by: str = "", below: str = "", columns: Which = "all"
+) -> Any:
     """A field that is the same for every silo."""
-    return _field(About(doc, "shared", role, _axes(axes, role), seen_by, below=below))
+    return _field(About(doc, "shared", role, _axes(axes, role, columns), seen_by, below=below, columns=columns))
 
 
 def bank(doc: str, *axes: str, picks: str, seen_by: str = "") -> Any:
@@ -72,8 +77,8 @@ def bank(doc: str, *axes: str, picks: str, seen_by: str = "") -> Any:
     return _field(About(doc, "bank", "model", ("n", *_axes(axes, "model")), seen_by, picks=picks))
 
 
-def _axes(axes: tuple[str, ...], role: Role) -> tuple[str, ...]:
-    return (*axes, "d") if role in ("model", "change") else axes
+def _axes(axes: tuple[str, ...], role: Role, columns: Which = "all") -> tuple[str, ...]:
+    return (*axes, "d" if columns == "all" else "s") if role in ("model", "change") else axes
 
 
 def _field(about: About, default: Any = dataclasses.MISSING) -> Any:

@@ -16,6 +16,7 @@ from torch import Tensor
 from coterie.engine.method import (
     Batch,
     Cohort,
+    Columns,
     Down,
     Method,
     Model,
@@ -80,6 +81,9 @@ class Candidates(Method):
 
     def axes(self, roster: Roster, model: Model) -> dict[str, int]:
         return self.method.axes(roster, model)
+
+    def shared(self, model: Model) -> Columns:
+        return self.method.shared(model)
 
     # Silo
 
