@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 Index = Tensor | slice
 Role = Literal["model", "change", "number", "silo"]
+Which = Literal["all", "shared"]
 ALIGNED = 64  # bytes: where PyTorch puts what it makes
 
 
@@ -34,6 +35,7 @@ class About:
     fixed: bool = False  # what a silo was given once and training does not change
     below: str = ""  # whole numbers, and below the length of which axis they are
     picks: str = ""  # of a bank: the field whose rows point into it
+    columns: Which = "all"  # of a model's: all, or those that the method shares
 
     @property
     def has_columns(self) -> bool:
@@ -55,16 +57,19 @@ def rows(
     seen_by: str = "",
     fixed: bool = False,
     below: str = "",
+    columns: Which = "all",
     default: Any = dataclasses.MISSING,
 ) -> Any:
     """A field with one row per silo; `axes` are those of a row, but for the columns of a model."""
     below = "N" if role == "silo" else below
-    return _field(About(doc, "rows", role, _axes(axes, role), seen_by, fixed, below), default)
+    return _field(About(doc, "rows", role, _axes(axes, role, columns), seen_by, fixed, below, columns=columns), default)
 
 
-def shared(doc: str, *axes: str, role: Role = "number", seen_by: str = "", below: str = "") -> Any:
+def shared(
+    doc: str, *axes: str, role: Role = "number", seen_by: str = "", below: str = "", columns: Which = "all"
+) -> Any:
     """A field that is the same for every silo."""
-    return _field(About(doc, "shared", role, _axes(axes, role), seen_by, below=below))
+    return _field(About(doc, "shared", role, _axes(axes, role, columns), seen_by, below=below, columns=columns))
 
 
 def bank(doc: str, *axes: str, picks: str, seen_by: str = "") -> Any:
@@ -72,8 +77,8 @@ def bank(doc: str, *axes: str, picks: str, seen_by: str = "") -> Any:
     return _field(About(doc, "bank", "model", ("n", *_axes(axes, "model")), seen_by, picks=picks))
 
 
-def _axes(axes: tuple[str, ...], role: Role) -> tuple[str, ...]:
-    return (*axes, "d") if role in ("model", "change") else axes
+def _axes(axes: tuple[str, ...], role: Role, columns: Which = "all") -> tuple[str, ...]:
+    return (*axes, "d" if columns == "all" else "s") if role in ("model", "change") else axes
 
 
 def _field(about: About, default: Any = dataclasses.MISSING) -> Any:
@@ -83,6 +88,21 @@ def _field(about: About, default: Any = dataclasses.MISSING) -> Any:
 def described(record: "Record | type[Record]") -> dict[str, About]:
     """What each field of a record is; not of records inside it."""
     return {f.name: f.metadata["about"] for f in fields(record) if f.metadata}  # type: ignore[arg-type]
+
+
+def held(record: "Record | type[Record]") -> "dict[str, type[Record]]":
+    """The types of the records that a record holds: those it declares or, of a record that is made, those it has."""
+    kinds = {f.name: f.type if isinstance(record, type) else type(getattr(record, f.name)) for f in fields(record)}  # type: ignore[arg-type]
+    return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Record)}
+
+
+def every_field(record: "Record | type[Record]") -> dict[str, About]:
+    """What each field of a record is, and of the records that it holds as `outer.inner`."""
+    found = described(record)
+    for name, kind in held(record).items():
+        inner = kind if isinstance(record, type) else getattr(record, name)
+        found |= {f"{name}.{each}": about for each, about in every_field(inner).items()}
+    return found
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(rows, shared, bank))
@@ -142,7 +162,7 @@ class Record:
     def one(self, row: int) -> Self:
         """What one silo is sent: its row, what is shared, and only the models of a bank that it points at."""
         alone = self.take(slice(row, row + 1))
-        made: dict[str, Tensor] = {}
+        made: dict[str, Any] = {name: getattr(self, name).one(row) for name in held(self)}
         for name, about in described(self).items():
             if about.kind == "bank":
                 picks = getattr(alone, about.picks)
@@ -154,7 +174,8 @@ class Record:
     def one_nbytes(self, row: int) -> int:
         """The bytes of `one(row)`, counted without copying the models of a bank."""
         alone = self.take(slice(row, row + 1))
-        total = alone.nbytes()
+        total: int = alone.nbytes()
+        total += sum(getattr(self, name).one_nbytes(row) - getattr(alone, name).nbytes() for name in held(self))
         for name, about in described(self).items():
             if about.kind == "bank":
                 value, picks = getattr(alone, name), getattr(alone, about.picks)
@@ -164,7 +185,7 @@ class Record:
 
     def each_nbytes(self, k: int) -> int:
         """The bytes of `one(row)` for all of k rows."""
-        if any(kind == "bank" for _, _, kind in self.__fields()):
+        if any(about.kind == "bank" for about in every_field(self).values()):
             return sum(self.one_nbytes(row) for row in range(k))
         return k * self.one_nbytes(0) if k else 0
 

@@ -22,6 +22,34 @@ class Block:
     size: int
 
 
+@dataclass(frozen=True)
+class Columns:
+    """Some columns of a row: whole parameters, then whole buffers, in the row's own order."""
+
+    names: tuple[str, ...]
+    spans: tuple[tuple[int, int], ...]  # where they lie in a row
+    trained: int  # how many of them are parameters'
+
+    @property
+    def width(self) -> int:
+        """How many columns."""
+        return sum(end - start for start, end in self.spans)
+
+    def take(self, rows: Tensor) -> Tensor:
+        """These columns (..., s) of rows (..., d); a view where they lie side by side."""
+        if len(self.spans) == 1:
+            return rows[..., slice(*self.spans[0])]
+        return torch.cat([rows[..., start:end] for start, end in self.spans] or [rows[..., :0]], -1)
+
+    def put(self, rows: Tensor, part: Tensor) -> Tensor:
+        """Rows (..., d) with these columns (..., s) in place of their own; one part may be for all rows."""
+        made = rows.clone()
+        widths = [end - start for start, end in self.spans]
+        for (start, end), values in zip(self.spans, torch.split(part, widths, -1), strict=True):
+            made[..., start:end] = values
+        return made
+
+
 class Layout:
     """The columns of a row: parameters first, then the buffers that training changes (BatchNorm's statistics)."""
 
@@ -78,6 +106,18 @@ class Layout:
             if place + column.size < end:
                 made[:, place + column.size : end] = 0
         return made
+
+    def columns(self, names: Collection[str]) -> Columns:
+        """The columns of some parameters and buffers."""
+        known = [*self.parameters, *self.buffers]
+        ends = [block.start for block in known[1:]] + [self.width]
+        chosen = [(block, end) for block, end in zip(known, ends, strict=True) if block.name in names]
+        spans: list[tuple[int, int]] = []
+        for block, end in chosen:
+            start = spans.pop()[0] if spans and spans[-1][1] == block.start else block.start
+            spans.append((start, end))
+        trained = sum(end - block.start for block, end in chosen if block.start < self.trained)
+        return Columns(tuple(block.name for block, _ in chosen), tuple(spans), trained)
 
     def places(self, names: Collection[str]) -> Tensor:
         """Which columns (d,) are those of some parameters."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
+from coterie.engine.layout import Columns
 from coterie.engine.rows import Model
 from coterie.engine.task import Batch, Task
 from coterie.keys import generator
@@ -122,7 +123,11 @@ class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
 
     def axes(self, roster: Roster, model: Model) -> dict[str, int]:
         """How long the axes are that its records name; a server refuses uploads of other shapes."""
-        return {"d": model.width, "N": len(roster), "m": len(roster)}
+        return {"d": model.width, "s": self.shared(model).width, "N": len(roster), "m": len(roster)}
+
+    def shared(self, model: Model) -> Columns:
+        """The columns of a model that fields with `columns="shared"` hold: those that may leave a silo."""
+        return model.columns("*")
 
     # Silo: k rows.
 
@@ -180,7 +185,7 @@ def spread(one: Tensor, k: int) -> Tensor:
 
 
 __all__ = [
-    "Batch", "Cohort", "Deployable", "Down", "DownT", "Method", "Model", "Nothing", "NothingDown", "NothingKept",
-    "NothingUp", "Predictor", "Private", "PrivateT", "Roster", "Server", "State", "StateT", "Task", "Up", "UpT",
-    "spread",
+    "Batch", "Cohort", "Columns", "Deployable", "Down", "DownT", "Method", "Model", "Nothing", "NothingDown",
+    "NothingKept", "NothingUp", "Predictor", "Private", "PrivateT", "Roster", "Server", "State", "StateT", "Task",
+    "Up", "UpT", "spread",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +13,15 @@ from coterie.engine.examine import Way, examine
 from coterie.engine.head import Head, check_name
 from coterie.engine.kernels.lowered import Lowered
 from coterie.engine.kernels.shapes import Shapes
-from coterie.engine.layout import Layout, cast
+from coterie.engine.layout import Columns, Layout, cast
 from coterie.engine.reference import refuse_parts
-from coterie.errors import BadInput
+from coterie.errors import BadInput, nearest
 from coterie.keys import generator
 
 SampleLosses = Callable[[Tensor, Tensor | None], Tensor]  # outputs (k, b, ...) and features (k, b, ...) to (k, b)
 Program = Callable[..., tuple[Tensor, dict[str, Tensor]]]
+NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+WORDS = ("head", "body", "norm")
 COMPARED = 8  # samples from which those are made on which a module is examined
 
 
@@ -87,6 +90,36 @@ class Model:
     def head(self) -> str:
         """The name of the head: the given one, or the last layer with weights to run ("" where it is the module)."""
         return self._given_head if self._given_head is not None else self._known_head().name
+
+    def columns(self, *patterns: str) -> Columns:
+        """The columns of parameters and buffers by name, where `*` stands for anything and a layer for all in it.
+
+        The words `head`, `body` (all but it) and `norm` (layers that normalise, by their type) name parts of any model.
+        """
+        found = set[str]()
+        for pattern in patterns:
+            if not (names := self._named(pattern)):
+                known = [name for name, _ in self.module.named_modules() if name]
+                raise BadInput(f"the model has nothing named '{pattern}'; {nearest(pattern, [*WORDS, *known])}")
+            found |= names
+        return self.layout.columns(found)
+
+    def _named(self, pattern: str) -> set[str]:
+        """The parameters and buffers that a pattern names."""
+        known = {block.name for block in (*self.layout.parameters, *self.layout.buffers)}
+        if pattern == "head":
+            return known & self._inside([self.module.get_submodule(self.head)])
+        if pattern == "body":
+            return known - self._named("head")
+        if pattern == "norm":
+            return known & self._inside([layer for layer in self.module.modules() if isinstance(layer, NORMS)])
+        return {name for name in known if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")}
+
+    def _inside(self, layers: Sequence[nn.Module]) -> set[str]:
+        """What the parameters and buffers of some layers are called in a row, where tied weights have one name."""
+        inside = {id(t) for layer in layers for t in (*layer.parameters(), *layer.buffers())}
+        named = (*self.module.named_parameters(), *self.module.named_buffers())
+        return {name for name, t in named if id(t) in inside}
 
     @property
     def features_shape(self) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from coterie.engine.layout import Columns
 from coterie.errors import BadInput
 from coterie.wire import Record, rows
 
@@ -39,17 +40,31 @@ class Gradient:
         """With a pull of strength/2 ‖w − centre‖², which the optimiser takes exactly after its step on the loss."""
         return replace(self, centre=centre, strength=strength)
 
+    def of(self, columns: Columns) -> "Gradient":
+        """Of some columns alone."""
+        buffers = None
+        if self.buffers is not None and columns.trained < columns.width:
+            before = self.grads.shape[-1] - self.buffers.shape[-1]
+            whole = torch.cat([self.grads[..., :before], self.buffers.reshape(*self.grads.shape[:-1], -1)], -1)
+            buffers = columns.take(whole)[..., columns.trained :]
+        centre = None if self.centre is None else columns.take(self.centre)
+        still = None if self.still is None else columns.take(self.still)
+        return replace(self, grads=columns.take(self.grads), buffers=buffers, centre=centre, still=still)
+
 
 class Optimizer(Protocol):
     """State in, state out; `lr` comes with the batch, so that a schedule is the engine's business.
 
-    It is one number, or (k,) with one for each row.
+    It is one number, or (k,) with one for each row. A step on some columns (`only`) has a state of those columns, and
+    nothing else of the rows moves: no weight decay, no momentum, no pull, no statistics.
     """
 
-    def init(self, w: Tensor) -> Record:
+    def init(self, w: Tensor, only: Columns | None = None) -> Record:
         """The state before the first step."""
 
-    def step(self, w: Tensor, gradient: Gradient, state: Record, lr: Tensor | float) -> tuple[Tensor, Record]:
+    def step(
+        self, w: Tensor, gradient: Gradient, state: Record, lr: Tensor | float, only: Columns | None = None
+    ) -> tuple[Tensor, Record]:
         """Rows and state after one step."""
 
 
@@ -140,12 +155,18 @@ class SGD:
     momentum: float = 0.0
     weight_decay: float = 0.0
 
-    def init(self, w: Tensor) -> Record:
+    def init(self, w: Tensor, only: Columns | None = None) -> Record:
         """No velocity yet."""
+        w = w if only is None else only.take(w)
         return Velocity(v=torch.zeros_like(w)) if self.momentum else NoState()
 
-    def step(self, w: Tensor, gradient: Gradient, state: Record, lr: Tensor | float) -> tuple[Tensor, Record]:
+    def step(
+        self, w: Tensor, gradient: Gradient, state: Record, lr: Tensor | float, only: Columns | None = None
+    ) -> tuple[Tensor, Record]:
         """One step."""
+        if only is not None:
+            part, state = self.step(only.take(w), gradient.of(only), state, lr)
+            return only.put(w, part), state
         v = state.v if isinstance(state, Velocity) else None
         update = _fused(_sgd, w.device.type)
         pull = (gradient.strength, gradient.centre)
@@ -162,13 +183,19 @@ class Adam:
     beta2: float = 0.999
     epsilon: float = 1e-8
 
-    def init(self, w: Tensor) -> Record:
+    def init(self, w: Tensor, only: Columns | None = None) -> Record:
         """No moments yet."""
+        w = w if only is None else only.take(w)
         steps = torch.zeros(len(w), dtype=w.dtype, device=w.device)
         return Moments(m=torch.zeros_like(w), v=torch.zeros_like(w), t=steps)
 
-    def step(self, w: Tensor, gradient: Gradient, state: Record, lr: Tensor | float) -> tuple[Tensor, Record]:
+    def step(
+        self, w: Tensor, gradient: Gradient, state: Record, lr: Tensor | float, only: Columns | None = None
+    ) -> tuple[Tensor, Record]:
         """One step."""
+        if only is not None:
+            part, state = self.step(only.take(w), gradient.of(only), state, lr)
+            return only.put(w, part), state
         assert isinstance(state, Moments)
         update = _fused(_adam, w.device.type)
         pull, betas = (gradient.strength, gradient.centre), (self.beta1, self.beta2, self.epsilon)

@@ -9,6 +9,7 @@ from torch import Tensor
 from coterie.engine.method import (
     Batch,
     Cohort,
+    Columns,
     Deployable,
     Down,
     Method,
@@ -69,6 +70,9 @@ class Wrapper(Method):
 
     def axes(self, roster: Roster, model: Model) -> dict[str, int]:
         return self.base.axes(roster, model)
+
+    def shared(self, model: Model) -> Columns:
+        return self.base.shared(model)
 
     def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Any:
         return self.base.enroll(roster, model, rows)

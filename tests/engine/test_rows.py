@@ -272,3 +272,48 @@ def test_batchnorm_in_a_module_that_cannot_be_rewritten_takes_bf16_as_well() -> 
         assert ours is not None and theirs is not None
         torch.testing.assert_close(ours, theirs, rtol=0.1, atol=0.02)
     assert half.way == "vmap"
+
+
+class Headed(nn.Module):
+    """A body with a BatchNorm whose name does not tell, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 5)
+        self.rest = nn.Sequential(nn.BatchNorm1d(5), nn.ReLU())
+        self.last = nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.rest(self.first(x)))
+        return out
+
+
+def test_columns_go_by_name_by_layer_and_by_the_words_for_parts() -> None:
+    model = Model(Headed, 2)
+    model.probe(torch.randn(8, 3))
+    head, norm = (
+        ("last.weight", "last.bias"),
+        ("rest.0.weight", "rest.0.bias", "rest.0.running_mean", "rest.0.running_var"),
+    )
+    assert model.columns("head").names == head
+    assert model.columns("norm").names == norm
+    assert model.columns("body").names == ("first.weight", "first.bias", *norm)
+    assert model.columns("first").names == ("first.weight", "first.bias")
+    assert model.columns("*.bias", "head").names == ("first.bias", "rest.0.bias", *head)
+    assert model.columns("*").width == model.width
+    with pytest.raises(BadInput, match="nothing named 'lst'; did you mean 'last'"):
+        model.columns("lst")
+
+
+def test_columns_are_taken_and_put_back_as_they_were() -> None:
+    model = Model(Headed, 2)
+    model.probe(torch.randn(8, 3))
+    rows, others = torch.randn(2, 4, 3, model.width)
+    parts = [model.columns(word) for word in ("head", "body", "norm", "*.bias")]
+    for part in parts:
+        made = part.put(rows, part.take(others))
+        named, before, expected = (model.layout.named(r) for r in (made, rows, others))
+        assert all(torch.equal(named[n], (expected if n in part.names else before)[n]) for n in named)
+        assert part.take(rows).shape == (4, 3, part.width)
+        assert part.width - part.trained == sum(32 for n in part.names if "running" in n)
+    assert sum(part.width for part in parts[:2]) == model.width

@@ -1,5 +1,6 @@
 """Optimisers over rows are torch.optim on every row by itself."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from plain import as_row, batches, by_steps, client, close, data, make_engine, make_silos, train
 from torch import Tensor, nn
 
+from coterie.engine.layout import Columns
 from coterie.engine.solver import SGD, Adam, Gradient, Optimizer, optimizer
 from coterie.errors import BadInput
 
@@ -235,3 +237,28 @@ def test_every_row_may_have_a_rate_of_its_own(case: str, lead: tuple[int, ...]) 
             its = Gradient(grads[i : i + 1], torch.zeros(1, *lead[1:])).pulled(centre[i : i + 1], strength[i : i + 1])
             alone[i] = ours.step(row, its, own, float(rates[i]))
         close(together, torch.cat([row for row, _ in alone]))
+
+
+@pytest.mark.parametrize("case", ["sgd", "momentum", "adam"])
+def test_a_step_on_some_columns_moves_nothing_else(case: str) -> None:
+    made: dict[str, Optimizer] = {"sgd": SGD(0, 0.1), "momentum": SGD(0.9, 0.1), "adam": Adam(0.1)}
+    solver, columns = (
+        made[case],
+        Columns(("b", "buffer"), ((32, 64), (96, 128)), 32),
+    )  # of 96 parameters and 32 statistics
+    w, alone = drawn(2, 128), drawn(2, 128)[:, 32:64]
+    w[:, 32:64] = alone
+    state, own = solver.init(w, columns), solver.init(alone)
+    after = w
+    for t in range(3):
+        grads, moved = drawn(2, 128, seed=t), drawn(2, 32, seed=9)
+        gradient = pulled(grads, torch.ones_like(grads), 1.0)
+        after, state = solver.step(after, replace(gradient, buffers=moved), state, 0.1, columns)
+        part = pulled(grads[:, 32:64], torch.ones_like(grads[:, 32:64]), 1.0)
+        alone, own = solver.step(alone, part, own, 0.1)
+    assert torch.equal(after[:, :32], w[:, :32]) and torch.equal(after[:, 64:96], w[:, 64:96])
+    torch.testing.assert_close(after[:, 32:64], alone)
+    assert torch.equal(after[:, 96:], moved)
+    without = Columns(("b",), ((32, 64),), 32)
+    still, _ = solver.step(w, replace(gradient, buffers=moved), solver.init(w, without), 0.1, without)
+    assert torch.equal(still[:, 96:], w[:, 96:])
