@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from coterie.engine.method import Cohort, Method, Predictor, Private, Roster
+from coterie.engine.method import Cohort, Deployable, Method, Private, Roster
 from coterie.engine.rows import Model
 from coterie.engine.task import Batch, Task, Weights
 from coterie.engine.wrapper import Wrapper
@@ -58,10 +58,10 @@ class LocalBuffers(Wrapper):
         up, kept = self.method.end(task, state, _with(down, private.statistics), private.inner)
         return _without(up, task.model), WithStatistics(statistics=_trained(up, task.model), inner=kept)
 
-    def personal(self, task: Task, down: Any, private: WithStatistics) -> Predictor:
+    def personal(self, task: Task, down: Any, private: WithStatistics) -> Deployable:
         return self.method.personal(task, _with(down, private.statistics), private.inner)
 
-    def cloud(self, task: Task, down: Any, private: WithStatistics) -> Predictor | None:
+    def cloud(self, task: Task, down: Any, private: WithStatistics) -> Deployable | None:
         return self.method.cloud(task, _with(down, private.statistics), private.inner)
 
     def adapt(self, task: Task, down: Any, private: WithStatistics | None) -> tuple[Any | None, WithStatistics]:
