@@ -20,6 +20,7 @@ from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.methods.wrappers.buffers import local_buffers
+from coterie.models.parts import Blueprint
 
 
 def pick_device(name: str) -> torch.device:
@@ -40,7 +41,7 @@ class Assembly(HoldsData):
     def __init__(
         self,
         silos: Sequence[Silo],
-        model: Callable[[], nn.Module] | nn.Module | Model,
+        model: Callable[[], nn.Module] | nn.Module | Blueprint | Model,
         classes: int,
         training: Training,
         seed: int = 0,

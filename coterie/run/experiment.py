@@ -25,7 +25,8 @@ from coterie.errors import BadInput, warn
 from coterie.measure.measures import AUTO, fitting, measure_of, usual
 from coterie.measure.predictions import Key, Rows
 from coterie.methods import METHODS
-from coterie.models import build, code
+from coterie.models import build, code, split_parts
+from coterie.models.parts import Blueprint
 from coterie.options import parse
 from coterie.personal.export import save_models
 from coterie.run.assembly import Assembly
@@ -65,7 +66,7 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
     factory, model = (
         build(study.model, shape, outputs, samples)
         if study.code is None
-        else (code.factory(study.code, shape, outputs), study.model)
+        else (Blueprint(code.factory(study.code, shape, outputs), split_parts(study.model)[1]), study.model)
     )
     study = replace(study, model=model, training=_suited(study.training, data))
     machine = study.machine
