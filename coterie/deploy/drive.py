@@ -52,6 +52,7 @@ class RemoteRun:
     def run(self, command: str) -> Finished:
         """All methods and seeds; then results, summary and report in the run's folder."""
         members = self.gathering.members()
+        self.gathering.await_approval([self._job(name, self.study.seeds[0], members) for name in self.study.methods])
         outcomes = {
             (name, seed): self._one(place, name, seed, members)
             for place, (name, seed) in enumerate(product(self.study.methods, self.study.seeds))

@@ -25,7 +25,8 @@ from coterie.options import option, parse
 from coterie.wire import Up, rows
 
 LONGEST_REFUSAL, LONGEST_NAME = 500, 300  # characters
-Kind = Literal["declare", "describe", "train", "measure", "keep", "adapt"]
+AWAITS = "awaits approval"  # how a refusal begins that the silo's owner can lift
+Kind = Literal["declare", "describe", "propose", "train", "measure", "keep", "adapt"]
 
 
 class Declared(Up):
@@ -148,12 +149,18 @@ class Request:
     hold: tuple[int, ...] = option((), "rounds whose models to hold; the last one is asked about", low=1, high=1e9)
     newcomer: bool = False  # it arrived after training: `round` counts its turns
     job: Job | None = None
+    proposed: tuple[Job, ...] = ()  # all jobs of a study, before its first round
     version: str = own.VERSION
     body: bytes = field(default=b"", repr=False)  # a Down
 
     def __post_init__(self) -> None:
         if not {*self.splits} <= {*SPLITS}:
             raise ValueError(f"splits are some of {', '.join(SPLITS)}")
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """The job that it is part of, or those that it proposes."""
+        return self.proposed if self.job is None else (self.job,)
 
     def head(self) -> str:
         """Everything but the body, as JSON."""
@@ -202,17 +209,20 @@ def request(head: str, body: bytes) -> Request:
         raise BadInput("a request arrived damaged: its head is not one")
     _check_version("coterie", table.get("version"), own.VERSION)  # first: another version may have other keys
     read = parse(Request, table, "a request")
-    names = {"run": read.run, "silo": read.silo}
-    if read.job is not None:
-        names |= {"method": read.job.method, "study": read.job.study} | {f"member '{n}'": n for n in read.job.names}
-    for what, name in names.items():
-        if not name.isprintable() or len(name) > LONGEST_NAME:
-            raise BadInput(f"a request {what}: may hold no control characters and {LONGEST_NAME} characters at most")
-    if read.job is not None:
-        theirs, ours = read.job.plugins, read.job.brought()
+    _check_names({"run": read.run, "silo": read.silo})
+    for job in read.jobs:
+        _check_names({"method": job.method, "study": job.study} | {f"member '{n}'": n for n in job.names})
+        theirs, ours = job.plugins, job.brought()
         for package in sorted(theirs.keys() | ours.keys()):
             _check_version(package, theirs.get(package), ours.get(package))
     return replace(read, body=body)
+
+
+def _check_names(names: Mapping[str, str]) -> None:
+    """Refuse a name that could forge a line of a log, or flood it."""
+    for what, name in names.items():
+        if not name.isprintable() or len(name) > LONGEST_NAME:
+            raise BadInput(f"a request {what}: may hold no control characters and {LONGEST_NAME} characters at most")
 
 
 def _check_version(package: str, theirs: Any, ours: str | None) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.codec import decode, encode
 from coterie.data.own.statistics import Statistics, words_of
-from coterie.deploy.messages import Answer, Declared, Done, Job, Lost, Measured, Request, Transport
+from coterie.deploy.messages import AWAITS, Answer, Declared, Done, Job, Lost, Measured, Request, Transport
 from coterie.deploy.patience import Patience
 from coterie.engine.exchange import Failure, Kept, Measures, Rejected, Replies
 from coterie.engine.judge import alike
@@ -268,6 +268,15 @@ def descriptions(
         except (BadInput, IndexError) as error:
             failures[name] = Failure(str(error))
     return found, failures
+
+
+def unapproved(
+    transport: Transport, run: str, jobs: Sequence[Job], names: Sequence[str], timeout: float
+) -> dict[str, Failure]:
+    """The silos whose owners have yet to approve these jobs, and how each names them."""
+    blank = Request("propose", "", run, 0, proposed=tuple(jobs))
+    _, failures = ask(transport, blank, dict.fromkeys(names, b""), timeout, 1, {})
+    return {name: failure for name, failure in failures.items() if AWAITS in failure.reason}
 
 
 def _declaration(up: Declared) -> Declaration:

@@ -294,6 +294,7 @@ def test_a_request_is_answered_or_refused(head: str) -> None:
         ".lock",
         "state",
         "models",
+        "spent.json",
     }
     assert {path.name for path in side.folder.parent.iterdir()} == set(NAMES)
 
