@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from coterie.methods.fedprox_ft import FedProxFT
     from coterie.methods.heurfedamp import HeurFedAMP
     from coterie.methods.mocha import MOCHA
+    from coterie.methods.mr_mtl import MRMTL
     from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, weighted_mean
     from coterie.methods.perfedavg import PerFedAvg
     from coterie.methods.pfedme import PFedMe
@@ -59,12 +60,12 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 __all__ = [
-    "APFL", "APPLE", "MOCHA", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison", "DFedAvg",
-    "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal", "FedEM",
-    "FedFomo", "FedProx", "FedProxFT", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP", "Measure",
-    "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedMe", "PerFedAvg",
-    "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos", "State",
-    "Task", "Up", "Weights", "bank", "check_method", "load_model", "load_result", "method_table", "option",
+    "APFL", "APPLE", "MOCHA", "MRMTL", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison",
+    "DFedAvg", "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal",
+    "FedEM", "FedFomo", "FedProx", "FedProxFT", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP",
+    "Measure", "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedMe",
+    "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos",
+    "State", "Task", "Up", "Weights", "bank", "check_method", "load_model", "load_result", "method_table", "option",
     "plain_step", "rows", "shared", "silos", "spread", "study", "weighted_mean", "with_clipping", "with_compression",
     "with_finetuning", "with_privacy", "with_robustness",
 ]  # fmt: skip
@@ -92,6 +93,7 @@ _PLACES = {
     "methods.fedprox_ft": "FedProxFT",
     "methods.heurfedamp": "HeurFedAMP",
     "methods.mocha": "MOCHA",
+    "methods.mr_mtl": "MRMTL",
     "methods.perfedavg": "PerFedAvg",
     "methods.pfedme": "PFedMe",
     "methods.scaffold": "SCAFFOLD",
