@@ -19,7 +19,7 @@ from coterie.engine.judge import alike
 from coterie.engine.method import Cohort, Method, Roster
 from coterie.engine.rows import Model
 from coterie.errors import BadInput
-from coterie.wire import Down, Up, described, stack
+from coterie.wire import Down, Up, every_field, stack
 
 U = TypeVar("U", bound=Up)
 AT_ONCE = Patience(silence=0)  # a round in which nobody replies goes by
@@ -194,7 +194,7 @@ class Remote:
 
 def _bodies(cohort: Cohort, down: Down) -> dict[str, bytes]:
     """What each silo is sent, as bytes; what is the same for all is encoded once."""
-    if all(about.kind == "shared" for about in described(down).values()):
+    if all(about.kind == "shared" for about in every_field(down).values()):
         return dict.fromkeys(cohort.names, encode(down))
     return {name: encode(down.one(place)) for place, name in enumerate(cohort.names)}
 

@@ -27,7 +27,7 @@ from coterie.engine.method import (
     Task,
     Up,
 )
-from coterie.wire import Record, described
+from coterie.wire import Record, described, every_field
 
 R = TypeVar("R", bound=Record)
 LARGEST = 1e15  # of a number that may leave a silo: its square is still finite
@@ -42,17 +42,17 @@ class Candidates(Method):
 
     @property
     def down(self) -> type[Down]:  # type: ignore[override]
-        made: type[Down] = _several(Down, len(self.rates))
+        made: type[Down] = _several(Down, (self.method.down,) * len(self.rates))
         return made
 
     @property
     def up(self) -> type[Up]:  # type: ignore[override]
-        made: type[Up] = _several(Up, len(self.rates))
+        made: type[Up] = _several(Up, (self.method.up,) * len(self.rates))
         return made
 
     @property
     def private(self) -> type[Private]:  # type: ignore[override]
-        made: type[Private] = _several(Private, len(self.rates))
+        made: type[Private] = _several(Private, (self.method.private,) * len(self.rates))
         return made
 
     # Server
@@ -93,7 +93,7 @@ class Candidates(Method):
         return _stacked(states) if fused else together(State, states)
 
     def step(self, task: Task, state: Any, batch: Batch) -> Any:
-        if _apart(state):
+        if isinstance(state, Several):
             parts = zip(self._tasks(task), each(state), strict=True)
             return together(State, [self.method.step(own, s, replace(batch, lr=own.lr)) for own, s in parts])
         count = len(self.rates)
@@ -104,7 +104,9 @@ class Candidates(Method):
         return _mapped(after, lambda t: t.reshape(task.k, count, *t.shape[1:]))
 
     def end(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
-        apart = each(state) if _apart(state) else [_mapped(state, _column(i)) for i in range(len(self.rates))]
+        apart = (
+            each(state) if isinstance(state, Several) else [_mapped(state, _column(i)) for i in range(len(self.rates))]
+        )
         parts = zip(self._tasks(task), apart, each(down), each(private), strict=True)
         ups, kept = zip(*(self._ended(*part) for part in parts), strict=True)
         return together(Up, ups), together(Private, kept)
@@ -126,7 +128,7 @@ class Candidates(Method):
 
 def together(kind: Any, parts: Sequence[Record]) -> Any:
     """The records of all candidates as one."""
-    return _several(kind, len(parts))(**{f"c{i}": part for i, part in enumerate(parts)})
+    return _several(kind, tuple(map(type, parts)))(**{f"c{i}": part for i, part in enumerate(parts)})
 
 
 def each(record: Record) -> list[Any]:
@@ -134,16 +136,15 @@ def each(record: Record) -> list[Any]:
     return [getattr(record, f.name) for f in fields(record)]  # type: ignore[arg-type]
 
 
+class Several(Record):
+    """Holds one record of each candidate."""
+
+
 @cache
-def _several(kind: Any, count: int) -> Any:
-    """A record that holds one of each candidate, as c0, c1, …"""
-    inner = {"__annotations__": {f"c{i}": kind for i in range(count)}, "__module__": __name__}
-    return type(f"Several{kind.__name__}", (kind,), {"__doc__": "One of each candidate.", **inner})
-
-
-def _apart(state: Record) -> bool:
-    """Whether the candidates' states are not stacked."""
-    return type(state) is _several(State, len(fields(state)))  # type: ignore[arg-type]
+def _several(kind: Any, parts: tuple[type[Record], ...]) -> Any:
+    """A type of records that hold one of each candidate, as c0, c1, …"""
+    inner = {"__annotations__": {f"c{i}": part for i, part in enumerate(parts)}, "__module__": __name__}
+    return type(f"Several{kind.__name__}", (Several, kind), {"__doc__": "One of each candidate.", **inner})
 
 
 def _stackable(state: Record) -> bool:
@@ -191,8 +192,8 @@ def _column(i: int) -> Callable[[Tensor], Tensor]:
 def _sound(up: Record, k: int) -> Tensor:
     """Whether a silo's upload is of numbers that can be reckoned with: (k,)."""
     found = torch.ones(k, dtype=torch.bool)
-    for name, about in described(up).items():
-        value = getattr(up, name)
-        if value is not None and about.kind == "rows":
+    about = every_field(up)
+    for name, value in up.tensors().items():
+        if about[name].kind == "rows":
             found = found.to(value.device) & (value.abs() < LARGEST).reshape(k, -1).all(1)
     return found
