@@ -37,8 +37,12 @@ class Policy:
         if request.job is None:
             raise Refused("a request without a job")
         self._judge_method(request.job.made(), request.kind == "train")
-        if max(request.job.training.rounds, request.round + 1) > self.rounds:
-            raise Refused(f"a run of {request.job.training.rounds} rounds; allowed: {self.rounds}")
+        tuning, rounds = request.job.tuning, request.job.training.rounds + request.job.tuning
+        if max(rounds, request.round + 1) > self.rounds:
+            included = f", {tuning} of them of tuning" if tuning else ""
+            raise Refused(f"a run of {rounds} rounds{included}; allowed: {self.rounds}")
+        if request.job.rates and request.round >= tuning:
+            raise Refused(f"round {request.round + 1} of a search of {tuning} rounds")
         smallest = self.smallest_cohort
         if request.kind == "train" and request.cohort < smallest:
             raise Refused(f"a cohort of {request.cohort}; at least {smallest} silos must be asked")
@@ -54,7 +58,8 @@ class Policy:
             self._judge_fields(leaving)
 
     def _judge_fields(self, names: Iterable[str]) -> None:
-        outside = [name for name in names if self.fields and name not in self.fields]
+        last = [name.rpartition(".")[2] for name in names]  # of a record inside an upload, as of the upload
+        outside = [name for name in last if self.fields and name not in self.fields]
         if outside:
             raise Refused(f"field '{outside[0]}' may not leave; allowed: {', '.join(self.fields)}")
 
