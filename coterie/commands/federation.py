@@ -106,6 +106,9 @@ def run(
     largest_silo: Annotated[
         int | None, typer.Option(help="samples that a silo may declare; none: 1000 times the median of the others")
     ] = None,
+    tune: Annotated[
+        str, typer.Option(help="auto: search for what the study leaves to `auto`; off: take fixed values for it")
+    ] = "auto",
     resume: Annotated[str | None, typer.Option(help="the name of a run that was stopped")] = None,
 ) -> None:
     """Run a study on a federation whose coordinator is running on this machine.
@@ -114,12 +117,17 @@ def run(
     """
     need_flower()
     from coterie.commands.federation_view import View
+    from coterie.deploy.drive import study_of
     from coterie.deploy.flower.launch import ask_run, follow, running_coordinator
     from coterie.deploy.patience import Patience
+    from coterie.deploy.search import announced
     from coterie.options import parse
     from coterie.report.terminal import show_outcome
     from coterie.studies import study as studies
 
+    if tune not in ("auto", "off"):
+        raise BadInput(f"--tune {tune}: expected auto or off")
+    console = Console()
     if resume is not None:
         where = running_coordinator(folder) / "runs" / Path(resume).name
         if not (where / "asked.toml").exists():
@@ -132,8 +140,9 @@ def run(
         command = shlex.join(["coterie", *sys.argv[1:]])
         limits = {"gather": gather, "reply": reply, "largest_silo": largest_silo}
         patience = parse(Patience, limits, "federation run")
-        where = ask_run(folder, table, chosen, patience, command)
-    console = Console()
+        where = ask_run(folder, table, chosen, patience, command, tune == "auto")
+        for each in announced(study_of(table, chosen, tune == "auto")):
+            console.print(escape(each), highlight=False, soft_wrap=True)
     console.print(f"Run [bold]{escape(where.name)}[/]", highlight=False)
     try:
         with View(console) as view:

@@ -20,12 +20,14 @@ from coterie.errors import BadInput, plain
 from coterie.measure.measures import MEASURES
 from coterie.methods import METHODS, make
 from coterie.methods.wrappers.buffers import local_buffers
+from coterie.methods.wrappers.candidates import Candidates
 from coterie.models import MODELS, build
 from coterie.options import option, parse
 from coterie.wire import Up, rows
 
 LONGEST_REFUSAL, LONGEST_NAME = 500, 300  # characters
 AWAITS = "awaits approval"  # how a refusal begins that the silo's owner can lift
+MOST_CANDIDATES = 64  # of a search
 Kind = Literal["declare", "describe", "propose", "train", "measure", "keep", "adapt"]
 
 
@@ -72,6 +74,12 @@ class Measured(Up):
     )
 
 
+class Scored(Up):
+    """What the candidates of a search are worth to a silo."""
+
+    loss: Tensor = rows("mean validation loss of each candidate (NaN: no data)", "candidates", seen_by="server")
+
+
 class Done(Up):
     """Nothing but the word that it was done, and of a model that was kept which it is."""
 
@@ -96,10 +104,21 @@ class Job:
     study: str = ""
     schema: dict[str, Any] = field(default_factory=dict)  # of tables and pictures: how all silos encode them
     plugins: dict[str, str] = field(default_factory=dict)  # packages that bring its method and model, their versions
+    tuning: int = option(0, "rounds of the search that comes before its own", low=0, high=1e6)
+    rates: tuple[float, ...] = option((), "of a search: the learning rate of each candidate", above=0, high=1e6)
+    going: tuple[int, ...] = option((), "of a search: the candidates that still train", low=0)
 
     def __post_init__(self) -> None:
         if not len(self.names) == len(self.sizes) == len(self.validation) == len(set(self.names)):
             raise ValueError("names, sizes and validation are not of the same silos")
+        if len(self.rates) > MOST_CANDIDATES:
+            raise ValueError(f"a search has {MOST_CANDIDATES} candidates at most")
+        if bool(self.rates) != bool(self.going) or list(self.going) != sorted(
+            {*self.going} & {*range(len(self.rates))}
+        ):
+            raise ValueError("going are the places of candidates in rates, in order")
+        if self.rates and not self.tuning:
+            raise ValueError("tuning: a search of no rounds")
 
     @property
     def training(self) -> Training:
@@ -126,6 +145,8 @@ class Job:
         method = self.made()
         if self.training.buffers == "local":
             method = local_buffers(method, model)
+        if self.rates:
+            method = Candidates(method, self.rates, self.going)
         return method, model, self.roster(model.device)
 
     def roster(self, device: torch.device) -> Roster:

@@ -52,8 +52,12 @@ class Policy:
             raise Refused("a request without a job")
         for job in request.jobs:
             self._judge_method(job.made(), request.kind in ("propose", "train"))
-            if max(job.training.rounds, request.round + 1) > self.rounds:
-                raise Refused(f"a run of {job.training.rounds} rounds; allowed: {self.rounds}")
+            rounds = job.training.rounds + job.tuning
+            if max(rounds, request.round + 1) > self.rounds:
+                included = f", {job.tuning} of them of tuning" if job.tuning else ""
+                raise Refused(f"a run of {rounds} rounds{included}; allowed: {self.rounds}")
+            if job.rates and request.round >= job.tuning:
+                raise Refused(f"round {request.round + 1} of a search of {job.tuning} rounds")
         smallest = self.smallest_cohort
         if request.kind == "train" and request.cohort < smallest:
             raise Refused(f"a cohort of {request.cohort}; at least {smallest} silos must be asked")
@@ -80,7 +84,8 @@ class Policy:
             self._judge_fields(leaving)
 
     def _judge_fields(self, names: Iterable[str]) -> None:
-        outside = [name for name in names if self.fields and name not in self.fields]
+        last = [name.rpartition(".")[2] for name in names]  # of a record inside an upload, as of the upload
+        outside = [name for name in last if self.fields and name not in self.fields]
         if outside:
             raise Refused(f"field '{outside[0]}' may not leave; allowed: {', '.join(self.fields)}")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.codec import decode, encode
 from coterie.data.own.statistics import Statistics, words_of
-from coterie.deploy.messages import AWAITS, Answer, Declared, Done, Job, Lost, Measured, Request, Transport
+from coterie.deploy.messages import AWAITS, Answer, Declared, Done, Job, Lost, Measured, Request, Scored, Transport
 from coterie.deploy.patience import Patience
 from coterie.engine.exchange import Failure, Kept, Measures, Rejected, Replies
 from coterie.engine.judge import alike
@@ -67,17 +67,36 @@ class Remote:
         """One exchange; while no silo at all replies, the round waits for them."""
         until = time.monotonic() + self.patience.silence
         while True:
-            self.report(state="training", round=cohort.round, silos=self.last)
+            self.report(state="tuning" if self.job.rates else "training", round=cohort.round, silos=self.last)
             replies = self._train(cohort, down)
             if len(replies.cohort):
                 return replies
             if all(why.reason.startswith("refused") for why in replies.failures.values()):
                 name, why = next(iter(replies.failures.items()))
                 raise BadInput(f"every silo refuses to train; {name} {why.reason}")
-            if time.monotonic() > until:
+            if not self._waits(until):
                 return replies
-            self.report(state="waiting for silos", silos=self.last)
-            time.sleep(self.patience.pause)
+
+    def _waits(self, until: float) -> bool:
+        """Whether there is time left for any silo at all to reply, a pause later."""
+        if time.monotonic() > until:
+            return False
+        self.report(state="waiting for silos", silos=self.last)
+        time.sleep(self.patience.pause)
+        return True
+
+    def scores(self, cohort: Cohort, down: Any) -> np.ndarray:
+        """What the candidates of a search are worth, minus each silo's validation loss: (candidates, k)."""
+        until, bodies = time.monotonic() + self.patience.silence, _bodies(cohort, down)
+        blank = Request("measure", "", self.run, cohort.round, cohort=len(cohort), splits=("validation",), job=self.job)
+        found, _ = self._ask(blank, bodies, Scored)
+        while not found and self._waits(until):
+            found, _ = self._ask(blank, bodies, Scored)
+        values = np.full((len(self.job.going), len(cohort)), np.nan)
+        for place, name in enumerate(cohort.names):
+            if name in found:
+                values[:, place] = -found[name].loss[0].numpy()
+        return values
 
     def _train(self, cohort: Cohort, down: Any) -> Replies:
         names = cohort.names
@@ -171,11 +190,11 @@ class Remote:
         """Answers as records; one that is not such a record is rejected."""
         blobs, failures = self._blobs(blank, bodies)
         found = dict[str, U]()
-        axes = self.axes | {"splits": len(blank.splits)}
+        axes = self.axes | {"splits": len(blank.splits), "candidates": len(self.job.going)}
         for name, blob in blobs.items():
             try:
                 record = decode(kind, blob, self.model.dtype, rows=1, **axes)
-                if isinstance(record, Measured):
+                if isinstance(record, Measured | Scored):
                     _check_measures(record)
                 found[name] = record
             except BadInput as error:
@@ -289,7 +308,7 @@ def _declaration(up: Declared) -> Declaration:
     return Declaration((train, validation, test), shape, classes, outputs)
 
 
-def _check_measures(measured: Measured) -> None:
+def _check_measures(measured: Measured | Scored) -> None:
     """Refuse what no model can be worth; NaN means that there were no samples."""
     for name, values in measured.tensors().items():
         low, high = POSSIBLE.get(name.removesuffix("_cloud"), (-math.inf, math.inf))

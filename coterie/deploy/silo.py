@@ -20,7 +20,7 @@ from coterie.deploy.budget import Budget
 from coterie.deploy.encoded import Encoded, encoded_silo
 from coterie.deploy.home import EVENTS, owner_only
 from coterie.deploy.ledger import Ledger
-from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Declared, Done, Job, Measured, Request
+from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Declared, Done, Job, Measured, Request, Scored
 from coterie.deploy.own import Raw, SiloSource, own_silo
 from coterie.deploy.policy import Policy, Refused, read_policy
 from coterie.deploy.vault import Vault
@@ -33,8 +33,11 @@ from coterie.lock import locked
 from coterie.measure.measures import AUTO, PACKAGED, Array, best_threshold, measure_of, oriented, taken
 from coterie.measure.paired import interval, scored
 from coterie.measure.tempering import curve, temperatures, tempered
+from coterie.methods.wrappers.candidates import Candidates
+from coterie.methods.wrappers.spent import privacy_of
 from coterie.personal.export import save_models
 from coterie.run.assembly import pick_device
+from coterie.run.tuning import validation_loss
 from coterie.wire import Up
 
 
@@ -110,6 +113,8 @@ class SiloSide:
                 return raw.statistics(), Statistics
             return declared(self.name, source), Declared
         job = request.job
+        if job.rates:
+            _check_search(request.kind, job)
         data = self._data(job, source)
         method, model, roster = job.built(pick_device(self.device))
         if math.isfinite(policy.epsilon) and (reason := method.refusal(roster, model)):
@@ -139,6 +144,9 @@ class SiloSide:
             up, kept = method.end(task, state, down, private)
             vault.keep(kept, request.round)
             return up, method.up
+        if isinstance(method, Candidates):
+            losses = [-validation_loss(*each) for each in method.personals(task, down, private)]
+            return Scored(loss=torch.stack(losses, 1).double().cpu()), Scored
         if request.kind == "measure":
             personal = method.personal(task, down, private)
             values, outputs = measured(task, personal, method.cloud(task, down, private), request.splits, job.training)
@@ -196,6 +204,14 @@ class SiloSide:
             raise BadInput(f"'{self.name}' is not among the members of this run: {', '.join(roster.names)}")
         place = torch.tensor([roster.names.index(self.name)], device=model.device)
         return method.enroll(roster, model, place)
+
+
+def _check_search(kind: str, job: Job) -> None:
+    """Refuse what no search asks, and a search that would spend privacy which nobody counts."""
+    if kind not in ("train", "measure"):
+        raise BadInput(f"{kind}: nothing is kept of a search")
+    if privacy_of(job.made()) is not None:
+        raise BadInput("a search with privacy: every candidate's upload would spend some of it; give lr a value")
 
 
 def declared(name: str, source: SiloSource) -> Declared:

@@ -43,14 +43,13 @@ from coterie.run.finished import (
     write,
 )
 from coterie.run.method_file import CHECKSUM
-from coterie.run.tuning import tuned
+from coterie.run.tuning import TUNING, tuned
 from coterie.runs.checkpoint import Checkpoint
 from coterie.runs.folder import Begun, checkpoint_folder, claim, cleanup_on_error, close, held
 from coterie.studies.study import Study, check, loads
 
 Watch = Callable[[str, int, Progress], None]  # method, seed, progress
 Say = Callable[[str], None]  # a line for whoever waits
-TUNING = "tuning.parquet"  # all that a search tried, in a run's folder
 WORTH_REHEARSING = 50  # rounds; of fewer on a CPU a rehearsal would be a good part
 
 
