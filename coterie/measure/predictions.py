@@ -53,7 +53,7 @@ class Rows(HoldsData):
             value = float(self.predicted.mean())
             moved = (self.predicted - value) / len(self.predicted)
             return Scored(value, self.units, moved, np.zeros(len(self.units), dtype=int))
-        return scored(measure, self.labels, self.predicted, self.units)
+        return scored(measure, self.labels, measure.seen(self.predicted, self.threshold), self.units)
 
     def measured(self, by: str = "") -> dict[str, float]:
         """By every measure; of probabilities some also as they were before tempering."""

@@ -167,7 +167,7 @@ def _baselines(study: Study, federations: Mapping[int, Assembly]) -> dict[Key, R
     found = dict[Key, Rows]()
     for seed, each in federations.items():
         if suits(each.members, each.model.classes):
-            found |= dict(baselines(each.members, each.model.classes, seed, each.schemas))
+            found |= dict(baselines(each.members, each.model.classes, seed, each.schemas, study.training.positive))
     return found
 
 
@@ -190,7 +190,7 @@ def _one(
         models, silos = out / "models" / name, [silo.name for silo in federation.members]
         shutil.rmtree(models, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
         told_of = about(study, name, federation, outcome.picked.round)
-        fitted = {silo: _calibration(outcome, silo) for silo in silos}
+        fitted = {silo: _calibration(outcome, silo, study.training.positive) for silo in silos}
         save_models(models, federation.model, outcome.models, silos, told_of, federation.schemas, fitted)
         sync_all(models)
     checkpoint.end(outcome)
@@ -198,10 +198,11 @@ def _one(
     return outcome
 
 
-def _calibration(outcome: Outcome, silo: str) -> dict[str, float]:
-    """What a model's file says beside its weights, of a silo's own."""
+def _calibration(outcome: Outcome, silo: str, positive: int | str) -> dict[str, float]:
+    """What a model's file holds beside its weights, of a silo's own."""
     found = {"temperature": outcome.temperatures.get(silo), "threshold": outcome.thresholds.get(silo)}
-    return {key: value for key, value in found.items() if value is not None}
+    known = {key: value for key, value in found.items() if value is not None}
+    return known | ({"positive": int(positive != 0)} if "threshold" in known else {})
 
 
 def run_into(

@@ -21,10 +21,10 @@ from coterie.engine.store import SPLITS
 from coterie.engine.training import Training
 from coterie.measure.blocks import block_scores
 from coterie.measure.judgement import judgement
-from coterie.measure.measures import best_threshold, oriented
+from coterie.measure.measures import oriented
 from coterie.measure.metrics import summarize
 from coterie.measure.predictions import Key, Predictions, Rows, as_frame, measured, reported
-from coterie.measure.tempering import curve, temperatures, tempered
+from coterie.measure.tempering import curve, moved, temperatures, tempered, threshold
 from coterie.methods.separate import Separate
 from coterie.methods.wrappers.spent import spent, spent_by_all
 from coterie.report.page import render
@@ -186,8 +186,7 @@ def predicted(method: str, seed: int, outcome: Outcome, facts: Facts) -> dict[Ke
                 if silo in outcome.temperatures and rows.classes:
                     made = tempered(rows.predicted, outcome.temperatures[silo])
                     rows = replace(rows, predicted=made, raw=rows.predicted)
-                threshold = outcome.thresholds.get(silo, 0.5)
-                found[Key(method, seed, silo, split)] = replace(rows, threshold=threshold)
+                found[Key(method, seed, silo, split)] = replace(rows, threshold=outcome.thresholds.get(silo, 0.5))
     return found
 
 
@@ -220,7 +219,7 @@ def calibrate(outcome: Outcome, silos: Mapping[str, Silo], positive: int | str) 
     )
     for silo, (y, p) in known.items():
         if p.shape[1] == 2:
-            outcome.thresholds[silo] = best_threshold(*oriented(y, tempered(p, outcome.temperatures[silo]), positive))
+            outcome.thresholds[silo] = moved(threshold(*oriented(y, p, positive)), outcome.temperatures[silo])
 
 
 def label_counts(silos: list[Silo], names: Sequence[str] = ()) -> pd.DataFrame:
