@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -145,19 +146,23 @@ class Federation(HoldsData):
         silos: Silos,
         model: Any = None,
         *,
-        seeds: Sequence[int] = (0,),
+        seeds: Sequence[int] | Literal["auto"] = "auto",
         device: str = "auto",
         rows: int | str = "auto",
         precision: str = "float32",
     ) -> None:
-        """`model`: None (the data choose), a name, or any nn.Module: its class, a function that makes it, or itself."""
+        """`model`: None (the data choose), a name, or any nn.Module: its class, a function that makes it, or itself.
+
+        `seeds`: "auto" is three of them where rates are searched for and all takes less than a minute, else one.
+        """
         code = None if model is None or isinstance(model, str | Mapping) else model
         table = {"name": model} if isinstance(model, str) else dict(model or {"name": AUTO}) if code is None else {}
         machine = {"device": device, "rows": rows, "precision": precision}
         self._study = Study(
             name=silos.name,
             about="",
-            seeds=tuple(seeds),
+            seeds=(0,) if seeds == AUTO else tuple(seeds),
+            auto_seeds=seeds == AUTO,
             data={"name": "own" if silos.options.path else "given in Python", **resolved(silos.options)},
             model=build(table, (), 0)[1] if code is None else {"name": code_name(code)},
             training=studies.read_training(OWN["train"], "training")[0],
@@ -220,8 +225,10 @@ def _run(study: Study, out: Path | None, quiet: bool, like: Assembly | None = No
             return replace(_run(study, Path(kept.name) / "run", quiet, like), kept=kept)
         except Stopped:  # which speaks of a folder to go on in; this one is gone
             raise KeyboardInterrupt from None
-    with shown(study, Console(), quiet) as watch:
-        experiment.run_into(study, out, "", watch, like=like)
+    console = Console()
+    with shown(study, console, quiet) as watch:
+        say = (lambda line: None) if quiet else partial(console.print, markup=False, highlight=False)
+        experiment.run_into(study, out, "", watch, say, like)
     return load_result(out, study.code)
 
 

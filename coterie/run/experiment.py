@@ -28,9 +28,11 @@ from coterie.methods import METHODS
 from coterie.models import build, code
 from coterie.options import parse
 from coterie.personal.export import save_models
+from coterie.run import torchrun
 from coterie.run.assembly import Assembly
 from coterie.run.baselines import baselines, suits
 from coterie.run.finished import (
+    TUNING,
     Facts,
     Finished,
     calibrate,
@@ -42,6 +44,7 @@ from coterie.run.finished import (
     write,
 )
 from coterie.run.method_file import CHECKSUM
+from coterie.run.seeds import with_seeds
 from coterie.run.tuning import tuned
 from coterie.runs.checkpoint import Checkpoint
 from coterie.runs.folder import Begun, checkpoint_folder, claim, cleanup_on_error, close, held
@@ -49,7 +52,6 @@ from coterie.studies.study import Study, check, loads
 
 Watch = Callable[[str, int, Progress], None]  # method, seed, progress
 Say = Callable[[str], None]  # a line for whoever waits
-TUNING = "tuning.parquet"  # all that a search tried, in a run's folder
 WORTH_REHEARSING = 50  # rounds; of fewer on a CPU a rehearsal would be a good part
 
 
@@ -278,12 +280,19 @@ def _check_plugins(machine: Mapping[str, str], out: Path) -> None:
 
 
 def _go_on(study: Study, out: Path, watch: Watch, say: Say, like: Assembly | None = None) -> Finished:
-    begun = Begun.read(out)
+    begun, began = Begun.read(out), time.perf_counter()
     study, federations = prepare_all(study, like)
-    seed = study.seeds[0]
+    seed, prepared = study.seeds[0], time.perf_counter()
     study, tried = tuned(study, federations[seed], lambda name, progress: watch(name, seed, progress))
     if len(tried):
         tried.to_parquet(out / TUNING, index=False)
+    if study.auto_seeds:
+        if len(tried) and not torchrun.used():  # whose processes would each decide by their own clock
+            now = time.perf_counter()
+            study, why = with_seeds(study, now - prepared, now - began)
+            say(why)
+            study, federations = prepare_all(study, federations[seed])
+        study = replace(study, auto_seeds=False)
     machine = {"device": device_name(federations[study.seeds[0]].model.device), **versions(study.plugins)}
     now = Begun(study.as_toml(), begun.command, machine, {str(seed): f.checksum() for seed, f in federations.items()})
     if begun.data and begun.data != now.data:

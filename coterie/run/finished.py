@@ -26,7 +26,7 @@ from coterie.measure.metrics import summarize
 from coterie.measure.predictions import Key, Predictions, Rows, as_frame, measured, reported
 from coterie.measure.tempering import curve, moved, temperatures, tempered, threshold
 from coterie.methods.separate import Separate
-from coterie.methods.wrappers.spent import spent, spent_by_all
+from coterie.methods.wrappers.spent import Searched, spent, spent_by_all
 from coterie.report.page import render
 from coterie.run.baselines import pooled
 from coterie.run.beside import set_beside
@@ -38,6 +38,7 @@ from coterie.studies.study import Study
 from coterie.version import VERSION
 
 COSTS = ("bytes_up", "bytes_down", "train_seconds", "missing", "rejected", "kept")
+TUNING = "tuning.parquet"  # all that a search tried, in a run's folder
 LAST = 3  # rounds: a method whose best is among them was still improving
 
 
@@ -96,7 +97,8 @@ def collected(
     for (name, _), outcome in outcomes.items():  # those of the first seed, whose models are kept
         both = {"temperatures": outcome.temperatures, "thresholds": outcome.thresholds}
         fitted.setdefault(name, {key: each for key, each in both.items() if each})
-    summary = summarized(study, whole, predictions, kept, sizes, extras, members, device, fitted)
+    searched = _searched(out / TUNING)
+    summary = summarized(study, whole, predictions, kept, sizes, extras, members, device, fitted, searched)
     schemas = next(iter(facts.values())).schemas
     frame = as_frame(predictions, next(iter(schemas.values())).classes if schemas else ())
     first = next(iter(facts.values()))
@@ -114,6 +116,7 @@ def summarized(
     members: Mapping[int, Sequence[str]],
     device: torch.device,
     fitted: Mapping[str, Mapping[str, Any]],
+    searched: Searched,
 ) -> dict[str, Any]:
     """What `summary.json` holds."""
     by, positive = study.training.by, study.training.positive
@@ -133,9 +136,9 @@ def summarized(
         most, improving = max(each["rounds_run"] for each in seeds), any(each["still_improving"] for each in seeds)
         methods[name] |= {"rounds_run": most, "still_improving": improving}
     trainings = {name: replace(study.training_of(name), rounds=methods[name]["rounds_run"]) for name in study.methods}
-    for name, told in spent(study.methods, trainings, members).items():
+    for name, told in spent(study.methods, trainings, members, searched).items():
         methods[name]["privacy"] = told
-    together = spent_by_all(study.methods, trainings, members)
+    together = spent_by_all(study.methods, trainings, members, searched)
     alone = next((label for label, method in study.methods.items() if isinstance(method, Separate)), None)
     return {
         "study": study.name,
@@ -146,6 +149,14 @@ def summarized(
         "methods": methods,
         **({"baselines": today} if today else {}),
     }
+
+
+def _searched(tried: Path) -> Searched:
+    """By method, for how many rounds each candidate of its search trained; nothing where there was none."""
+    if not tried.exists():
+        return {}
+    candidates = pd.read_parquet(tried).groupby(["method", "optimizer", "lr"])["round"].max()
+    return {str(name): [int(rounds) for rounds in each] for name, each in candidates.groupby("method")}
 
 
 def write(finished: Finished, out: Path, command: str) -> None:

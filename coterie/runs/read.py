@@ -140,7 +140,7 @@ def _so_far(folder: Path) -> Run:
         for name, scores in (summarize(results, sizes, {}) if len(results) else {}).items()
     }
     traces = {}
-    for place, (name, seed) in enumerate(product(study["methods"], study["seeds"])):
+    for place, (name, seed) in enumerate(product(study["methods"], seeds_of(study))):
         kept = checkpoint_folder(folder, place, name, seed)
         if name in methods and name not in traces and kept.exists() and (found := traces_in(kept)):
             silos = results.loc[(results["method"] == name) & (results["round"] == 0), "silo"].unique()
@@ -152,6 +152,12 @@ def _so_far(folder: Path) -> Run:
 def _current(verdict: Any) -> Any:
     """A verdict, or None where an older version wrote it: it judged by other rules."""
     return verdict if isinstance(verdict, Mapping) and "title" in verdict else None
+
+
+def seeds_of(study: Mapping[str, Any]) -> list[int]:
+    """Those of a study; of one that has yet to choose them the first."""
+    seeds = study.get("seeds", [0])
+    return [0] if seeds == AUTO else [int(seed) for seed in seeds]
 
 
 def _scores(scores: Mapping[str, Any]) -> dict[str, Any]:

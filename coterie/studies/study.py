@@ -78,6 +78,7 @@ class Study:
     published_cloud: dict[str, float] = field(default_factory=dict)  # and of the model the server keeps
     compared: str = COMPARED[0]  # the score of ours that `published` is set beside
     auto: dict[str, tuple[str, ...]] = field(default_factory=dict)  # keys that are `auto`, by label; "": in [train]
+    auto_seeds: bool = False  # whether more seeds are added where there is time for them
     # What no file can hold: silos given in Python, and a model given there or named on the command line.
     holdings: Sequence[Holding] | None = field(default=None, repr=False)
     code: Any = None
@@ -97,7 +98,8 @@ class Study:
         own = {label: self.own.get(label, {}) | self._fixed(label) for label in self.methods}
         rounds = "rounds" in self.auto.get("", ())
         training = replace(self.training, rounds=Training.rounds, patience=0) if rounds else self.training
-        return replace(self, auto={}, training=training, own={label: table for label, table in own.items() if table})
+        own = {label: table for label, table in own.items() if table}
+        return replace(self, auto={}, auto_seeds=False, training=training, own=own)
 
     def _fixed(self, label: str) -> dict[str, Any]:
         rate = RATES.get(name_of(self.methods[label]))
@@ -117,7 +119,7 @@ class Study:
             "name": self.name,
             **{key: text for key in TEXTS if (text := getattr(self, key))},
             **({"compared": self.compared} if self.compared != COMPARED[0] else {}),
-            "seeds": list(self.seeds),
+            "seeds": AUTO if self.auto_seeds else list(self.seeds),
             "data": self.data,
             "model": self.model,
             "train": self._written("", {k: v for k, v in resolved(self.training).items() if k not in MEASURED}),
@@ -229,12 +231,13 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
         if not isinstance(table.get(key, {}), Mapping):
             raise BadInput(f"study: '{key}' must be a table, e.g. [{key}]")
     name, seeds = table.get("name", "study"), table.get("seeds", [0])
+    auto_seeds, seeds = seeds == AUTO, [0] if seeds == AUTO else seeds
     texts = {key: table.get(key, "") for key in TEXTS}
     if not isinstance(name, str) or not name or not all(isinstance(text, str) for text in texts.values()):
         raise BadInput(f"study: name, {', '.join(TEXTS)} must be text")
     if not _whole(seeds):
         raise BadInput(
-            f"study: 'seeds' must be a list of different whole numbers from 0 to 2^63 - 1, found {shown(seeds)}"
+            f"study: 'seeds' must be a list of different whole numbers from 0 to 2^63 - 1 or auto, found {shown(seeds)}"
         )
     data, model = table.get("data", {}), table.get("model", {})
     for where, inner, key in (("data", data, "name"), ("data", data, "split"), ("model", model, "name")):
@@ -264,6 +267,7 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
     return Study(
         name=name,
         seeds=tuple(seeds),
+        auto_seeds=auto_seeds,
         data=catalog.resolved(data.get("name", "digits"), data),
         model=_model(model, code, AUTO if data.get("name") == "own" else "mlp"),
         training=training,
