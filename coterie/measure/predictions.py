@@ -65,6 +65,17 @@ class Rows(HoldsData):
             found |= {f"{name}_raw": before[name] for name in RAW}
         return found
 
+    def take(self, places: Array) -> "Rows":
+        """Some of them."""
+        cut = self.threshold[places] if isinstance(self.threshold, np.ndarray) else self.threshold
+        raw = None if self.raw is None else self.raw[places]
+        fields = {name: getattr(self, name)[places] for name in ("labels", "predicted", "rows", "units")}
+        return replace(self, raw=raw, threshold=cut, **fields)
+
+    def apart(self, place: int) -> "Rows":
+        """With units that no other silo's rows share."""
+        return replace(self, units=np.unique(self.units, return_inverse=True)[1] + (place << 40))
+
     def seen_from(self, positive: int | str) -> "Rows":
         """With the positive of two classes as the second."""
         if positive != 0 or self.classes != 2:

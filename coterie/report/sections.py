@@ -13,6 +13,7 @@ from coterie.report.labels import label_distribution
 from coterie.report.learning import adjusted, who_learns_from_whom
 from coterie.report.notes import notes
 from coterie.report.pairs import less_is_better, significance
+from coterie.report.subgroups import subgroups
 from coterie.report.table import error_of, judged_scores, main_score, summary_cells
 from coterie.report.theme import inks
 from coterie.runs.read import Run
@@ -144,7 +145,7 @@ def reproduce(run: Run) -> str:
 # After the decision, a part for each reader: who tests it, who uses the models, who trains them.
 PARTS: dict[str, tuple[str, list[Callable[[Run], str]]]] = {
     "evidence": ("The evidence", [verdict, measures, scores, distribution, differences]),
-    "predictions": ("The predictions", [predictions]),
+    "predictions": ("The predictions", [predictions, subgroups]),
     "training": ("The training", [curves, who_learns_from_whom, adjusted, data, costs, reproduce]),
 }
 

@@ -288,8 +288,8 @@ def _go_on(study: Study, out: Path, watch: Watch, say: Say, like: Assembly | Non
         tried.to_parquet(out / TUNING, index=False)
     if study.auto_seeds:
         if len(tried) and not torchrun.used():  # whose processes would each decide by their own clock
-            now = time.perf_counter()
-            study, why = with_seeds(study, now - prepared, now - began)
+            ended = time.perf_counter()
+            study, why = with_seeds(study, ended - prepared, ended - began)
             say(why)
             study, federations = prepare_all(study, federations[seed])
         study = replace(study, auto_seeds=False)

@@ -24,6 +24,7 @@ from coterie.measure.judgement import judgement
 from coterie.measure.measures import oriented
 from coterie.measure.metrics import summarize
 from coterie.measure.predictions import Key, Predictions, Rows, as_frame, measured, reported
+from coterie.measure.subgroups import Place, as_table, subgroups
 from coterie.measure.tempering import curve, moved, temperatures, tempered, threshold
 from coterie.methods.separate import Separate
 from coterie.methods.wrappers.spent import Searched, spent, spent_by_all
@@ -55,6 +56,7 @@ class Finished(HoldsData):
     differences: Sequence[Difference] = ()  # between the tables of own silos
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # rows by silo and split, of the first seed
     splits: pd.DataFrame | None = None  # of own data: what each row was for
+    subgroups: pd.DataFrame | None = None  # measures by the levels of columns that were asked for
 
     def about(self) -> str:
         return f"{self.study.name}: {', '.join(self.study.methods)}"
@@ -99,11 +101,25 @@ def collected(
         fitted.setdefault(name, {key: each for key, each in both.items() if each})
     searched = _searched(out / TUNING)
     summary = summarized(study, whole, predictions, kept, sizes, extras, members, device, fitted, searched)
+    parts = _subgroups(predictions, facts, study)
+    summary |= {} if parts is None else {"subgroups": as_table(parts, study.training.by)}
     schemas = next(iter(facts.values())).schemas
     frame = as_frame(predictions, next(iter(schemas.values())).classes if schemas else ())
     first = next(iter(facts.values()))
     counts = {s.name: {split: len(getattr(s, split)) for split in SPLITS} for s in first.silos.values()}
-    return Finished(study, whole, {"seconds": seconds, **summary}, kept, label_counts([]), frame, counts=counts)
+    summary = {"seconds": seconds, **summary}
+    return Finished(study, whole, summary, kept, label_counts([]), frame, counts=counts, subgroups=parts)
+
+
+def _subgroups(predictions: Predictions, facts: Mapping[int, Facts], study: Study) -> pd.DataFrame | None:
+    """Every measure by the levels of columns, where the study asks for them."""
+    columns = dict[str, dict[Place, np.ndarray]]()
+    for seed, each in facts.items():
+        for name, silo in each.silos.items():
+            for column, values in silo.subgroups.items():
+                columns.setdefault(column, {})[seed, name] = values
+    seen = {key: rows.seen_from(study.training.positive) for key, rows in predictions.items()}
+    return subgroups(seen, columns, study.training.by) if columns else None
 
 
 def summarized(
@@ -166,6 +182,8 @@ def write(finished: Finished, out: Path, command: str) -> None:
     finished.labels.to_parquet(out / "labels.parquet", index=False)
     if finished.splits is not None:
         finished.splits.to_parquet(out / "splits.parquet", index=False, compression="zstd")
+    if finished.subgroups is not None:
+        finished.subgroups.to_parquet(out / "subgroups.parquet", index=False)
     if len(finished.predictions):
         finished.predictions.to_parquet(out / "predictions.parquet", index=False, compression="zstd")
     summary = {"command": command, **finished.summary}

@@ -45,6 +45,7 @@ class Run:
     finished: bool = True
     data: Mapping[str, Any] = field(default_factory=dict)  # the study's [data]
     baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # plain models, each with its measures
+    subgroups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by column and level
     folder: Path | None = None  # where its files are
     metric: str | None = None  # to look at it by, where that is another than it was judged by
 
@@ -119,6 +120,7 @@ def read_run(folder: Path) -> Run:
             [f"{each['column']}, {each['silo']}: {each['what']}" for each in own.get("differences", ())],
             data=data,
             baselines=summary.get("baselines") or {},
+            subgroups=summary.get("subgroups") or {},
             folder=folder,
         )
     except OSError as error:

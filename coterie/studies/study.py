@@ -34,6 +34,7 @@ TEXTS = ("about", "paper", "cell", "scale", "measured")
 PUBLISHED = ("published", "published_decile", "published_cloud")
 KEYS = ("name", *TEXTS, "seeds", "data", "model", "train", "measure", "engine", "methods", *PUBLISHED, "compared")
 MEASURED = ("by", "positive")  # keys of `[measure]`, which training carries
+SUBGROUPS = "subgroups"  # and one that the data carry
 CELLS = ("cells", "small")  # what `select` turns into the keys above
 COMPARED = ("bmta", "weighted", "unseen")
 LARGEST = 1 << 22  # characters of a study
@@ -120,10 +121,11 @@ class Study:
             **{key: text for key in TEXTS if (text := getattr(self, key))},
             **({"compared": self.compared} if self.compared != COMPARED[0] else {}),
             "seeds": AUTO if self.auto_seeds else list(self.seeds),
-            "data": self.data,
+            "data": {key: value for key, value in self.data.items() if key != SUBGROUPS},
             "model": self.model,
             "train": self._written("", {k: v for k, v in resolved(self.training).items() if k not in MEASURED}),
-            "measure": {key: getattr(self.training, key) for key in MEASURED},
+            "measure": {key: getattr(self.training, key) for key in MEASURED}
+            | ({SUBGROUPS: self.data[SUBGROUPS]} if self.data.get(SUBGROUPS) else {}),
             "engine": resolved(self.machine),
             "methods": {
                 label: written(label, method) | ({"train": train} if train else {})
@@ -246,7 +248,12 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
     chosen: dict[str, Any] = dict(table.get("methods", {}))
     if methods is not None:
         chosen = {each: chosen.get(each, {}) for each in methods}
-    training, common = _training(table.get("train", {}), table.get("measure", {}))
+    measured = {key: value for key, value in table.get("measure", {}).items() if key != SUBGROUPS}
+    training, common = _training(table.get("train", {}), measured)
+    if SUBGROUPS in table.get("measure", {}):
+        if data.get("name") != "own":
+            raise BadInput("[measure] subgroups: are columns of your own tables; leave them out")
+        data = {**data, SUBGROUPS: table["measure"][SUBGROUPS]}
     if "test" not in training.measure:
         raise BadInput(
             f"[train] measure: {list(training.measure)} has no 'test', by which methods are compared; add it"
@@ -299,7 +306,7 @@ def _training(table: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[Tr
             raise BadInput(f"[train] unknown key '{key}'; it is a key of [measure]")
     for key in measured:
         if key not in MEASURED:
-            raise BadInput(f"[measure] unknown key '{key}'; {nearest(str(key), MEASURED)}")
+            raise BadInput(f"[measure] unknown key '{key}'; {nearest(str(key), (*MEASURED, SUBGROUPS))}")
     where = "[train]" if not measured else "[train] and [measure]"
     training, auto = read_training({**table, **measured}, where)
     if training.by != BY_LABELS:

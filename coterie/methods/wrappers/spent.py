@@ -1,8 +1,8 @@
 """What a run spent of its silos' privacy: the ε of all that left them, by Google's dp-accounting.
 
 The silos that took part in a round are known, and every upload is seen on its own. So nothing is won by sampling: the ε
-of a silo is that of its own uploads, over all rounds, seeds and methods, for they are all of the same data. A search for
-learning rates counts, since every candidate of it uploads. A run's ε is that of its worst silo.
+of a silo is that of its own uploads, over all rounds, seeds and methods, for they are all of the same data; a search
+for learning rates counts, since its candidates upload. A run's ε is that of its worst silo.
 """
 
 import math
