@@ -69,7 +69,7 @@ class StackDown(Down):
     """What all silos' sums give, beside what the members send."""
 
     scale: Tensor = shared("the candidates' temperatures T_c; of numbers their variances", "c")
-    prior: Tensor = shared("the candidates' common weights π̄", "c")
+    prior: Tensor = shared("the candidates' common weights, each silo's prior", "c")
     fitted: Tensor = shared("κ, the samples that the prior is worth, and the gate's level", "2")
 
 
