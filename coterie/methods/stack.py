@@ -372,8 +372,7 @@ class Stack(Method):
         for name, each in self.trainings.items():
             inside = each.trace(getattr(server, name), everyone, None if private is None else getattr(private, name))
             found = {**inside, **found}
-        fitted = self._fitted(server, everyone)
-        return {**found, "prior": fitted["prior"], "scale": fitted["scale"]}
+        return {**found, "shares": server.counts / server.counts.sum(1, keepdim=True).clamp_min(1)}
 
 
 UPLOADED = ("curves", "counts", "fits")
