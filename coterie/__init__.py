@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from coterie.methods.pfedme import PFedMe
     from coterie.methods.scaffold import SCAFFOLD
     from coterie.methods.separate import Separate
+    from coterie.methods.stack import Stack
     from coterie.methods.wrappers.around import (
         with_clipping,
         with_compression,
@@ -65,9 +66,9 @@ __all__ = [
     "FedEM", "FedFomo", "FedProx", "FedProxFT", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP",
     "Measure", "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedMe",
     "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos",
-    "State", "Task", "Up", "Weights", "bank", "check_method", "load_model", "load_result", "method_table", "option",
-    "plain_step", "rows", "shared", "silos", "spread", "study", "weighted_mean", "with_clipping", "with_compression",
-    "with_finetuning", "with_privacy", "with_robustness",
+    "Stack", "State", "Task", "Up", "Weights", "bank", "check_method", "load_model", "load_result", "method_table",
+    "option", "plain_step", "rows", "shared", "silos", "spread", "study", "weighted_mean", "with_clipping",
+    "with_compression", "with_finetuning", "with_privacy", "with_robustness",
 ]  # fmt: skip
 # Where each lies: first what a user needs, then the methods, then what the author of a method does.
 _PLACES = {
@@ -98,6 +99,7 @@ _PLACES = {
     "methods.pfedme": "PFedMe",
     "methods.scaffold": "SCAFFOLD",
     "methods.separate": "Separate",
+    "methods.stack": "Stack",
     "methods.wrappers.around": "with_clipping with_compression with_finetuning with_privacy with_robustness",
     "engine.method": "Cohort Method Model Nothing NothingDown NothingKept NothingUp Roster spread",
     "engine.task": "Batch Task Weights plain_step",

@@ -39,6 +39,7 @@ METHODS: Registry[type[Method]] = Registry(
         "dfedem": "coterie.methods.dfedem:DFedEM",
         "dfedavg": "coterie.methods.dfedavg:DFedAvg",
         "mocha": "coterie.methods.mocha:MOCHA",
+        "stack": "coterie.methods.stack:Stack",
     },
     lambda thing: isinstance(thing, type) and issubclass(thing, Method),
     "a class made from coterie.engine.method.Method",
