@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from coterie.methods.fedprox import FedProx
     from coterie.methods.fedprox_ft import FedProxFT
     from coterie.methods.heurfedamp import HeurFedAMP
+    from coterie.methods.ifca import IFCA
     from coterie.methods.mocha import MOCHA
     from coterie.methods.mr_mtl import MRMTL
     from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, weighted_mean
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 __all__ = [
-    "APFL", "APPLE", "MOCHA", "MRMTL", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison",
+    "APFL", "APPLE", "IFCA", "MOCHA", "MRMTL", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison",
     "DFedAvg", "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal",
     "FedEM", "FedFomo", "FedProx", "FedProxFT", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP",
     "Measure", "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedMe",
@@ -92,6 +93,7 @@ _PLACES = {
     "methods.fedprox": "FedProx",
     "methods.fedprox_ft": "FedProxFT",
     "methods.heurfedamp": "HeurFedAMP",
+    "methods.ifca": "IFCA",
     "methods.mocha": "MOCHA",
     "methods.mr_mtl": "MRMTL",
     "methods.perfedavg": "PerFedAvg",

@@ -31,6 +31,7 @@ METHODS: Registry[type[Method]] = Registry(
         "pfedme": "coterie.methods.pfedme:PFedMe",
         "fedfomo": "coterie.methods.fedfomo:FedFomo",
         "cfl": "coterie.methods.cfl:ClusteredFL",
+        "ifca": "coterie.methods.ifca:IFCA",
         "fedamp": "coterie.methods.fedamp:FedAMP",
         "heurfedamp": "coterie.methods.heurfedamp:HeurFedAMP",
         "fedacs": "coterie.methods.fedacs:FedACS",
