@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from coterie.methods.mr_mtl import MRMTL
     from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, weighted_mean
     from coterie.methods.perfedavg import PerFedAvg
+    from coterie.methods.pfedgraph import PFedGraph
     from coterie.methods.pfedme import PFedMe
     from coterie.methods.scaffold import SCAFFOLD
     from coterie.methods.separate import Separate
@@ -64,11 +65,11 @@ __all__ = [
     "APFL", "APPLE", "IFCA", "MOCHA", "MRMTL", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison",
     "DFedAvg", "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal",
     "FedEM", "FedFomo", "FedProx", "FedProxFT", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP",
-    "Measure", "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedMe",
-    "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos",
-    "State", "Task", "Up", "Weights", "bank", "check_method", "load_model", "load_result", "method_table", "option",
-    "plain_step", "rows", "shared", "silos", "spread", "study", "weighted_mean", "with_clipping", "with_compression",
-    "with_finetuning", "with_privacy", "with_robustness",
+    "Measure", "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedGraph",
+    "PFedMe", "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server",
+    "Silos", "State", "Task", "Up", "Weights", "bank", "check_method", "load_model", "load_result", "method_table",
+    "option", "plain_step", "rows", "shared", "silos", "spread", "study", "weighted_mean", "with_clipping",
+    "with_compression", "with_finetuning", "with_privacy", "with_robustness",
 ]  # fmt: skip
 # Where each lies: first what a user needs, then the methods, then what the author of a method does.
 _PLACES = {
@@ -97,6 +98,7 @@ _PLACES = {
     "methods.mocha": "MOCHA",
     "methods.mr_mtl": "MRMTL",
     "methods.perfedavg": "PerFedAvg",
+    "methods.pfedgraph": "PFedGraph",
     "methods.pfedme": "PFedMe",
     "methods.scaffold": "SCAFFOLD",
     "methods.separate": "Separate",

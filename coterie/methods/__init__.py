@@ -32,6 +32,7 @@ METHODS: Registry[type[Method]] = Registry(
         "fedfomo": "coterie.methods.fedfomo:FedFomo",
         "cfl": "coterie.methods.cfl:ClusteredFL",
         "ifca": "coterie.methods.ifca:IFCA",
+        "pfedgraph": "coterie.methods.pfedgraph:PFedGraph",
         "fedamp": "coterie.methods.fedamp:FedAMP",
         "heurfedamp": "coterie.methods.heurfedamp:HeurFedAMP",
         "fedacs": "coterie.methods.fedacs:FedACS",
