@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from coterie.methods.dfedem import DFedEM
     from coterie.methods.ditto import Ditto
     from coterie.methods.fedacs import FedACS
+    from coterie.methods.fedala import FedALA
     from coterie.methods.fedamp import FedAMP
     from coterie.methods.fedavg import FedAvg
     from coterie.methods.fedavg_ft import FedAvgFT
@@ -63,13 +64,13 @@ if TYPE_CHECKING:
 __version__ = VERSION
 __all__ = [
     "APFL", "APPLE", "IFCA", "MOCHA", "MRMTL", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison",
-    "DFedAvg", "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal",
-    "FedEM", "FedFomo", "FedProx", "FedProxFT", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP",
-    "Measure", "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedGraph",
-    "PFedMe", "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server",
-    "Silos", "State", "Task", "Up", "Weights", "bank", "check_method", "load_model", "load_result", "method_table",
-    "option", "plain_step", "rows", "shared", "silos", "spread", "study", "weighted_mean", "with_clipping",
-    "with_compression", "with_finetuning", "with_privacy", "with_robustness",
+    "DFedAvg", "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedALA", "FedAMP", "FedAvg", "FedAvgFT",
+    "FedAvgLocal", "FedEM", "FedFomo", "FedProx", "FedProxFT", "Federation", "Global", "GlobalDown", "GlobalModel",
+    "HeurFedAMP", "Measure", "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp",
+    "PFedGraph", "PFedMe", "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster",
+    "Separate", "Server", "Silos", "State", "Task", "Up", "Weights", "bank", "check_method", "load_model",
+    "load_result", "method_table", "option", "plain_step", "rows", "shared", "silos", "spread", "study",
+    "weighted_mean", "with_clipping", "with_compression", "with_finetuning", "with_privacy", "with_robustness",
 ]  # fmt: skip
 # Where each lies: first what a user needs, then the methods, then what the author of a method does.
 _PLACES = {
@@ -85,6 +86,7 @@ _PLACES = {
     "methods.dfedem": "DFedEM",
     "methods.ditto": "Ditto",
     "methods.fedacs": "FedACS",
+    "methods.fedala": "FedALA",
     "methods.fedamp": "FedAMP",
     "methods.fedavg": "FedAvg",
     "methods.fedavg_ft": "FedAvgFT",

@@ -27,6 +27,7 @@ METHODS: Registry[type[Method]] = Registry(
         "apfl": "coterie.methods.apfl:APFL",
         "ditto": "coterie.methods.ditto:Ditto",
         "mr-mtl": "coterie.methods.mr_mtl:MRMTL",
+        "fedala": "coterie.methods.fedala:FedALA",
         "perfedavg": "coterie.methods.perfedavg:PerFedAvg",
         "pfedme": "coterie.methods.pfedme:PFedMe",
         "fedfomo": "coterie.methods.fedfomo:FedFomo",
