@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from coterie.methods.dfedem import DFedEM
     from coterie.methods.ditto import Ditto
     from coterie.methods.fedacs import FedACS
+    from coterie.methods.fedala import FedALA
     from coterie.methods.fedamp import FedAMP
     from coterie.methods.fedavg import FedAvg
     from coterie.methods.fedavg_ft import FedAvgFT
@@ -38,10 +39,12 @@ if TYPE_CHECKING:
     from coterie.methods.fedprox import FedProx
     from coterie.methods.fedprox_ft import FedProxFT
     from coterie.methods.heurfedamp import HeurFedAMP
+    from coterie.methods.ifca import IFCA
     from coterie.methods.mocha import MOCHA
     from coterie.methods.mr_mtl import MRMTL
     from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, weighted_mean
     from coterie.methods.perfedavg import PerFedAvg
+    from coterie.methods.pfedgraph import PFedGraph
     from coterie.methods.pfedme import PFedMe
     from coterie.methods.scaffold import SCAFFOLD
     from coterie.methods.separate import Separate
@@ -61,14 +64,14 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 __all__ = [
-    "APFL", "APPLE", "MOCHA", "MRMTL", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison",
-    "DFedAvg", "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal",
-    "FedEM", "FedFomo", "FedProx", "FedProxFT", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP",
-    "Measure", "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedMe",
-    "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos",
-    "Stack", "State", "Task", "Up", "Weights", "bank", "check_method", "load_model", "load_result", "method_table",
-    "option", "plain_step", "rows", "shared", "silos", "spread", "study", "weighted_mean", "with_clipping",
-    "with_compression", "with_finetuning", "with_privacy", "with_robustness",
+    "APFL", "APPLE", "IFCA", "MOCHA", "MRMTL", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison",
+    "DFedAvg", "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedALA", "FedAMP", "FedAvg", "FedAvgFT",
+    "FedAvgLocal", "FedEM", "FedFomo", "FedProx", "FedProxFT", "Federation", "Global", "GlobalDown", "GlobalModel",
+    "HeurFedAMP", "Measure", "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp",
+    "PFedGraph", "PFedMe", "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster",
+    "Separate", "Server", "Silos", "Stack", "State", "Task", "Up", "Weights", "bank", "check_method", "load_model",
+    "load_result", "method_table", "option", "plain_step", "rows", "shared", "silos", "spread", "study",
+    "weighted_mean", "with_clipping", "with_compression", "with_finetuning", "with_privacy", "with_robustness",
 ]  # fmt: skip
 # Where each lies: first what a user needs, then the methods, then what the author of a method does.
 _PLACES = {
@@ -84,6 +87,7 @@ _PLACES = {
     "methods.dfedem": "DFedEM",
     "methods.ditto": "Ditto",
     "methods.fedacs": "FedACS",
+    "methods.fedala": "FedALA",
     "methods.fedamp": "FedAMP",
     "methods.fedavg": "FedAvg",
     "methods.fedavg_ft": "FedAvgFT",
@@ -93,9 +97,11 @@ _PLACES = {
     "methods.fedprox": "FedProx",
     "methods.fedprox_ft": "FedProxFT",
     "methods.heurfedamp": "HeurFedAMP",
+    "methods.ifca": "IFCA",
     "methods.mocha": "MOCHA",
     "methods.mr_mtl": "MRMTL",
     "methods.perfedavg": "PerFedAvg",
+    "methods.pfedgraph": "PFedGraph",
     "methods.pfedme": "PFedMe",
     "methods.scaffold": "SCAFFOLD",
     "methods.separate": "Separate",

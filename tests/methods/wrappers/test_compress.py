@@ -20,7 +20,7 @@ from coterie.wire import described
 
 FITTING = {
     "fedavg", "fedprox", "fedavg-local", "fedavg-ft", "fedprox-ft", "scaffold", "apfl", "ditto", "perfedavg", "pfedme",
-    "cfl", "fedamp", "heurfedamp", "fedacs", "fedem", "mr-mtl",
+    "cfl", "fedamp", "heurfedamp", "fedacs", "fedem", "mr-mtl", "pfedgraph", "fedala",
 }  # fmt: skip
 WRAPPED = {
     "sparse-fedavg": ("fedavg", {"compress": {"top_k": 0.2}}),

@@ -24,7 +24,7 @@ from coterie.methods.wrappers.spent import epsilon, spent, spent_by_all
 
 COVERED = {
     "fedavg", "fedprox", "fedavg-local", "fedavg-ft", "fedprox-ft", "scaffold", "apfl", "ditto", "perfedavg", "pfedme",
-    "cfl", "fedamp", "heurfedamp", "fedacs", "fedem", "mr-mtl",
+    "cfl", "fedamp", "heurfedamp", "fedacs", "fedem", "mr-mtl", "pfedgraph", "fedala",
 }  # fmt: skip
 OFF = {"clip": math.inf, "noise": 0.0}
 

@@ -14,7 +14,7 @@ from coterie.methods.wrappers.robust import clipped, krum, median
 
 AVERAGING = {
     "fedavg", "fedprox", "fedavg-local", "fedavg-ft", "fedprox-ft", "scaffold", "apfl", "ditto", "perfedavg", "pfedme",
-    "fedem", "mr-mtl",
+    "fedem", "mr-mtl", "fedala",
 }  # fmt: skip
 
 
