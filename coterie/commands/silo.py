@@ -48,7 +48,7 @@ def silo(
     """Take part in a federation until Ctrl-C; or, with an action before the folder, look after it.
 
     ledger DIR: show and verify what has left this silo. approve DIR [HASH]: show the studies that wait to be approved
-    and ask about each, or approve the one with that hash.
+    and ask about each, or approve the one with that hash. rejoin DIR RUN: go on in a run from an older state.
     """
     action, *rest = arguments
     if action in ACTIONS and rest:
@@ -155,9 +155,25 @@ def _described(proposal: "Proposal") -> str:
     return "\n".join(f"  {key}: {plain(value, LONGEST)}" if value else f"\n{key}" for key, value in lines.items())
 
 
+def rejoin(folder: Path, more: list[str]) -> None:
+    """Go on in a run from the state that is there, after a backup was restored."""
+    from coterie.deploy.home import owner_only
+    from coterie.deploy.vault import Vault
+
+    if len(more) != 1:
+        raise BadInput("silo rejoin: give the silo's folder and the run's name, as events.log has it")
+    with owner_only():
+        Vault(folder / "state", more[0]).rejoin()
+    typer.echo(f"{more[0]}: this silo goes on from the state that it has")
+
+
 def add_to(app: typer.Typer) -> None:
     """Add this command to the others."""
     app.command(name="silo")(silo)
 
 
-ACTIONS: dict[str, Callable[[Path, list[str]], None]] = {"ledger": show_ledger, "approve": approve}
+ACTIONS: dict[str, Callable[[Path, list[str]], None]] = {
+    "ledger": show_ledger,
+    "approve": approve,
+    "rejoin": rejoin,
+}

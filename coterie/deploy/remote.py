@@ -23,6 +23,7 @@ from coterie.wire import Down, Up, described, stack
 
 U = TypeVar("U", bound=Up)
 AT_ONCE = Patience(silence=0)  # a round in which nobody replies goes by
+SHORTEST, LONGER = 120.0, 10.0  # seconds that a silo gets at least, and how many times as long as the slowest took
 MOST_TURNS = 100  # of a silo that arrives after training
 MOST_SAMPLES = 10**8  # of a split
 ROUNDING = 1e-6  # of a measure
@@ -61,6 +62,7 @@ class Remote:
         self.axes = method.axes(job.roster(model.device), model)
         self.received: dict[str, int] = {}  # by silo, the last round of which its reply is here
         self._before: dict[str, int] = {}  # what `received` was before the last exchange
+        self.slowest: dict[str, float] = {}  # by kind of request, seconds that the slowest of all silos has taken
         self.last: dict[str, str] = {}  # by silo, why it did not reply when last asked; "" when it did
 
     def train(self, cohort: Cohort, down: Any) -> Replies:
@@ -188,8 +190,14 @@ class Remote:
         return found, failures
 
     def _blobs(self, blank: Request, bodies: Mapping[str, bytes]) -> tuple[dict[str, bytes], dict[str, Failure]]:
-        """Ask, and ask again those whose reply was lost."""
-        return ask(self.transport, blank, bodies, self.patience.reply, self.patience.retries, self.received)
+        """Ask, and ask again those whose reply was lost; from the second time on a silent silo costs less."""
+        known = self.slowest.get(blank.kind)
+        timeout = self.patience.reply if known is None else min(self.patience.reply, SHORTEST + LONGER * known)
+        began = time.monotonic()
+        found = ask(self.transport, blank, bodies, timeout, self.patience.retries, self.received)
+        if len(found[0]) == len(bodies):
+            self.slowest[blank.kind] = max(time.monotonic() - began, known or 0.0)
+        return found
 
 
 def _bodies(cohort: Cohort, down: Down) -> dict[str, bytes]:
