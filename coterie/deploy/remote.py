@@ -12,7 +12,18 @@ from torch import Tensor
 
 from coterie.codec import decode, encode
 from coterie.data.own.statistics import Statistics, words_of
-from coterie.deploy.messages import AWAITS, Answer, Declared, Done, Job, Lost, Measured, Request, Transport
+from coterie.deploy.messages import (
+    AWAITS,
+    LARGEST_ANSWER,
+    Answer,
+    Declared,
+    Done,
+    Job,
+    Lost,
+    Measured,
+    Request,
+    Transport,
+)
 from coterie.deploy.patience import Patience
 from coterie.engine.exchange import Failure, Kept, Measures, Rejected, Replies
 from coterie.engine.judge import alike
@@ -26,6 +37,7 @@ AT_ONCE = Patience(silence=0)  # a round in which nobody replies goes by
 SHORTEST, LONGER = 120.0, 10.0  # seconds that a silo gets at least, and how many times as long as the slowest took
 MOST_TURNS = 100  # of a silo that arrives after training
 MOST_SAMPLES = 10**8  # of a split
+GENEROUS = 128  # bytes for each number of an upload
 ROUNDING = 1e-6  # of a measure
 POSSIBLE = {"accuracy": (0.0, 1.0), "loss": (0.0, math.inf), "rmse": (0.0, math.inf), "mae": (0.0, math.inf)}
 POSSIBLE["r2"] = (-math.inf, 1.0)
@@ -84,6 +96,7 @@ class Remote:
     def _train(self, cohort: Cohort, down: Any) -> Replies:
         names = cohort.names
         blank = Request("train", "", self.run, cohort.round, cohort=len(names), job=self.job)
+        blank = replace(blank, largest=largest_upload(self.method, self.axes))
         bodies = _bodies(cohort, down)
         found, failures = self._ask(blank, bodies, self.method.up)
         came = [place for place, name in enumerate(names) if name in found]
@@ -148,6 +161,7 @@ class Remote:
         nothing = encode(Done())
         while True:
             blank = Request("adapt", "", self.run, turn, newcomer=True, received=turn - 1, job=self.job)
+            blank = replace(blank, largest=largest_upload(self.method, self.axes))
             blobs, _ = self._blobs(blank, {name: encode(down.one(0))})
             if name not in blobs or turn > MOST_TURNS:
                 return None
@@ -198,6 +212,13 @@ class Remote:
         if len(found[0]) == len(bodies):
             self.slowest[blank.kind] = max(time.monotonic() - began, known or 0.0)
         return found
+
+
+def largest_upload(method: Method, axes: Mapping[str, int]) -> int:
+    """Bytes that an upload of these fields may have; generous, for it stops a flood and no honest silo."""
+    widest = max(axes.values(), default=1)
+    shapes = [[axes.get(axis.rstrip("?"), widest) for axis in about.axes] for about in described(method.up).values()]
+    return LARGEST_ANSWER + GENEROUS * max(widest, sum(math.prod(shape) for shape in shapes))
 
 
 def _bodies(cohort: Cohort, down: Down) -> dict[str, bytes]:

@@ -4,12 +4,14 @@ import json
 import os
 import time
 import tomllib
+from functools import partial
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from coterie.deploy.drive import PROGRESS, RemoteRun, study_of
+from coterie.deploy.flower.allowance import FILE, grant
 from coterie.deploy.flower.grid import GridTransport
 from coterie.deploy.home import COORDINATOR, nodes, owner_only, write_whole
 from coterie.deploy.patience import Patience
@@ -29,7 +31,12 @@ def main(grid: Grid, context: Context) -> None:
             asked = json.loads((folder / "asked.json").read_text("utf-8"))
             study = study_of(tomllib.loads((folder / "asked.toml").read_text("utf-8")), asked["methods"])
             patience = parse(Patience, asked["patience"], "patience")
-            transport = GridTransport(grid, lambda: nodes(coordinator), lambda silos: _note(folder, waiting=silos))
+            transport = GridTransport(
+                grid,
+                lambda: nodes(coordinator),
+                lambda silos: _note(folder, waiting=silos),
+                partial(grant, coordinator / FILE),
+            )
             RemoteRun(folder, study, transport, lambda: sorted(nodes(coordinator)), patience).run(asked["command"])
         except BadInput as error:
             _note(folder, state="failed", reason=str(error))

@@ -53,6 +53,7 @@ def coordinator(folder: Path, say: Say) -> None:
     with only_one(folder / "state", "coordinator"):
         end_left_over(folder)
         close_folder(folder)
+        commands.shrink(folder / commands.DATABASE)
         with running(programs):
             for program in programs:
                 program.start()
