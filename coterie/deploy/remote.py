@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.codec import decode, encode
+from coterie.data.arrays import MOST_CLASSES
 from coterie.data.own.statistics import Statistics, words_of
 from coterie.deploy.messages import (
     AWAITS,
@@ -37,6 +38,7 @@ AT_ONCE = Patience(silence=0)  # a round in which nobody replies goes by
 SHORTEST, LONGER = 120.0, 10.0  # seconds that a silo gets at least, and how many times as long as the slowest took
 MOST_TURNS = 100  # of a silo that arrives after training
 MOST_SAMPLES = 10**8  # of a split
+MOST_INPUTS = 10**8  # of a sample
 GENEROUS = 128  # bytes for each number of an upload
 ROUNDING = 1e-6  # of a measure
 POSSIBLE = {"accuracy": (0.0, 1.0), "loss": (0.0, math.inf), "rmse": (0.0, math.inf), "mae": (0.0, math.inf)}
@@ -313,7 +315,8 @@ def _declaration(up: Declared) -> Declaration:
     shape, classes, outputs = tuple(up.sample[0].tolist()), int(up.classes[0]), int(up.outputs[0])
     if train < 1 or min(validation, test) < 0 or max(train, validation, test) > MOST_SAMPLES:
         raise BadInput(f"it declares {train}, {validation} and {test} samples to train, validate and test on")
-    if (shape and outputs < 1) or min(classes, outputs, *shape, 0) < 0:
+    absurd = max(classes, outputs) > MOST_CLASSES or math.prod(shape) > MOST_INPUTS
+    if absurd or (shape and outputs < 1) or min(classes, outputs, *shape, 0) < 0:
         raise BadInput(f"it declares samples of shape {shape}, {classes} classes, {outputs} outputs")
     return Declaration((train, validation, test), shape, classes, outputs)
 
