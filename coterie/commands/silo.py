@@ -44,13 +44,18 @@ def silo(
     ] = 0,
     task: Annotated[str, typer.Option(help="auto, classification or regression")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    coordinator: Annotated[str, typer.Option(help="of init: where it is, e.g. fed.example.org:9443")] = "",
+    ca: Annotated[Path | None, typer.Option(help="of init: the federation's ca.crt")] = None,
 ) -> None:
     """Take part in a federation until Ctrl-C; or, with an action before the folder, look after it.
 
     ledger DIR: show and verify what has left this silo. approve DIR [HASH]: show the studies that wait to be approved
     and ask about each, or approve the one with that hash. rejoin DIR RUN: go on in a run from an older state.
+    init DIR: make the silo's folder, with a key that never leaves it. rotate DIR: make another key.
     """
     action, *rest = arguments
+    if action == "init" and len(rest) == 1:
+        return init(Path(rest[0]), coordinator, ca)
     if action in ACTIONS and rest:
         folder = Path(rest[0])
         if not folder.is_dir():
@@ -72,6 +77,26 @@ def silo(
         raise BadInput(f"{path}: is no table to split by a column; leave out --group, --time and --split-column")
     source = {"path": str(path.resolve()), "label": label, "task": task, "device": device, "resize": resize}
     services.silo(folder, json.dumps(source | columns | by), say)
+
+
+def init(folder: Path, coordinator: str, ca: Path | None) -> None:
+    """Make a silo's folder where it is used."""
+    need_flower()
+    from coterie.deploy.parties import init_silo
+
+    if ca is None or not coordinator:
+        raise BadInput("silo init: give --coordinator HOST:PORT and --ca ca.crt, which the coordinator sends")
+    key, authority = init_silo(folder, coordinator, ca)
+    typer.echo(f"{folder / 'key.pub'}: send it to the coordinator, who enrolls it\nkey: {key}\nCA:  {authority}")
+    typer.echo("Compare both with the coordinator, by phone or in person; then read silo.toml.")
+
+
+def rotate(folder: Path, more: list[str]) -> None:
+    """Make another key; the old one is gone."""
+    need_flower()
+    from coterie.deploy.parties import rotate_key
+
+    typer.echo(f"{folder / 'key.pub'}: send it to the coordinator, who enrolls it\nkey: {rotate_key(folder)}")
 
 
 def show_ledger(folder: Path, more: list[str]) -> None:
@@ -176,4 +201,5 @@ ACTIONS: dict[str, Callable[[Path, list[str]], None]] = {
     "ledger": show_ledger,
     "approve": approve,
     "rejoin": rejoin,
+    "rotate": rotate,
 }
