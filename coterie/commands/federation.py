@@ -91,6 +91,19 @@ def enroll(
 
 
 @federation.command()
+def operator(key: Annotated[Path, typer.Argument(metavar="KEY", help="the file to make, named after you")]) -> None:
+    """Make an operator's key, with which runs are signed; silos trust its public part with `coterie silo trust`."""
+    need_flower()
+    from coterie.deploy.parties import make_operator
+
+    asked = typer.prompt(
+        "Its password (empty: none)", "", hide_input=True, show_default=False, confirmation_prompt=True
+    )
+    printed = make_operator(key, asked)
+    typer.echo(f"{key}.pub: send it to the silos, who trust it with `coterie silo trust`\nkey: {printed}")
+
+
+@federation.command()
 def remove(folder: Place, silo: Annotated[str, typer.Argument(metavar="SILO", help="its name")]) -> None:
     """Lock a silo out, at once if the coordinator runs, and for good: its key is not taken again."""
     need_flower()
@@ -141,6 +154,9 @@ def run(
     largest_silo: Annotated[
         int | None, typer.Option(help="samples that a silo may declare; none: 1000 times the median of the others")
     ] = None,
+    operator: Annotated[
+        Path | None, typer.Option(help="your key, to sign the run with, for silos that trust operators")
+    ] = None,
     resume: Annotated[str | None, typer.Option(help="the name of a run that was stopped")] = None,
 ) -> None:
     """Run a study on a federation whose coordinator is running on this machine.
@@ -167,7 +183,7 @@ def run(
         command = shlex.join(["coterie", *sys.argv[1:]])
         limits = {"gather": gather, "reply": reply, "largest_silo": largest_silo}
         patience = parse(Patience, limits, "federation run")
-        where = ask_run(folder, table, chosen, patience, command)
+        where = ask_run(folder, table, chosen, patience, command, operator)
     console = Console()
     console.print(f"Run [bold]{escape(where.name)}[/]", highlight=False)
     try:

@@ -52,6 +52,7 @@ def silo(
     ledger DIR: show and verify what has left this silo. approve DIR [HASH]: show the studies that wait to be approved
     and ask about each, or approve the one with that hash. rejoin DIR RUN: go on in a run from an older state.
     init DIR: make the silo's folder, with a key that never leaves it. rotate DIR: make another key.
+    trust DIR KEY.pub: answer only runs that this operator has signed.
     """
     action, *rest = arguments
     if action == "init" and len(rest) == 1:
@@ -105,13 +106,14 @@ def show_ledger(folder: Path, more: list[str]) -> None:
 
     entries = Ledger(folder).entries()
     table = Table(box=None, pad_edge=False)
-    for heading in ("time", "run", "what", "round", "field", "shape", "bytes", "sha256"):
+    for heading in ("time", "run", "operator", "what", "round", "field", "shape", "bytes", "sha256"):
         table.add_column(heading, justify="right" if heading in ("round", "bytes") else "left", no_wrap=True)
     for e in entries:
         shape = "×".join(map(str, e["shape"]))
         row = (
             e["time"],
             e["run"],
+            e.get("operator", ""),
             e["kind"],
             str(e["round"] + 1),
             e["field"],
@@ -123,6 +125,17 @@ def show_ledger(folder: Path, more: list[str]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(table)
     console.print(f"{len(entries)} fields left, {sum(e['bytes'] for e in entries)} bytes; the chain is whole")
+
+
+def trust(folder: Path, more: list[str]) -> None:
+    """Answer only runs that this operator has signed, or another that is trusted."""
+    need_flower()
+    from coterie.deploy.parties import trust
+
+    if len(more) != 1:
+        raise BadInput("silo trust: give the silo's folder and the operator's public key, e.g. alice.pub")
+    name, printed = trust(folder, Path(more[0]))
+    typer.echo(f"{name}: {printed}\nCompare this with what {name} was shown, by phone or in person.")
 
 
 def approve(folder: Path, more: list[str]) -> None:
@@ -202,4 +215,5 @@ ACTIONS: dict[str, Callable[[Path, list[str]], None]] = {
     "approve": approve,
     "rejoin": rejoin,
     "rotate": rotate,
+    "trust": trust,
 }

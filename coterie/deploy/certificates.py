@@ -12,6 +12,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
     Encoding,
     NoEncryption,
     PrivateFormat,
@@ -70,14 +71,15 @@ def certify(folder: Path, host: str) -> None:
     (folder / "server.pem").write_bytes(made.public_bytes(Encoding.PEM))
 
 
-def make_key(folder: Path, name: str) -> str:
-    """A silo's key pair, as Flower wants it: `key` and `key.pub`, whose text is returned."""
-    (folder / "key").unlink(missing_ok=True)
+def make_key(path: Path, name: str, form: PrivateFormat = PrivateFormat.OpenSSH, password: str = "") -> str:
+    """A key pair, as Flower wants a silo's: a file, and beside it one that ends with .pub, whose text is returned."""
+    path.unlink(missing_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-    _secret(folder / "key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    locked = BestAvailableEncryption(password.encode()) if password else NoEncryption()
+    _secret(path, key.private_bytes(Encoding.PEM, form, locked))
     text = f"{public} {name}\n"
-    (folder / "key.pub").write_text(text, "utf-8")
+    path.with_name(f"{path.name}.pub").write_text(text, "utf-8")
     return text
 
 

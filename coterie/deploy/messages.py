@@ -151,6 +151,7 @@ class Request:
     newcomer: bool = False  # it arrived after training: `round` counts its turns
     job: Job | None = None
     proposed: tuple[Job, ...] = ()  # all jobs of a study, before its first round
+    operator: dict[str, str] = field(default_factory=dict)  # who started the run, signed
     version: str = own.VERSION
     body: bytes = field(default=b"", repr=False)  # a Down
     largest: int = field(default=LARGEST_ANSWER, compare=False)  # bytes of its answer; for the coordinator alone

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.serialization import PrivateFormat
+
 from coterie.deploy.certificates import (
     certify,
     days_left,
@@ -17,6 +19,7 @@ from coterie.deploy.certificates import (
 )
 from coterie.deploy.home import LOOPBACK, is_loopback, owner_only, settings
 from coterie.deploy.nginx import configuration
+from coterie.deploy.operators import FOLDER as OPERATORS
 from coterie.deploy.policy import FILE as POLICY
 from coterie.deploy.policy import policy_text
 from coterie.errors import BadInput
@@ -106,7 +109,7 @@ def add_silo(folder: Path, name: str) -> None:
         (coordinator / "members" / name).touch()
     else:
         _write(silo / "ca.crt", (coordinator / "ca.crt").read_text("utf-8"))
-        _write(coordinator / "members" / f"{name}.pub", make_key(silo, name))
+        _write(coordinator / "members" / f"{name}.pub", make_key(silo / "key", name))
     _write_silo(silo, about, policy_text("all"), INSECURE if its["insecure"] else KEY)
 
 
@@ -123,7 +126,7 @@ def init_silo(folder: Path, coordinator: str, ca: Path) -> tuple[str, str]:
     certificate, authority = read_authority(ca)
     folder.mkdir(parents=True)
     _write(folder / "ca.crt", certificate)
-    key = make_key(folder, name)
+    key = make_key(folder / "key", name)
     _write_silo(folder, {"name": name, "host": host, "port": int(port), "insecure": False}, policy_text(), KEY)
     return fingerprint(key), authority
 
@@ -134,7 +137,7 @@ def rotate_key(folder: Path) -> str:
     own = settings(folder, name=str)
     if own.get("insecure"):
         raise BadInput(f"{folder}: made with --insecure, without a key")
-    return fingerprint(make_key(folder, own["name"]))
+    return fingerprint(make_key(folder / "key", own["name"]))
 
 
 @owner_only()
@@ -153,6 +156,26 @@ def enroll(folder: Path, key: Path, name: str = "") -> tuple[str, str]:
     if others:
         raise BadInput(f"{key}: is the key of {others[0]}; each silo has its own")
     _write(members / f"{name}.pub", f"{kind} {key_itself} {name}\n")
+    return name, fingerprint(text)
+
+
+@owner_only()
+def make_operator(path: Path, password: str) -> str:
+    """An operator's key pair, named after its file, under a password unless that is empty; the key's fingerprint."""
+    check_name(path.name)
+    if path.exists():
+        raise BadInput(f"{path}: exists already; give another file")
+    return fingerprint(make_key(path, path.name, PrivateFormat.PKCS8, password))
+
+
+@owner_only()
+def trust(silo: Path, key: Path) -> tuple[str, str]:
+    """Have a silo answer only runs that an operator whom it trusts has signed; this one's name and fingerprint."""
+    text, own = read_key(key), silo / OPERATORS
+    name = (text.split()[2:] or [""])[0]
+    check_name(name)
+    own.mkdir(exist_ok=True)
+    _write(own / f"{name}.pub", text)
     return name, fingerprint(text)
 
 

@@ -14,6 +14,7 @@ from coterie.deploy.drive import PROGRESS, RemoteRun, study_of
 from coterie.deploy.flower.allowance import FILE, grant
 from coterie.deploy.flower.grid import GridTransport
 from coterie.deploy.home import COORDINATOR, nodes, owner_only, write_whole
+from coterie.deploy.operators import Signed
 from coterie.deploy.patience import Patience
 from coterie.errors import BadInput
 from coterie.lock import locked
@@ -37,7 +38,8 @@ def main(grid: Grid, context: Context) -> None:
                 lambda silos: _note(folder, waiting=silos),
                 partial(grant, coordinator / FILE),
             )
-            RemoteRun(folder, study, transport, lambda: sorted(nodes(coordinator)), patience).run(asked["command"])
+            by = Signed(transport, asked.get("operator", {}))
+            RemoteRun(folder, study, by, lambda: sorted(nodes(coordinator)), patience).run(asked["command"])
         except BadInput as error:
             _note(folder, state="failed", reason=str(error))
 

@@ -17,7 +17,7 @@ def main() -> None:
     from flwr.proto.message_pb2 import PushObjectResponse
     from flwr.superlink import main as served
     from flwr.superlink.cli import flower_superlink
-    from flwr.superlink.routers.fleet.router import fleet_handlers
+    from flwr.superlink.servicer.fleet import fleet_handlers
 
     guard(served, PUBLISHED)
     allowance = Allowance(Path(os.environ[COORDINATOR]) / FILE)
