@@ -205,8 +205,8 @@ def status(
     """Which silos are there, and how far the newest run is."""
     need_flower()
     from coterie.commands.federation_view import View, line, picture
+    from coterie.deploy.certificates import expiry
     from coterie.deploy.flower.launch import newest_run, progress, running_coordinator, silo_states
-    from coterie.deploy.parties import expiry
 
     coordinator = running_coordinator(folder)
     console = Console()

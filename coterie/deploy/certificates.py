@@ -26,6 +26,7 @@ from coterie.deploy.home import LOOPBACK
 from coterie.errors import BadInput
 
 AUTHORITY_YEARS, SERVER_YEARS = 10, 2  # that each is good for
+WARNED_DAYS = 30  # before one expires
 AUTHORITY = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Coterie federation CA")])
 
 
@@ -115,6 +116,14 @@ def days_left(path: Path) -> float:
     """For how many days a certificate is still good."""
     found = x509.load_pem_x509_certificate(path.read_bytes())
     return (found.not_valid_after_utc - datetime.now(UTC)) / timedelta(days=1)
+
+
+def expiry(coordinator: Path) -> str:
+    """A warning where the coordinator's certificate expires soon; empty otherwise, and where there is none."""
+    path = coordinator / "server.pem"
+    if not path.exists() or (days := days_left(path)) > WARNED_DAYS:
+        return ""
+    return f"{path} expires in {days:.0f} days; renew it with `coterie federation renew`"
 
 
 def _certificate(subject: x509.Name, key: ec.EllipticCurvePrivateKey, years: int) -> x509.CertificateBuilder:

@@ -10,7 +10,6 @@ from cryptography.hazmat.primitives.serialization import PrivateFormat
 
 from coterie.deploy.certificates import (
     certify,
-    days_left,
     fingerprint,
     make_authority,
     make_key,
@@ -24,7 +23,6 @@ from coterie.deploy.policy import FILE as POLICY
 from coterie.deploy.policy import policy_text
 from coterie.errors import BadInput
 
-WARNED_DAYS = 30  # before a certificate expires
 ITS_README = """# The coordinator of a Coterie federation
 
     pip install 'coterie[flower]'
@@ -200,14 +198,6 @@ def renew(folder: Path) -> None:
     if its["insecure"]:
         raise BadInput(f"{folder}: made with --insecure, without certificates")
     certify(folder / "coordinator", its["host"])
-
-
-def expiry(coordinator: Path) -> str:
-    """A warning where the coordinator's certificate expires soon; empty otherwise, and where there is none."""
-    path = coordinator / "server.pem"
-    if not path.exists() or (days := days_left(path)) > WARNED_DAYS:
-        return ""
-    return f"{path} expires in {days:.0f} days; renew it with `coterie federation renew`"
 
 
 def check_name(name: str) -> None:

@@ -13,7 +13,7 @@ from test_door import Past
 
 pytest.importorskip("flwr")
 from coterie.deploy import certificates, parties
-from coterie.deploy.certificates import days_left
+from coterie.deploy.certificates import days_left, expiry
 from coterie.deploy.flower import services
 from coterie.deploy.flower.commands import key_of
 from coterie.deploy.policy import read_policy
@@ -115,7 +115,7 @@ def test_a_silo_that_cannot_be_made_leaves_nothing(
 
 def test_a_certificate_that_expires_soon_is_warned_of(fed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator = fed / "coordinator"
-    assert parties.expiry(coordinator) == "" and 729 < days_left(coordinator / "server.pem") < 731
+    assert expiry(coordinator) == "" and 729 < days_left(coordinator / "server.pem") < 731
 
     class Late(Past):
         @classmethod
@@ -125,10 +125,10 @@ def test_a_certificate_that_expires_soon_is_warned_of(fed: Path, monkeypatch: py
     monkeypatch.setattr(certificates, "datetime", Late)
     parties.renew(fed)
     monkeypatch.undo()
-    assert "expires in 20 days; renew it with `coterie federation renew`" in parties.expiry(coordinator)
+    assert "expires in 20 days; renew it with `coterie federation renew`" in expiry(coordinator)
     before = (coordinator / "server.pem").stat().st_mtime_ns
     parties.renew(fed)
-    assert parties.expiry(coordinator) == "" and (coordinator / "server.pem").stat().st_mtime_ns > before
+    assert expiry(coordinator) == "" and (coordinator / "server.pem").stat().st_mtime_ns > before
 
 
 def test_a_running_coordinator_takes_up_a_renewed_certificate(fed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from coterie.deploy.certificates import expiry
 from coterie.deploy.flower import commands
 from coterie.deploy.flower.members import Members
 from coterie.deploy.flower.programs import Program, await_port, end_left_over, only_one, remember, running
@@ -26,7 +27,6 @@ from coterie.deploy.home import (
     write_node,
     write_whole,
 )
-from coterie.deploy.parties import expiry
 from coterie.errors import BadInput
 
 Say = Callable[[str], None]
