@@ -84,10 +84,12 @@ def enroll(
 ) -> None:
     """Let a silo in by the public key that it made, or by a new one; a running coordinator does so within seconds."""
     need_flower()
+    from coterie.deploy.certificates import read_authority
     from coterie.deploy.parties import enroll
 
     known, printed = enroll(folder, key, name)
-    typer.echo(f"{known}: {printed}\nCompare this with what {known} was shown, by phone or in person.")
+    _, authority = read_authority(folder / "coordinator" / "ca.crt")
+    typer.echo(f"{known}: {printed}\nCA: {authority}\nCompare both with what {known} was shown, by phone or in person.")
 
 
 @federation.command()

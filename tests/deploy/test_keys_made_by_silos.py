@@ -48,7 +48,8 @@ def test_a_silo_makes_its_own_folder_and_is_let_in_by_its_public_key(
     assert all(path.stat().st_mode & 0o077 == 0 for path in [north, *north.iterdir()])
     assert not (fed / "silos").exists() and not list((fed / "coordinator" / "members").iterdir())
     assert call("federation", "enroll", fed, north / "key.pub") == 0
-    shown = capfd.readouterr().out.split()[1]
+    _, shown, _, authority, *_ = capfd.readouterr().out.split()
+    assert f"CA:  {authority}\n" in printed
     assert shown.startswith("SHA256:") and f"key: {shown}\n" in printed
     if shutil.which("ssh-keygen"):
         listed = subprocess.run(["ssh-keygen", "-lf", north / "key.pub"], capture_output=True, text=True).stdout
