@@ -120,7 +120,7 @@ class Gathering:
         """Have silos describe their tables or pictures, and agree on one schema."""
         self.report(state="agreeing on columns")
         described, why = descriptions(self.transport, self.folder.name, sorted(found), self.patience.reply)
-        while wrong := unsound(described, "label", {name: found[name].sizes[0] for name in described}):
+        while wrong := unsound(described, "label", {name: found[name].sizes for name in described}):
             for each in wrong:
                 described.pop(each.silo, None)
                 why[each.silo] = Failure(f"what it declares is refused: {each.column!r}: {each.what}")

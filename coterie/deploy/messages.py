@@ -26,6 +26,7 @@ from coterie.options import option, parse
 from coterie.wire import Up, rows
 
 LONGEST_REFUSAL, LONGEST_NAME = 500, 300  # characters
+LARGEST_ANSWER = 1 << 24  # bytes, but for what is trained
 AWAITS = "awaits approval"  # how a refusal begins that the silo's owner can lift
 MOST_CANDIDATES = 64  # of a search
 Kind = Literal["declare", "describe", "propose", "train", "measure", "keep", "adapt"]
@@ -171,8 +172,10 @@ class Request:
     newcomer: bool = False  # it arrived after training: `round` counts its turns
     job: Job | None = None
     proposed: tuple[Job, ...] = ()  # all jobs of a study, before its first round
+    operator: dict[str, str] = field(default_factory=dict)  # who started the run, signed
     version: str = own.VERSION
     body: bytes = field(default=b"", repr=False)  # a Down
+    largest: int = field(default=LARGEST_ANSWER, compare=False)  # bytes of its answer; for the coordinator alone
 
     def __post_init__(self) -> None:
         if not {*self.splits} <= {*SPLITS}:
@@ -186,7 +189,7 @@ class Request:
     def head(self) -> str:
         """Everything but the body, as JSON."""
         table = asdict(self)
-        del table["body"]
+        del table["body"], table["largest"]
         return json.dumps(table, sort_keys=True)
 
     def digest(self) -> str:
@@ -226,7 +229,7 @@ def request(head: str, body: bytes) -> Request:
         json.dumps(table, ensure_ascii=False).encode()  # half a character is a JSON string, but nothing to write down
     except (ValueError, RecursionError) as error:
         raise BadInput(f"a request arrived damaged: {error}") from None
-    if not isinstance(table, dict) or "body" in table:
+    if not isinstance(table, dict) or {"body", "largest"} & table.keys():
         raise BadInput("a request arrived damaged: its head is not one")
     _check_version("coterie", table.get("version"), own.VERSION)  # first: another version may have other keys
     read = parse(Request, table, "a request")

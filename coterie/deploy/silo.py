@@ -21,6 +21,7 @@ from coterie.deploy.encoded import Encoded, encoded_silo
 from coterie.deploy.home import EVENTS, owner_only
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Declared, Done, Job, Measured, Request, Scored
+from coterie.deploy.operators import judged_operator
 from coterie.deploy.own import Raw, SiloSource, own_silo
 from coterie.deploy.policy import Policy, Refused, read_policy
 from coterie.deploy.vault import Vault
@@ -52,7 +53,7 @@ class SiloSide:
         """Answer a request once; a refusal gives the reason, and no bytes leave."""
         with locked(self.folder / ".lock"):  # the process of the message before may still be ending
             try:
-                self._judge(request)
+                operator = self._judge(request)
                 vault = self._vault(request)
                 digest = request.digest()
                 body = vault.answered(request.kind, digest)
@@ -67,7 +68,7 @@ class SiloSide:
                 policy.judge_upload(up)
                 body = encode_up(up)
                 budget.spend(spent)
-                if Ledger(self.folder).record(request, up):  # first: nothing leaves that is not written down
+                if Ledger(self.folder).record(request, up, operator):  # first: nothing leaves that is not written down
                     self.note("half a line was cut from the ledger's end: what it was to record never left")
                 vault.answer(request.kind, digest, body)
             except (Refused, BadInput) as error:
@@ -81,13 +82,16 @@ class SiloSide:
         with (self.folder / EVENTS).open("a", encoding="utf-8") as file:
             file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {plain(what, LONGEST_REFUSAL)}\n")
 
-    def _judge(self, request: Request) -> None:
+    def _judge(self, request: Request) -> str:
+        """Refuse what the policy does not allow; the operator who started the run, where one is verified."""
         if request.silo != self.name:
             raise Refused(f"a request for silo '{request.silo}' reached '{self.name}'")
+        operator = judged_operator(self.folder, request)
         policy = read_policy(self.folder)
         policy.judge(request)
         if request.job is not None:
             self._judge_approval(request, policy)
+        return operator
 
     def _judge_approval(self, request: Request, policy: Policy) -> None:
         if policy.approve == "each":

@@ -1,12 +1,14 @@
 """What a silo allows, what it writes down, what it keeps."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from command import call
 from loop import NAMES, TRAINING, Loop, job, settle
 from safetensors.torch import load_file
 
@@ -308,6 +310,25 @@ def test_a_request_that_was_overtaken_undoes_nothing(tmp_path: Path) -> None:
         vault.settle(-1, 3)
     vault.settle(4, 5)
     assert torch.equal(vault.load(kept(0)).c, kept(1).c)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["older", "none"])
+def test_a_silo_whose_backup_was_restored_rejoins_when_its_owner_asks_for_it(lost: bool, tmp_path: Path) -> None:
+    side = settle(tmp_path)["north"]
+    assert side.answer(question()).refusal == ""
+    assert side.answer(question(round=1, received=0)).refusal == ""
+    if lost:
+        shutil.rmtree(side.folder / "state")
+    else:
+        (side.folder / "state" / "run" / "tentative.safetensors").unlink()
+    late = question(round=5, received=4)
+    kept = "no state" if lost else "the state after round 1"
+    refused = side.answer(late).refusal
+    assert f"the state after round 5, this silo's disk has {kept}" in refused and "`coterie silo rejoin`" in refused
+    assert call("silo", "rejoin", side.folder, "run") == 0
+    assert side.answer(replace(late, kind="measure", splits=("test",))).body and side.answer(late).refusal == ""
+    assert side.answer(question(round=6, received=5)).refusal == ""
+    assert "counts on the state after round 9" in side.answer(question(round=9, received=8)).refusal  # it was for once
 
 
 def test_a_damaged_state_is_named(tmp_path: Path) -> None:
