@@ -89,7 +89,11 @@ def built_in(table: Mapping[str, Any]) -> dict[str, Any]:
         return {}
 
 
-LATER = ("measure.by", "measure.positive", "train.patience", "train.class_weight")  # keys that studies had not always
+LATER = {  # keys that studies had not always, and what a run without them had
+    "measure.by": None, "measure.positive": None, "train.patience": 0, "train.class_weight": "none",
+    "train.schedule_rounds": 0, "data.resize": 0, "data.mean": [], "data.deviation": [], "data.test": 0,
+    "first": "budget",
+}  # fmt: skip
 
 
 def differences(table: Mapping[str, Any], ran: Collection[str] = ()) -> list[str]:
@@ -106,8 +110,13 @@ def differences(table: Mapping[str, Any], ran: Collection[str] = ()) -> list[str
         where = known[0] == "engine" and known[-1] != "precision"  # on which alone of these results depend
         if where or known[-1] in NO_DIFFERENCE or known[0].startswith("published") or known[:2][-1] in missing:
             continue
-        if key in LATER and key not in ours:
-            continue  # the run is of a time when there was nothing else
-        if ours.get(key) != theirs.get(key):
-            found.append(f"{key} = {ours.get(key, 'none')} (study: {theirs.get(key, 'none')})")
+        mine, built = ours.get(key), theirs.get(key)
+        if key not in ours and (name := key if key in LATER else known[-1]) in LATER:
+            idle = name == "first" and f"{'.'.join(known[:-1])}.budget" not in ours
+            mine = built if LATER[name] is None or idle else LATER[name]
+        if key == "train.schedule_rounds":  # 0 is as many as there are, which is nothing where no schedule is
+            mine, built = mine or ours["train.rounds"], built or theirs["train.rounds"]
+            mine = built if ours.get("train.schedule") == "constant" else mine
+        if mine != built:
+            found.append(f"{key} = {'none' if mine is None else mine} (study: {'none' if built is None else built})")
     return found

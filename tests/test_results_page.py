@@ -181,6 +181,24 @@ def test_what_is_no_run_or_given_twice_is_refused(tmp_path: Path) -> None:
         finished_runs.read([run(tmp_path / each, {"fedamp": scores({0: 93.0})}) for each in ("a", "b")])
 
 
+def old(name: str, cell: str, rounds: int) -> list[str]:
+    """How a run differs from its study that was made before the study's newest keys were."""
+    table = check(select(read(name), cell)).as_table()
+    later = {"schedule_rounds", "mean", "deviation", *(["test"] if cell == "synthetic" else [])}
+    for part in ("train", "data"):
+        table[part] = {key: each for key, each in table[part].items() if key not in later}
+    table["train"]["rounds"] = rounds
+    return finished_runs.differences(table)
+
+
+def test_a_run_that_was_made_before_a_key_was_differs_where_the_study_has_another_value() -> None:
+    assert old("amp-table3", "fmnist", 40) == ["train.rounds = 40 (study: 100)"]  # the rate is constant
+    assert old("em-table2", "synthetic", 200) == ["data.test = 0 (study: 5000)"]
+    found = old("em-table2", "cifar10", 40)
+    assert "data.mean = [] (study: [0.4914, 0.4822, 0.4465])" in found
+    assert found[-2:] == ["train.rounds = 40 (study: 200)", "train.schedule_rounds = 40 (study: 200)"]
+
+
 def papers(paths: Iterable[Path]) -> list[str]:
     """The papers that pages or folders are of: the first part of their names."""
     return sorted({path.stem.partition("-")[0] for path in paths})
