@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from coterie import toml
 from coterie.errors import BadInput
 from coterie.runs.joined import ordered
@@ -75,9 +77,25 @@ def read(folders: Iterable[Path]) -> dict[str, dict[str, Cell]]:
             summary = json.loads((folder / "summary.json").read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise BadInput(f"{folder}: not the folder of a finished run ({error})") from None
+        _with_last_cloud(summary, folder)
         name = " ".join(filter(None, (table.get("cell"), table.get("scale"))))
         found.setdefault(table["name"], {}).setdefault(name, Cell(name)).add(folder, table, summary)
     return found
+
+
+def _with_last_cloud(summary: dict[str, Any], folder: Path) -> None:
+    """The last round of the models on the server, which summaries had not always."""
+    lacking = [
+        (method, seed)
+        for method, scores in summary["methods"].items()
+        for seed in scores["per_seed"]
+        if "bmta_cloud" in seed and "last_cloud" not in seed
+    ]
+    results = pd.read_parquet(folder / "results.parquet") if lacking else pd.DataFrame()
+    for method, seed in lacking:
+        run = results[(results["method"] == method) & (results["seed"] == seed["seed"])]
+        cloud = run[(run["measure"] == "accuracy_cloud") & (run["split"] == "test")]
+        seed["last_cloud"] = 100 * float(cloud.loc[cloud["round"] == cloud["round"].max(), "value"].mean())
 
 
 def built_in(table: Mapping[str, Any]) -> dict[str, Any]:

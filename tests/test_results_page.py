@@ -174,6 +174,17 @@ def test_a_kept_run_makes_the_page_of_the_whole_one(tmp_path: Path) -> None:
     assert read_npz(tmp_path / "kept" / "collaboration" / "fedamp.npz")["collaboration"].shape == (1, 8, 8)
 
 
+def test_a_best_round_on_the_server_has_its_last_beside_it(tmp_path: Path) -> None:
+    methods = {"fedamp": scores({0: 93.0})}
+    methods["fedamp"]["per_seed"][0]["bmta_cloud"] = 78.05  # of a time when the last was not in the summary
+    folder = run(tmp_path / "a", methods)
+    results = pd.read_parquet(folder / "results.parquet")
+    cloud = results.assign(measure="accuracy_cloud", value=0.5 - results["round"] / 10)
+    pd.concat([results, cloud]).to_parquet(folder / "results.parquet")
+    page = made(tmp_path, folder)
+    assert "| cloud BMTA | cloud last |" in page and row(page, "fedamp")[-3:-1] == ["78.05", "30.00"]
+
+
 def test_what_is_no_run_or_given_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="not the folder of a finished run"):
         finished_runs.read([tmp_path])
