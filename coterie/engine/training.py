@@ -34,6 +34,9 @@ class Training:
     schedule_at: tuple[float, ...] = option(
         (0.5, 0.75), "shares of the rounds after which `steps` lowers it", low=0, high=1
     )
+    schedule_rounds: int = option(
+        0, "rounds that the schedule is laid out over, so that fewer are its beginning; 0: as many as `rounds`", low=0
+    )
     schedule_factor: float = option(0.1, "what `steps` multiplies it with", above=0, high=1)
     participation: float = option(1.0, "share of the silos that a round asks", above=0, high=1)
     drop: float = option(0.0, "share of the replies that are lost", low=0, high=1)
@@ -53,11 +56,11 @@ class Training:
 
     def lr_at(self, round: int) -> float:
         """The learning rate of a round counted from 0."""
-        done = round / self.rounds
+        done = round / (self.schedule_rounds or self.rounds)
         if self.schedule == "steps":
             return self.lr * self.schedule_factor ** sum(done >= share for share in self.schedule_at)
         if self.schedule == "cosine":
-            return self.lr * (1 + math.cos(math.pi * done)) / 2
+            return self.lr * (1 + math.cos(math.pi * min(done, 1))) / 2
         return self.lr
 
     def measures(self, round: int) -> bool:

@@ -158,8 +158,9 @@ def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Wat
     names = next(iter(first.schemas.values())).classes if first.schemas else ()
     if first.schemas:
         finished.summary["data"] = {"note": first.note, "differences": [asdict(each) for each in first.differences]}
-    splits = split_rows({seed: f.silos for seed, f in federations.items()})
-    return replace(finished, labels=label_counts(first.silos, names), differences=first.differences, splits=splits)
+    silos = {seed: f.silos for seed, f in federations.items()}
+    labels, splits = label_counts(silos, names), split_rows(silos)
+    return replace(finished, labels=labels, differences=first.differences, splits=splits)
 
 
 def _baselines(study: Study, federations: Mapping[int, Assembly]) -> dict[Key, Rows]:
