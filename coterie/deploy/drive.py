@@ -75,6 +75,7 @@ class RemoteRun:
             return outcome
         job = self._job(name, seed, members)
         method, model, roster = job.built()
+        job = replace(job, base=model.base_checksum)
         run = f"{self.folder.name}-{name}-{seed}"
         engine = Remote(run, job, method, model, self.transport, self.patience, self._report)
         self._report(method=name, seed=seed, round=0, rounds=job.training.rounds, score=None)

@@ -95,6 +95,7 @@ class Job:
     study: str = ""
     schema: dict[str, Any] = field(default_factory=dict)  # of tables and pictures: how all silos encode them
     plugins: dict[str, str] = field(default_factory=dict)  # packages that bring its method and model, their versions
+    base: str = ""  # the SHA-256 of what is frozen in its model
 
     def __post_init__(self) -> None:
         if not len(self.names) == len(self.sizes) == len(self.validation) == len(set(self.names)):

@@ -93,6 +93,9 @@ class SiloSide:
         job = request.job
         data = self._data(job, source)
         method, model, roster = job.built(pick_device(self.device))
+        if model.base_checksum != job.base:
+            ours, theirs = (each[:12] or "none" for each in (model.base_checksum, plain(job.base, 64)))
+            raise BadInput(f"the run's frozen base is {theirs}, this silo's {ours}; bring the same weights")
         store = Store([data.silo], model.device, model.dtype)
         model.probe(store["train"].x[:2])
         round = job.training.rounds - 1 if request.newcomer else request.round

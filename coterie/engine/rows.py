@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from coterie.engine.reference import refuse_parts
 from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.models.parts import Blueprint, last_layer, named
+from coterie.models.weights import checksum
 
 SampleLosses = Callable[[Tensor, Tensor | None], Tensor]  # outputs (k, b, ...) and features (k, b, ...) to (k, b)
 Program = Callable[..., tuple[Tensor, dict[str, Tensor]]]
@@ -108,6 +110,17 @@ class Model:
     def frozen(self) -> dict[str, Tensor]:
         """What is in no row because it never changes, by name: one for all silos."""
         return {n: t for n, t in self._own.items() if t.is_floating_point() and n not in self.layout.names}
+
+    @cached_property
+    def base(self) -> dict[str, Tensor]:
+        """What is frozen of a module's `state_dict`, where tied weights have all their names."""
+        frozen = {id(t) for t in self.frozen.values()}
+        return {name: t for name, t in self.module.state_dict(keep_vars=True).items() if id(t) in frozen}
+
+    @cached_property
+    def base_checksum(self) -> str:
+        """The SHA-256 of that, by which parties know that they train on the same; "" where nothing is frozen."""
+        return checksum(self.base)
 
     @property
     def features_shape(self) -> tuple[int, ...]:

@@ -1,12 +1,23 @@
 """Weights from a file, to start from."""
 
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from coterie.errors import BadInput
+
+
+def checksum(tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of tensors and their names; of none nothing."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest() if tensors else ""
 
 
 def load_weights(module: nn.Module, path: str, fresh: tuple[str, ...]) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +12,11 @@ import safetensors
 import torch
 from torch import Tensor, nn
 
+from coterie.codec import save_tensors
 from coterie.data.own.schema import Schema
 from coterie.errors import BadInput
 from coterie.models import build, code
+from coterie.personal.base import with_base
 from coterie.personal.export import MIXTURE
 from coterie.personal.model import Deployed, PersonalModel
 
@@ -42,6 +45,15 @@ def load_model(file: str | Path, model: Any = None) -> PersonalModel:
     return PersonalModel(about.get("silo", ""), deployed, known, about)
 
 
+def copy_whole(file: Path, to: Path) -> None:
+    """Copy a model's file, with what is frozen in it."""
+    about, own = _own(file)
+    if (tensors := with_base(own, about, file)) is own:
+        shutil.copyfile(file, to)
+    else:
+        save_tensors({name: t.clone() for name, t in tensors.items()}, to, about)
+
+
 def silo_of(file: Path) -> str:
     """Whose model a file is."""
     with _opened(file) as opened:
@@ -49,6 +61,11 @@ def silo_of(file: Path) -> str:
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    about, own = _own(path)
+    return about, with_base(own, about, path)
+
+
+def _own(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     with _opened(path) as file:
         return dict(file.metadata() or {}), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 

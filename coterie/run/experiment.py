@@ -157,6 +157,8 @@ def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Wat
     names = next(iter(first.schemas.values())).classes if first.schemas else ()
     if first.schemas:
         finished.summary["data"] = {"note": first.note, "differences": [asdict(each) for each in first.differences]}
+    if first.model.base:
+        finished.summary["base"] = first.model.base_checksum
     splits = split_rows({seed: f.silos for seed, f in federations.items()})
     return replace(finished, labels=label_counts(first.silos, names), differences=first.differences, splits=splits)
 
@@ -192,7 +194,7 @@ def _one(
         shutil.rmtree(models, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
         told_of = about(study, name, federation, outcome.picked.round)
         fitted = {silo: _calibration(outcome, silo) for silo in silos}
-        save_models(models, federation.model, outcome.models, silos, told_of, federation.schemas, fitted)
+        save_models(models, federation.model, outcome.models, silos, told_of, federation.schemas, fitted, apart=True)
         sync_all(models)
     checkpoint.end(outcome)
     outcome.models = None  # they are on the disk, and the next method needs the memory
