@@ -266,8 +266,8 @@ class FrozenBias(Net):
 
 
 class FrozenVmap(Frozen):
-    def middle(self, h: Tensor) -> Any:
-        return h.cos()
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x).cos()
 
 
 class FrozenLoop(Frozen):
@@ -326,6 +326,12 @@ def frozen_norm() -> nn.Module:
     """Scale and shift stay, the statistics move, as PyTorch has it."""
     module = batch_norm()
     module[1].requires_grad_(False)  # type: ignore[index]
+    return module
+
+
+def frozen_untracked() -> nn.Module:
+    module = untracked()
+    module[1] = nn.BatchNorm1d(HIDDEN, track_running_stats=False).requires_grad_(False)  # type: ignore[operator]
     return module
 
 
@@ -820,7 +826,7 @@ TRAINED: dict[str, Callable[[], nn.Module]] = {
     "frozen middle": FrozenMiddle, "frozen bias": FrozenBias, "frozen shift": FrozenShift, "frozen tied": FrozenTied,
     "frozen attention": FrozenAttention, "frozen attention, dropout": lambda: FrozenAttention(0.3),
     "frozen norm": frozen_norm, "frozen pictures": frozen_pictures, "frozen but norm": frozen_but_norm,
-    "frozen but head": frozen_but_head,
+    "frozen but head": frozen_but_head, "frozen untracked norm": frozen_untracked,
 }  # fmt: skip
 
 PICTURES = ("instance norm", "channel dropout", "circular", "transposed", "frozen pictures")

@@ -22,6 +22,7 @@ from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Declared, Done, Job
 from coterie.deploy.own import Raw, SiloSource, own_silo
 from coterie.deploy.policy import Refused, read_policy
 from coterie.deploy.vault import Vault
+from coterie.engine.kept import keep_features
 from coterie.engine.method import Method, Model, Roster
 from coterie.engine.store import Store
 from coterie.engine.task import measured, task_of
@@ -98,6 +99,7 @@ class SiloSide:
             raise BadInput(f"the run's frozen base is {theirs}, this silo's {ours}; bring the same weights")
         store = Store([data.silo], model.device, model.dtype)
         model.probe(store["train"].x[:2])
+        model, store = keep_features(model, store, job.training.keep_features)
         round = job.training.rounds - 1 if request.newcomer else request.round
         secret = f"{self._secret()},{request.run},{request.kind}"
         silos = torch.zeros(1, dtype=torch.int64, device=model.device)

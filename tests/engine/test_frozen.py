@@ -14,7 +14,7 @@ from coterie.models.parts import Blueprint, Parts, freeze
 
 REWRITTEN = (
     "frozen", "frozen middle", "frozen bias", "frozen shift", "frozen tied", "frozen norm", "frozen pictures",
-    "frozen but norm", "frozen but head", "norm kept in evaluation",
+    "frozen but norm", "frozen but head", "frozen untracked norm", "norm kept in evaluation",
 )  # fmt: skip
 PICTURES, TEXTS = ("frozen pictures",), ("frozen tied", "frozen attention", "frozen attention, dropout")
 
