@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
-from coterie.models.parts import freeze
+from coterie.models.lora import LoRA, adapted
+from coterie.models.parts import Blueprint, Parts, freeze
 
 CLASSES, INPUTS, HIDDEN, TOKENS = 3, 5, 6, 7
 
@@ -340,6 +341,24 @@ def frozen_pictures() -> nn.Module:
     return freeze(
         nn.Sequential(*layers, nn.Dropout(0.4), nn.Linear(4, HIDDEN), nn.Linear(HIDDEN, CLASSES)), ["?"], ["6", "7"]
     )
+
+
+def low_rank() -> nn.Module:
+    net = nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, CLASSES))
+    return started(Blueprint(net, Parts(train=("head",), lora=LoRA(rank=2, alpha=2, targets=("0", "2"))))())
+
+
+def low_rank_pictures() -> nn.Module:
+    layers = [nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 2, stride=2, bias=False), nn.ReLU()]
+    net = nn.Sequential(*layers, nn.Flatten(), nn.Linear(16, HIDDEN), nn.Linear(HIDDEN, CLASSES))
+    return started(Blueprint(net, Parts(train=("head",), lora=LoRA(rank=2, alpha=2)))())
+
+
+def started(module: nn.Module) -> nn.Module:
+    """With adapters that already do something, so that all of them get a gradient."""
+    for _, layer in adapted(module):
+        nn.init.normal_(layer.lora_B.weight, std=0.1)
+    return module
 
 
 def frozen_but_norm() -> nn.Module:
@@ -827,9 +846,10 @@ TRAINED: dict[str, Callable[[], nn.Module]] = {
     "frozen attention": FrozenAttention, "frozen attention, dropout": lambda: FrozenAttention(0.3),
     "frozen norm": frozen_norm, "frozen pictures": frozen_pictures, "frozen but norm": frozen_but_norm,
     "frozen but head": frozen_but_head, "frozen untracked norm": frozen_untracked,
+    "low rank": low_rank, "low rank, pictures": low_rank_pictures,
 }  # fmt: skip
 
-PICTURES = ("instance norm", "channel dropout", "circular", "transposed", "frozen pictures")
+PICTURES = ("instance norm", "channel dropout", "circular", "transposed", "frozen pictures", "low rank, pictures")
 TEXTS = (
     "attention", "bag", "padding, rewritten", "padding", "functional padding", "by frequency",
     "by frequency, rewritten", "whole numbers", "frozen tied", "frozen attention", "frozen attention, dropout",

@@ -93,7 +93,7 @@ class SiloSide:
             return declared(self.name, source), Declared
         job = request.job
         data = self._data(job, source)
-        method, model, roster = job.built(pick_device(self.device))
+        method, model, roster = job.built(pick_device(self.device), self.folder / "weights")
         if model.base_checksum != job.base:
             ours, theirs = (each[:12] or "none" for each in (model.base_checksum, plain(job.base, 64)))
             raise BadInput(f"the run's frozen base is {theirs}, this silo's {ours}; bring the same weights")

@@ -1,6 +1,5 @@
 """A model's file read back: nothing in it runs, and nothing is allocated that it does not hold."""
 
-import copy
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,8 @@ from torch import Tensor, nn
 from coterie.codec import save_tensors
 from coterie.data.own.schema import Schema
 from coterie.errors import BadInput
-from coterie.models import build, code
+from coterie.models import build, code, split_parts
+from coterie.models.parts import FROM_FILES, Blueprint
 from coterie.personal.base import with_base
 from coterie.personal.export import MIXTURE
 from coterie.personal.model import Deployed, PersonalModel
@@ -97,9 +97,9 @@ def _module(
     if code.is_code(name) and by_code is None:
         raise BadInput(f"{path}: is {name}, a model of your own; a file runs no code: give --model module:Class")
     try:
+        table = {key: value for key, value in table.items() if key not in FROM_FILES}
         if by_code is not None:
-            made = code.factory(by_code, shape, outputs)
-            module = copy.deepcopy(made) if isinstance(made, nn.Module) else made()
+            module = Blueprint(code.factory(by_code, shape, outputs), split_parts(table)[1])()
         else:
             with torch.device("meta"):  # takes no memory, whatever sizes the file claims
                 module = build(table, shape, outputs)[0]()

@@ -63,11 +63,12 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
     sample = data.silos[0].train
     shape, outputs = sample.x.shape[1:], data.classes or math.prod(sample.y.shape[1:])
     samples = float(np.median([len(silo.train) for silo in data.silos]))
-    factory, model = (
-        build(study.model, shape, outputs, samples)
-        if study.code is None
-        else (Blueprint(code.factory(study.code, shape, outputs), split_parts(study.model)[1]), study.model)
-    )
+    if study.code is None:
+        factory, model = build(study.model, shape, outputs, samples)
+    else:
+        parts = split_parts(study.model)[1].with_checksum()
+        factory = Blueprint(code.factory(study.code, shape, outputs), parts)
+        model = {"name": study.model["name"], **parts.as_table()}
     study = replace(study, model=model, training=_suited(study.training, data))
     machine = study.machine
     # Errors are told in the unit of the label, which another seed's training rows may put otherwise.

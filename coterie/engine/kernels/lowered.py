@@ -18,7 +18,7 @@ from coterie.engine.kernels import row_layers
 from coterie.engine.kernels.dropout import row_dropout
 from coterie.engine.kernels.prefix import Rewritten
 
-# Layers that treat every sample alike and know no weights.
+# What treats every sample alike and knows no weights, or those that are frozen.
 SAMPLEWISE: tuple[type[nn.Module], ...] = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Hardtanh, nn.Hardswish,
     nn.Softplus, nn.Identity, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten,
@@ -26,7 +26,7 @@ SAMPLEWISE: tuple[type[nn.Module], ...] = (
 FUNCTIONS: set[Any] = {
     operator.add, operator.iadd, operator.mul, torch.add, torch.mul, torch.relu, torch.tanh, torch.sigmoid,
     torch.flatten, F.relu, F.gelu, F.silu, F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, operator.getitem,
-    torch.stack, torch.zeros_like,
+    torch.stack, torch.zeros_like, F.linear, F.conv2d,
 }  # fmt: skip
 METHODS = {"relu", "tanh", "sigmoid", "flatten", "view", "reshape", "size", "contiguous", "chunk"}
 # Operations. A longer program, as a recurrent layer step by step or the fifty convolutions of MobileNet, is run as it
