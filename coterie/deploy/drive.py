@@ -159,7 +159,8 @@ class RemoteRun:
             schema={} if schema is None else schema.as_table(),
             tuning=self.tuning.get(name, 0),
         )
-        return replace(job, plugins=job.brought())
+        job = replace(job, plugins=job.brought())
+        return replace(job, base=job.built()[1].base_checksum)
 
     def _report(self, **news: Any) -> None:
         """Write how far the run is to `progress.json`."""

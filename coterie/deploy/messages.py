@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
@@ -108,6 +109,7 @@ class Job:
     tuning: int = option(0, "rounds of the search that comes before its own", low=0, high=1e6)
     rates: tuple[float, ...] = option((), "of a search: the learning rate of each candidate", above=0, high=1e6)
     going: tuple[int, ...] = option((), "of a search: the candidates that still train", low=0)
+    base: str = ""  # the SHA-256 of what is frozen in its model
 
     def __post_init__(self) -> None:
         if not len(self.names) == len(self.sizes) == len(self.validation) == len(set(self.names)):
@@ -139,9 +141,17 @@ class Job:
         ]
         return dict(origin for origin in origins if origin is not None)
 
-    def built(self, device: torch.device | str = "cpu") -> tuple[Method, Model, Roster]:
-        """The method, the model and the roster, the same at every party."""
-        factory, _ = build(self.model, tuple(self.shape), self.outputs)
+    def built(self, device: torch.device | str = "cpu", weights: Path | None = None) -> tuple[Method, Model, Roster]:
+        """The method, the model and the roster, the same at every party; a silo has its own folder of weights."""
+        table = self.model
+        if weights is not None and "weights" in table:
+            own = weights / Path(str(table["weights"])).name
+            if not own.is_file():
+                raise BadInput(
+                    f"the run starts from weights that this silo lacks; put {own.name} into its folder weights"
+                )
+            table = table | {"weights": str(own)}
+        factory, _ = build(table, tuple(self.shape), self.outputs)
         model = Model(factory, self.classes, device, unit=self.schema.get("unit", 1.0))
         method = self.made()
         if self.training.buffers == "local":

@@ -25,6 +25,7 @@ from coterie.deploy.operators import judged_operator
 from coterie.deploy.own import Raw, SiloSource, own_silo
 from coterie.deploy.policy import Policy, Refused, read_policy
 from coterie.deploy.vault import Vault
+from coterie.engine.kept import keep_features
 from coterie.engine.method import Method, Model, Roster
 from coterie.engine.store import Store
 from coterie.engine.task import measured, task_of
@@ -120,11 +121,15 @@ class SiloSide:
         if job.rates:
             _check_search(request.kind, job)
         data = self._data(job, source)
-        method, model, roster = job.built(pick_device(self.device))
+        method, model, roster = job.built(pick_device(self.device), self.folder / "weights")
+        if model.base_checksum != job.base:
+            ours, theirs = (each[:12] or "none" for each in (model.base_checksum, plain(job.base, 64)))
+            raise BadInput(f"the run's frozen base is {theirs}, this silo's {ours}; bring the same weights")
         if math.isfinite(policy.epsilon) and (reason := method.refusal(roster, model)):
             raise Refused(reason)
         store = Store([data.silo], model.device, model.dtype)
         model.probe(store["train"].x[:2])
+        model, store = keep_features(model, store, job.training.keep_features)
         round = job.training.rounds - 1 if request.newcomer else request.round
         secret = f"{self._secret()},{request.run},{request.kind}"
         silos = torch.zeros(1, dtype=torch.int64, device=model.device)

@@ -45,6 +45,9 @@ class Training:
     buffers: Literal["shared", "local"] = option(
         "shared", "BatchNorm's statistics: averaged like weights, or kept local"
     )
+    keep_features: bool | Literal["auto"] = option(
+        AUTO, "compute what is frozen before anything that trains once for each sample, and keep it; auto: where it can"
+    )
     measure_every: int = option(1, "rounds between measurements", low=1)
     by: str = option(AUTO, "the measure that rounds and methods are picked by; auto: as the labels are")
     positive: int | Literal["auto"] = option(

@@ -64,11 +64,12 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
     sample = data.silos[0].train
     shape, outputs = sample.x.shape[1:], data.classes or math.prod(sample.y.shape[1:])
     samples = float(np.median([len(silo.train) for silo in data.silos]))
-    factory, model = (
-        build(study.model, shape, outputs, samples)
-        if study.code is None
-        else (Blueprint(code.factory(study.code, shape, outputs), split_parts(study.model)[1]), study.model)
-    )
+    if study.code is None:
+        factory, model = build(study.model, shape, outputs, samples)
+    else:
+        parts = split_parts(study.model)[1].with_checksum()
+        factory = Blueprint(code.factory(study.code, shape, outputs), parts)
+        model = {"name": study.model["name"], **parts.as_table()}
     study = replace(study, model=model, training=_suited(study.training, data))
     machine = study.machine
     # Errors are told in the unit of the label, which another seed's training rows may put otherwise.
@@ -158,6 +159,8 @@ def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Wat
     names = next(iter(first.schemas.values())).classes if first.schemas else ()
     if first.schemas:
         finished.summary["data"] = {"note": first.note, "differences": [asdict(each) for each in first.differences]}
+    if first.model.base:
+        finished.summary["base"] = first.model.base_checksum
     silos = {seed: f.silos for seed, f in federations.items()}
     labels, splits = label_counts(silos, names), split_rows(silos)
     return replace(finished, labels=labels, differences=first.differences, splits=splits)
@@ -194,7 +197,7 @@ def _one(
         shutil.rmtree(models, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
         told_of = about(study, name, federation, outcome.picked.round)
         fitted = {silo: _calibration(outcome, silo, study.training.positive) for silo in silos}
-        save_models(models, federation.model, outcome.models, silos, told_of, federation.schemas, fitted)
+        save_models(models, federation.model, outcome.models, silos, told_of, federation.schemas, fitted, apart=True)
         sync_all(models)
     checkpoint.end(outcome)
     outcome.models = None  # they are on the disk, and the next method needs the memory

@@ -353,3 +353,39 @@ def test_the_coordinator_hears_the_reason(tmp_path: Path) -> None:
     assert engine.last["east"].startswith("refused: method 'fedavg' is not among those allowed")
     assert outcome.missing == 3
     assert set(NAMES) - {"east"} == set(outcome.results[-1]["silo"])
+
+
+def test_a_silo_does_not_train_on_another_base_than_the_run(tmp_path: Path) -> None:
+    from coterie.deploy.remote import Remote
+    from coterie.engine.rounds import run_rounds
+
+    frozen = replace(job("fedavg"), model={"name": "mlp", "hidden": [4], "freeze": ["body"]})
+    made, model, roster = frozen.built()
+    same = Remote("run", replace(frozen, base=model.base_checksum), made, model, Loop(settle(tmp_path / "same")))
+    assert run_rounds(made, same, roster, model, TRAINING).missing == 0
+    for base in ("0" * 64, ""):
+        other = Remote("run", replace(frozen, base=base), made, model, Loop(settle(tmp_path / f"base{base[:1]}")))
+        said = f"the run's frozen base is {base[:12] or 'none'}, this silo's {model.base_checksum[:12]}"
+        with pytest.raises(BadInput, match=said):
+            run_rounds(made, other, roster, model, TRAINING)
+
+
+def test_a_silo_starts_from_its_own_copy_of_the_runs_weights(tmp_path: Path) -> None:
+    from coterie.deploy.remote import Remote
+    from coterie.engine.rounds import run_rounds
+    from coterie.models import build
+
+    table = {"name": "mlp", "hidden": [4], "freeze": ["body"]}
+    safetensors.torch.save_file(build(table, (5,), 3)[0]().state_dict(), tmp_path / "there.safetensors")
+    table = build({**table, "weights": str(tmp_path / "there.safetensors")}, (5,), 3)[1]
+    work = replace(job("fedavg"), model=table)
+    made, model, roster = work.built()
+    work = replace(work, base=model.base_checksum)
+    sides = settle(tmp_path)
+    for name in ("north", "south"):
+        (sides[name].folder / "weights").mkdir()
+        content = (tmp_path / "there.safetensors").read_bytes()
+        (sides[name].folder / "weights" / "there.safetensors").write_bytes(content)
+    engine = Remote("run", work, made, model, Loop(sides))
+    assert run_rounds(made, engine, roster, model, TRAINING).missing == 3
+    assert "weights" in engine.last["east"] and str(tmp_path) not in engine.last["east"]
