@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         with_clipping,
         with_compression,
         with_finetuning,
+        with_personal,
         with_privacy,
         with_robustness,
     )
@@ -66,7 +67,7 @@ __all__ = [
     "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos", "State",
     "Task", "Up", "Weights", "bank", "check_method", "load_model", "load_result", "method_table", "option",
     "plain_step", "rows", "shared", "silos", "spread", "study", "weighted_mean", "with_clipping", "with_compression",
-    "with_finetuning", "with_privacy", "with_robustness",
+    "with_finetuning", "with_personal", "with_privacy", "with_robustness",
 ]  # fmt: skip
 # Where each lies: first what a user needs, then the methods, then what the author of a method does.
 _PLACES = {
@@ -96,7 +97,9 @@ _PLACES = {
     "methods.pfedme": "PFedMe",
     "methods.scaffold": "SCAFFOLD",
     "methods.separate": "Separate",
-    "methods.wrappers.around": "with_clipping with_compression with_finetuning with_privacy with_robustness",
+    "methods.wrappers.around": (
+        "with_clipping with_compression with_finetuning with_personal with_privacy with_robustness"
+    ),
     "engine.method": "Cohort Method Model Nothing NothingDown NothingKept NothingUp Roster spread",
     "engine.task": "Batch Task Weights plain_step",
     "methods.parts.averaging": "Global GlobalDown GlobalModel ModelUp weighted_mean",

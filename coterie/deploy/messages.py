@@ -19,7 +19,7 @@ from coterie.engine.training import Training
 from coterie.errors import BadInput, plain
 from coterie.measure.measures import MEASURES
 from coterie.methods import METHODS, make
-from coterie.methods.wrappers.buffers import local_buffers
+from coterie.methods.wrappers.personal import local_buffers
 from coterie.models import MODELS, build
 from coterie.options import option, parse
 from coterie.wire import Up, rows
@@ -121,7 +121,8 @@ class Job:
     def built(self, device: torch.device | str = "cpu") -> tuple[Method, Model, Roster]:
         """The method, the model and the roster, the same at every party."""
         factory, _ = build(self.model, tuple(self.shape), self.outputs)
-        model = Model(factory, self.classes, device, unit=self.schema.get("unit", 1.0))
+        unit, head = self.schema.get("unit", 1.0), self.model.get("head")
+        model = Model(factory, self.classes, device, unit=unit, head=head, sample=tuple(self.shape))
         method = self.made()
         if self.training.buffers == "local":
             method = local_buffers(method, model)

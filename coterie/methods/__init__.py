@@ -8,6 +8,7 @@ from coterie.errors import BadInput, nearest, shown
 from coterie.methods.wrappers.clip import Clipping, WithClipping
 from coterie.methods.wrappers.compress import Compression, WithCompression
 from coterie.methods.wrappers.finetune import FineTuning, WithFineTuning
+from coterie.methods.wrappers.personal import PersonalColumns, WithPersonal
 from coterie.methods.wrappers.privacy import Privacy, WithPrivacy
 from coterie.methods.wrappers.robust import Robustness, WithRobustness
 from coterie.options import parse, resolved
@@ -53,6 +54,7 @@ def method_class(name: str) -> type[Method]:
 
 # What wraps any method it fits, by its key in the method's table; those further down wrap those above them.
 WRAPPERS: dict[str, tuple[type[Any], Any]] = {
+    "personal": (PersonalColumns, WithPersonal),
     "finetune": (FineTuning, WithFineTuning),
     "clip_update": (Clipping, WithClipping),
     "privacy": (Privacy, WithPrivacy),
@@ -70,8 +72,17 @@ def make(label: str, table: Mapping[str, Any]) -> Method:
     method = parse(method_class(str(table.get("method", label))), own, where)
     for key, (schema, wrap) in WRAPPERS.items():
         if key in table:
-            method = wrap(method, parse(schema, table[key], f"{where} {key}"))
+            method = wrap(method, _options(key, schema, table[key], f"{where} {key}"))
     return method
+
+
+def _options(key: str, schema: type[Any], value: Any, where: str) -> Any:
+    """A wrapper's options; of personal columns a list will do."""
+    if key != "personal" or isinstance(value, Mapping):
+        return parse(schema, value, where)
+    if not isinstance(value, list | tuple):
+        raise BadInput(f'{where}: expected a list, e.g. ["head"], found {shown(value)}')
+    return parse(schema, {"columns": value}, where)
 
 
 def given(method: Method | str) -> Method:
@@ -98,6 +109,7 @@ def written(label: str, method: Method) -> dict[str, Any]:
     """The table of a method with every default written back."""
     for key, (_, wrap) in WRAPPERS.items():
         if isinstance(method, wrap):
-            return written(label, method.method) | {key: resolved(method.options)}
+            options = resolved(method.options)
+            return written(label, method.method) | {key: options["columns"] if key == "personal" else options}
     name = name_of(method)
     return ({} if name == label else {"method": name}) | resolved(method)

@@ -63,19 +63,22 @@ def build(
     """
     options = dict(table)
     name = options.pop("name", "mlp")
+    head = {"head": options.pop("head")} if "head" in options else {}  # of any model: the name of the layer that it is
+    if not isinstance(head.get("head", ""), str):
+        raise BadInput(f"[model] head: expected text, the name of a layer, found {shown(head['head'])}")
     if name == AUTO:
         for key in options:
             raise BadInput(f'[model] {key}: name = "auto" chooses all by itself; name the model, or remove it')
         if shape:
-            return build(choose(shape, samples), shape, outputs)
-        return nn.Identity, {"name": AUTO}
+            return build(choose(shape, samples) | head, shape, outputs)
+        return nn.Identity, {"name": AUTO} | head
     if not isinstance(name, str) or name not in MODELS:
         raise BadInput(f"[model] name: unknown model {shown(name)}; {nearest(str(name), [*MODELS, AUTO])}")
     schema, builder = MODELS[name]
     made: Any = parse(schema, options, f"[model] ({name})")
     if outputs:
         _check_size(lambda: builder(made, shape, outputs), name)
-    return lambda: builder(made, shape, outputs), {"name": name} | resolved(made)
+    return lambda: builder(made, shape, outputs), {"name": name} | resolved(made) | head
 
 
 def _check_size(factory: Callable[[], nn.Module], name: str) -> None:

@@ -19,7 +19,7 @@ from coterie.engine.store import Store
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.keys import generator
-from coterie.methods.wrappers.buffers import local_buffers
+from coterie.methods.wrappers.personal import local_buffers
 
 
 def pick_device(name: str) -> torch.device:
@@ -48,8 +48,12 @@ class Assembly(HoldsData):
         rows: int | str = "auto",
         precision: str = "float32",
         data: FederatedData | None = None,
+        head: str | None = None,
     ) -> None:
-        """`data` is where the silos come from, for what is known of them beside their samples."""
+        """`data` is where the silos come from, for what is known of them beside their samples.
+
+        `head` names the model's head, where its last layer with weights is not it.
+        """
         if not silos:
             raise BadInput("a federation needs at least one silo")
         names = [silo.name for silo in silos]
@@ -66,7 +70,7 @@ class Assembly(HoldsData):
             self.model = model
         else:
             unit = next(iter(self.schemas.values())).unit if self.schemas else 1.0
-            self.model = Model(model, classes, pick_device(device), precision=precision, unit=unit)
+            self.model = Model(model, classes, pick_device(device), precision=precision, unit=unit, head=head)
         # PyTorch's own switches: float32 means float32 unless TensorFloat-32 was asked for.
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         torch.backends.cudnn.allow_tf32 = precision == "tf32"

@@ -81,6 +81,7 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
         machine.rows,
         machine.precision,
         data,
+        model.get("head"),
     )
     federation.table = model
     return study, federation

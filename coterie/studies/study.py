@@ -284,7 +284,7 @@ def _model(table: Mapping[str, Any], code: str | None, default: str) -> dict[str
     if is_code(name):
         if name != code:
             raise BadInput(f"[model] name: a study runs no code; give --model {name} on the command line")
-        return {"name": name}
+        return {"name": name} | {key: table[key] for key in ("head",) if key in table}
     return build({"name": name, **table}, shape=(), outputs=0)[1]
 
 
