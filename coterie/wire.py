@@ -9,10 +9,10 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, Literal, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, dataclass_transform
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 R = TypeVar("R", bound="Record")
 Index = Tensor | slice
@@ -202,9 +202,7 @@ class Record:
         made: dict[str, Any] = {}
         for name, value, _ in self.__fields():
             if isinstance(value, Record):
-                prefix = f"{name}."
-                inner = {key.removeprefix(prefix): t for key, t in named.items() if key.startswith(prefix)}
-                made[name] = value.with_tensors(inner)
+                made[name] = value.with_tensors(under(f"{name}.", named))
             elif value is not None:
                 made[name] = named[name]
         return self.replace(**made)
@@ -275,8 +273,131 @@ class State(Record):
     """What local training carries from one mini-batch to the next."""
 
 
-class Predictor(Record):
+class Network(Protocol):
+    """What a predictor needs of a model: rows as a function, and a row as a module."""
+
+    classes: int
+
+    def forward(self, rows: Tensor, x: Tensor, training: bool) -> tuple[Tensor, Tensor | None]:
+        """Outputs (k, b, ...) of k rows on their own batches x (k, b, ...), and the buffers after them."""
+
+    def module_of(self, row: Tensor) -> nn.Module:
+        """A module of its own with the weights of one row."""
+
+
+Form = str | list[Any]  # a kind of predictor, or with it the forms of those inside: ["ensemble", "model", "model"]
+Build = Callable[[dict[str, Tensor]], nn.Module]  # makes the plain network with these weights
+
+
+class Deployable(Record):
+    """Silos' models as they would be deployed; a kind says how it predicts, and what is written of it."""
+
+    kind: ClassVar[str]  # its name in `engine/predictors.py`, and in a model's file
+
+    @property
+    def count(self) -> int:
+        """How many silos' they are."""
+        return len(next(iter(self.tensors().values())))
+
+    @property
+    def form(self) -> Form:
+        """Its kind, and what it takes to read it back."""
+        return self.kind
+
+    @property
+    def networks(self) -> int:
+        """How many networks each sample goes through."""
+        raise NotImplementedError
+
+    def predict(self, model: Network, x: Tensor) -> Tensor:
+        """Class probabilities (k, b, C, ...), or values for regression, on x (k, b, ...)."""
+        raise NotImplementedError
+
+    def module(self, model: Network, row: int) -> nn.Module:
+        """One silo's as a module of its own, which gives the same for x (n, ...)."""
+        raise NotImplementedError
+
+    def written(self, model: Network, row: int) -> dict[str, Tensor]:
+        """What a silo's file holds, by name."""
+        return dict(self.module(model, row).state_dict())
+
+    @classmethod
+    def read(cls, form: Form, tensors: dict[str, Tensor], build: Build, classes: int) -> nn.Module:
+        """The module whose tensors were `written`."""
+        raise NotImplementedError
+
+    @classmethod
+    def restore(cls, form: Form, tensors: Mapping[str, Tensor]) -> Self:
+        """The record whose `tensors()` these are."""
+        return cls(**tensors)
+
+
+class Predictor(Deployable):
     """A silo's model as it would be deployed: one model, or a mixture of the predictions of several."""
+
+    kind: ClassVar[str] = "model"
 
     models: Tensor = rows("the model, or the components of a mixture", "c?", role="model")
     weights: Tensor | None = rows("the mixture's weights", "c", default=None)
+
+    @property
+    def networks(self) -> int:
+        return self.models.shape[1] if self.models.ndim == 3 else 1
+
+    def predict(self, model: Network, x: Tensor) -> Tensor:
+        flat = self.models.reshape(-1, self.models.shape[-1])
+        each = x if self.networks == 1 else x.repeat_interleave(self.networks, 0)
+        out, _ = model.forward(flat, each, training=False)
+        out = out.softmax(2) if model.classes else out
+        if self.weights is None:
+            return out
+        return torch.einsum("kc,kc...->k...", self.weights, out.reshape(*self.models.shape[:2], *out.shape[1:]))
+
+    def module(self, model: Network, row: int) -> nn.Module:
+        if self.weights is None:
+            return Mixed([model.module_of(self.models[row]).cpu()], None, model.classes)
+        components = [model.module_of(each).cpu() for each in self.models[row]]
+        return Mixed(components, self.weights[row].cpu(), model.classes)
+
+    def written(self, model: Network, row: int) -> dict[str, Tensor]:
+        """A model by the names of its module; a mixture's components are numbered, beside their `mixture`."""
+        if self.weights is not None:
+            return super().written(model, row)
+        return dict(model.module_of(self.models[row]).state_dict())
+
+    @classmethod
+    def read(cls, form: Form, tensors: dict[str, Tensor], build: Build, classes: int) -> nn.Module:
+        weights = tensors.get(Mixed.WEIGHTS)
+        if weights is None or weights.ndim != 1:
+            return Mixed([build(tensors)], None, classes)
+        return Mixed([build(under(f"component{c}.", tensors)) for c in range(len(weights))], weights, classes)
+
+
+class Mixed(nn.Module):
+    """A network's predictions, or a mixture of those of several."""
+
+    WEIGHTS = "mixture"
+
+    def __init__(self, components: Sequence[nn.Module], weights: Tensor | None, classes: int) -> None:
+        super().__init__()
+        self.components, self.classes = list(components), classes
+        for c, component in enumerate(components):
+            self.add_module(f"component{c}", component)
+        self.register_buffer(self.WEIGHTS, torch.ones(1) if weights is None else weights)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, C, ...) probabilities, or (n, ...) numbers."""
+        outputs = [component(x) for component in self.components]
+        outputs = [out.softmax(1) for out in outputs] if self.classes else outputs
+        return weighted_sum(self.get_buffer(self.WEIGHTS), outputs)
+
+
+def weighted_sum(weights: Tensor, outputs: Sequence[Tensor]) -> Tensor:
+    """Σ_c weights_c outputs_c, of at least one."""
+    first, *others = (weight * out for weight, out in zip(weights.unbind(), outputs, strict=True))
+    return sum(others, start=first)
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin so, by what is left of their names."""
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

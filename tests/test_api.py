@@ -109,8 +109,8 @@ def test_tables_are_of_the_picked_round_of_each_seed(comparison):
 def test_a_mixture_mixes_predictions_and_not_outputs(comparison):
     model = comparison["fedem"]["north"]
     x = torch.randn(4, 8)
-    parts = torch.stack([component(x).softmax(1) for component in model.module.components])
-    mixed = (model.module.weights[:, None, None] * parts).sum(0)
+    parts = torch.stack([component(x).softmax(1) for component in model.module.core.components])
+    mixed = (model.module.core.mixture[:, None, None] * parts).sum(0)
     tempered = mixed ** (1 / model.module.temperature)
     assert len(parts) == 2 and torch.allclose(model.module(x), tempered / tempered.sum(1, keepdim=True), atol=1e-6)
 

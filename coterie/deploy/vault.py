@@ -12,11 +12,12 @@ from pathlib import Path
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
 
-from coterie.codec import check, encode, storable
+from coterie.codec import check, storable
 from coterie.deploy.home import sync, write_whole
+from coterie.engine.predictors import restored
 from coterie.errors import BadInput
 from coterie.personal.export import file_name
-from coterie.wire import Predictor, Private, Record, described
+from coterie.wire import Deployable, Predictor, Private, Record, described
 
 DAMAGED = (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
 COMMITTED, TENTATIVE = "committed.safetensors", "tentative.safetensors"
@@ -82,21 +83,24 @@ class Vault:
 
     # The model of every measured round is held until it is known which round is picked.
 
-    def hold(self, model: Predictor, rounds: tuple[int, ...]) -> None:
+    def hold(self, model: Deployable, rounds: tuple[int, ...]) -> None:
         """Write the model of the last of these rounds, and forget those before it that none of them asks for."""
-        write_whole(self._model(rounds[-1]), encode(model))
+        content = safetensors.torch.save(storable(model.tensors()), {"kind": json.dumps(model.form)})
+        write_whole(self._model(rounds[-1]), content)
         wanted = {self._newest(round) for round in rounds}
         for round in self._held():
             if round < rounds[-1] and round not in wanted:
                 self._model(round).unlink()
 
-    def held(self, round: int) -> tuple[int, Predictor] | None:
+    def held(self, round: int) -> tuple[int, Deployable] | None:
         """The model of a round or, of a silo that was away then, the newest before it, and of which round it is."""
         found = self._newest(round)
         if found is None:
             return None
         try:
-            return found, Predictor(**safetensors.torch.load(self._model(found).read_bytes()))
+            with safe_open(self._model(found), "pt") as file:
+                form = json.loads((file.metadata() or {}).get("kind", f'"{Predictor.kind}"'))
+            return found, restored(form, safetensors.torch.load(self._model(found).read_bytes()))
         except DAMAGED as error:
             raise BadInput(f"{self._model(found)}: damaged ({error}); restore it from a backup") from None
 

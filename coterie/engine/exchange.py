@@ -9,7 +9,7 @@ import pandas as pd
 from torch import Tensor
 
 from coterie.engine.method import Cohort, Model
-from coterie.wire import Predictor
+from coterie.wire import Deployable
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Measures:
     values: Mapping[tuple[str, str], np.ndarray]
     # By split and silo what its model gives for every sample, where the samples are here: (n, C) or (n,).
     outputs: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
-    models: Callable[[], Predictor] | None = None  # gives what was measured, on the CPU, where it is here and kept
+    models: Callable[[], Deployable] | None = None  # gives what was measured, on the CPU, where it is here and kept
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from coterie.engine.layout import Columns
 from coterie.engine.rows import Model
 from coterie.engine.task import Batch, Task
 from coterie.keys import generator
-from coterie.wire import Down, Predictor, Private, Record, Server, State, Up
+from coterie.wire import Deployable, Down, Predictor, Private, Record, Server, State, Up
 
 
 @dataclass(frozen=True)
@@ -147,11 +147,11 @@ class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
         """What leaves the silo, and what it keeps."""
         raise NotImplementedError
 
-    def personal(self, task: Task, down: DownT, private: PrivateT) -> Predictor:
+    def personal(self, task: Task, down: DownT, private: PrivateT) -> Deployable:
         """The model each silo would deploy, given the server's latest word."""
         raise NotImplementedError
 
-    def cloud(self, task: Task, down: DownT, private: PrivateT) -> Predictor | None:
+    def cloud(self, task: Task, down: DownT, private: PrivateT) -> Deployable | None:
         """The model the server keeps for each silo beside the personal one, where a method has such."""
         return None
 
@@ -185,7 +185,7 @@ def spread(one: Tensor, k: int) -> Tensor:
 
 
 __all__ = [
-    "Batch", "Cohort", "Columns", "Down", "DownT", "Method", "Model", "Nothing", "NothingDown", "NothingKept",
-    "NothingUp", "Predictor", "Private", "PrivateT", "Roster", "Server", "State", "StateT", "Task", "Up", "UpT",
-    "spread",
+    "Batch", "Cohort", "Columns", "Deployable", "Down", "DownT", "Method", "Model", "Nothing", "NothingDown",
+    "NothingKept", "NothingUp", "Predictor", "Private", "PrivateT", "Roster", "Server", "State", "StateT", "Task",
+    "Up", "UpT", "spread",
 ]  # fmt: skip

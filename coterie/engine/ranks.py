@@ -18,10 +18,11 @@ from torch import Tensor
 
 from coterie.engine.exchange import Measures
 from coterie.engine.method import Cohort
+from coterie.engine.predictors import restored
 from coterie.engine.simulate import Simulator
 from coterie.engine.task import Task
 from coterie.errors import BadInput, Stopped
-from coterie.wire import Predictor, Record, assembled
+from coterie.wire import Deployable, Record, assembled
 
 R = TypeVar("R", bound=Record)
 OUTPUTS = "outputs of "  # all silos of a share, end to end, by split
@@ -85,12 +86,13 @@ class Sharded(Simulator):
         names = [cohort.roster.names[i] for i in cohort.ids.tolist()]
         ordered = {split: {name: each[name] for name in names if name in each} for split, each in outputs.items()}
 
-        def models() -> Predictor:
+        def models() -> Deployable:
             """All processes pick the same round, so all come here together."""
             busy = [share.cpu() for share in shares if len(share)]
             handed = own[0].models
             found = _exchanged(lambda: handed().tensors() if handed else {}, cohort, len(busy), torch.device("cpu"))
-            return assembled([Predictor(**named) for named in found], busy)
+            form = json.loads(_text(json.dumps(handed().form if handed else None).encode(), 0))
+            return assembled([restored(form, named) for named in found], busy)
 
         return Measures(cohort, values, ordered, models if self.models else None)
 

@@ -19,7 +19,7 @@ from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.measure.metrics import Rank, main_measure, ranks
-from coterie.wire import Predictor
+from coterie.wire import Deployable
 
 MOST_TRACED = 2**28  # bytes of a method's traces: of 1,000 silos a round's are 8 MB
 
@@ -55,7 +55,7 @@ class Outcome:
     score: float | None = None  # the latest mean over silos of `measure` on test data
     measure: str = "accuracy"
     picked: Picked | None = None  # so far
-    models: Predictor | None = None  # of the picked round, on the CPU, where they are here and kept
+    models: Deployable | None = None  # of the picked round, on the CPU, where they are here and kept
     temperatures: dict[str, float] = field(default_factory=dict)  # by silo, of classes: what makes them less sure
     thresholds: dict[str, float] = field(default_factory=dict)  # by silo, of two classes: from where on the second
     kept: dict[str, int | None] = field(default_factory=dict)  # silos with another round's model, or None at all

@@ -20,7 +20,7 @@ from coterie.engine.task import Task, measured, task_of
 from coterie.engine.threads import WORTH_SHARING, fitting, side_by_side
 from coterie.engine.training import Training
 from coterie.errors import BadInput
-from coterie.wire import Predictor, Record, assembled
+from coterie.wire import Deployable, Record, assembled
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Record)
@@ -89,7 +89,7 @@ class Simulator:
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...], hold: tuple[int, ...] = ()) -> Measures:
         outputs: dict[str, dict[str, np.ndarray]] = {split: {} for split in splits if split != "train"}
 
-        def worth(task: Task, place: Tensor) -> tuple[dict[tuple[str, str], Tensor], Predictor | None]:
+        def worth(task: Task, place: Tensor) -> tuple[dict[tuple[str, str], Tensor], Deployable | None]:
             mine, private = down.take(place), self._private.take(task.silos)
             personal = self.method.personal(task, mine, private)
             found, given = measured(task, personal, self.method.cloud(task, mine, private), splits, self.training)
@@ -111,8 +111,8 @@ class Simulator:
         return {}  # measuring has handed them out
 
     @torch.no_grad()
-    def personal(self, cohort: Cohort, down: Any) -> Predictor:
-        def deployed(task: Task, place: Tensor) -> Predictor:
+    def personal(self, cohort: Cohort, down: Any) -> Deployable:
+        def deployed(task: Task, place: Tensor) -> Deployable:
             return self.method.personal(task, down.take(place), self._private.take(task.silos))
 
         return self._whole(cohort, deployed)
@@ -224,7 +224,7 @@ class Simulator:
         return 6.0 * rows * self.training.batch_size * self.model.width
 
 
-def _on_cpu(parts: Sequence[Predictor], places: Sequence[Tensor]) -> Predictor:
+def _on_cpu(parts: Sequence[Deployable], places: Sequence[Tensor]) -> Deployable:
     """Models as one, off the GPU: the rounds to come need its memory."""
     return assembled([part.map(lambda t: t.cpu()) for part in parts], [place.cpu() for place in places])
 

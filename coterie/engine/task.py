@@ -18,7 +18,7 @@ from coterie.engine.store import Store
 from coterie.engine.training import Training
 from coterie.keys import generator
 from coterie.measure.measures import AUTO, measure_of, oriented
-from coterie.wire import Predictor, Record, State, rows, stack
+from coterie.wire import Deployable, Record, State, rows, stack
 
 S = TypeVar("S", bound=Record)
 Loss = Callable[[Tensor, "Batch", Tensor | None], Tensor]  # of every sample, from outputs, batch and features
@@ -182,17 +182,11 @@ class Task:
         return _filled(alone, 1, mask.shape[1])
 
     @torch.no_grad()
-    def predict(self, predictor: Predictor, x: Tensor) -> Tensor:
+    def predict(self, predictor: Deployable, x: Tensor) -> Tensor:
         """Class probabilities (k, b, C, ...) of each silo's model, or values for regression, on x (k, b, ...)."""
-        models = predictor.models
-        flat = models.reshape(-1, models.shape[-1])
-        out, _ = self.model.forward(flat, _repeated(x, _models_each(models)), training=False)
-        out = out.softmax(2) if self.model.classes else out
-        if predictor.weights is None:
-            return out
-        return torch.einsum("kc,kc...->k...", predictor.weights, out.reshape(*models.shape[:2], *out.shape[1:]))
+        return predictor.predict(self.model, x)
 
-    def measure(self, predictor: Predictor, split: str, by: str = "", positive: int | str = 1) -> dict[str, Tensor]:
+    def measure(self, predictor: Deployable, split: str, by: str = "", positive: int | str = 1) -> dict[str, Tensor]:
         """What each silo's model is worth on a split: (k,) each, NaN for an empty split.
 
         The mean loss; of classes also the accuracy, of numbers rmse and mae in the label's own unit, and r2; and the
@@ -201,7 +195,7 @@ class Task:
         return self.judged(predictor, split, by, positive)[0]
 
     def judged(
-        self, predictor: Predictor, split: str, by: str = "", positive: int | str = 1
+        self, predictor: Deployable, split: str, by: str = "", positive: int | str = 1
     ) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
         """The same, and by silo what its model gives for every sample: probabilities (n, C) or numbers (n,).
 
@@ -232,7 +226,7 @@ class Task:
         return measure_of(by).of(labels * self.model.unit, outputs[name])
 
     @torch.no_grad()
-    def outcomes(self, predictor: Predictor, split: str) -> dict[str, Tensor]:
+    def outcomes(self, predictor: Deployable, split: str) -> dict[str, Tensor]:
         """What is known of every sample of a split: (k, n, ...) each, 0 where a silo has fewer than n.
 
         The loss; of classes whether the guess was right, of numbers how far off it was in the label's own unit; and
@@ -243,7 +237,7 @@ class Task:
             names = next((found for found in each if found), {})
             return {name: _filled([found.get(name, like[:, :0]) for found in each], 1) for name, like in names.items()}
         parts: dict[str, list[Tensor]] = {}
-        for x, y, mask in self._samples(split, _models_each(predictor.models)):
+        for x, y, mask in self._samples(split, predictor.networks):
             out = self.predict(predictor, x)
             if self.model.classes:
                 hits = (out.argmax(2) == y).reshape(*y.shape[:2], -1).to(out.dtype).mean(-1)
@@ -380,7 +374,7 @@ def task_of(
 
 
 def measured(
-    task: Task, personal: Predictor, cloud: Predictor | None, splits: Sequence[str], training: Training
+    task: Task, personal: Deployable, cloud: Deployable | None, splits: Sequence[str], training: Training
 ) -> tuple[dict[tuple[str, str], Tensor], dict[str, dict[str, np.ndarray]]]:
     """What silos' models are worth, (k,) by split and measure; by split and silo what they give for each sample."""
     values, outputs = dict[tuple[str, str], Tensor](), dict[str, dict[str, np.ndarray]]()

@@ -10,10 +10,10 @@ from coterie.engine.method import (
     Batch,
     Cohort,
     Columns,
+    Deployable,
     Down,
     Method,
     Model,
-    Predictor,
     Private,
     Roster,
     Task,
@@ -86,10 +86,10 @@ class Wrapper(Method):
     def end(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
         return self.base.end(task, state, down, private)
 
-    def personal(self, task: Task, down: Any, private: Any) -> Predictor:
+    def personal(self, task: Task, down: Any, private: Any) -> Deployable:
         return self.base.personal(task, down, private)
 
-    def cloud(self, task: Task, down: Any, private: Any) -> Predictor | None:
+    def cloud(self, task: Task, down: Any, private: Any) -> Deployable | None:
         return self.base.cloud(task, down, private)
 
     def host(self, server: Any, newcomers: Cohort, up: Any | None) -> Any:

@@ -5,42 +5,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.codec import save_tensors
 from coterie.data.own.schema import Schema
 from coterie.engine.rows import Model
-from coterie.wire import Predictor
-
-MIXTURE = "mixture"  # the weights of a mixture, beside its components
+from coterie.wire import Deployable, Predictor
 
 
-def modules(model: Model, predictor: Predictor, row: int) -> tuple[list[nn.Module], Tensor | None]:
-    """One silo's model as modules of their own: one, or the components of a mixture and their weights."""
-    models = predictor.models[row]
-    if predictor.weights is None:
-        return [model.module_of(models).cpu()], None
-    return [model.module_of(each).cpu() for each in models], predictor.weights[row].cpu()
-
-
-def model_tensors(model: Model, predictor: Predictor, row: int) -> dict[str, Tensor]:
-    """One silo's model by the names of its module; a mixture's components are numbered, beside their `mixture`."""
-    components, weights = modules(model, predictor, row)
+def model_tensors(model: Model, predictor: Deployable, row: int) -> dict[str, Tensor]:
+    """One silo's model by the names in its file."""
     # Cloned, because a file holds no memory twice: tied weights are in it under both names.
-    if weights is None:
-        return {name: t.contiguous().clone() for name, t in components[0].state_dict().items()}
-    named = {
-        f"component{c}.{name}": t.contiguous().clone()
-        for c, component in enumerate(components)
-        for name, t in component.state_dict().items()
-    }
-    return named | {MIXTURE: weights.contiguous().clone()}
+    return {name: t.cpu().contiguous().clone() for name, t in predictor.written(model, row).items()}
 
 
 def save_models(
     folder: Path,
     model: Model,
-    predictor: Predictor,
+    predictor: Deployable,
     silos: Sequence[str],
     about: Mapping[str, Any],
     schemas: Mapping[str, Schema] | None = None,
@@ -51,12 +33,13 @@ def save_models(
     `about` is known of all of them, `own` of each, and its schema says how rows are encoded.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    form = {} if predictor.form == Predictor.kind else {"kind": predictor.form}
     taken = set[str]()
     for row, silo in enumerate(silos):
         name = file_name(silo)
         name = name if name not in taken else f"{name}-{row}"  # "a b" and "a_b" are one name for a file
         taken.add(name)
-        known = {"silo": silo, **about, "classes": model.classes, **((own or {}).get(silo, {}))}
+        known = {"silo": silo, **about, **form, "classes": model.classes, **((own or {}).get(silo, {}))}
         if schemas:
             known["schema"] = schemas[silo].as_table()
         metadata = {key: value if isinstance(value, str) else json.dumps(value) for key, value in known.items()}

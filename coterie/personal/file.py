@@ -4,6 +4,7 @@ import copy
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from coterie.data.own.schema import Schema
+from coterie.engine import predictors
 from coterie.errors import BadInput
 from coterie.models import build, code
-from coterie.personal.export import MIXTURE
 from coterie.personal.model import Deployed, PersonalModel
+from coterie.wire import Predictor
 
 
 def load_model(file: str | Path, model: Any = None) -> PersonalModel:
@@ -27,6 +29,7 @@ def load_model(file: str | Path, model: Any = None) -> PersonalModel:
         shape, outputs = tuple(json.loads(about["shape"])), json.loads(about["outputs"])
         schema = json.loads(about["schema"]) if "schema" in about else {"shape": shape}
         temperature = float(json.loads(about.get("temperature", "1")))
+        form = json.loads(about.get("kind", f'"{Predictor.kind}"'))
     except (KeyError, ValueError, TypeError, RecursionError):
         raise BadInput(f"{path}: does not say what model it is; give a file that `coterie run` wrote") from None
     whole = [*shape, outputs, classes]
@@ -36,9 +39,12 @@ def load_model(file: str | Path, model: Any = None) -> PersonalModel:
     known = Schema.read(schema, f"{path} schema")
     if known.shape != shape or outputs < classes or (known.classes and len(known.classes) != classes):
         raise BadInput(f"{path}: its schema is not that of its model; give a file that `coterie run` wrote")
-    parts, weights = _components(tensors)
-    modules = [_module(part, table, shape, outputs, model, path) for part in parts]
-    deployed = Deployed(modules, weights, known, classes, temperature)
+    build = partial(_module, table=table, shape=shape, outputs=outputs, by_code=model, path=path)
+    try:
+        core = predictors.read(form, tensors, build, classes)
+    except (predictors.Unreadable, RecursionError) as error:
+        raise BadInput(f"{path}: {error}") from None
+    deployed = Deployed(core, known, classes, temperature)
     return PersonalModel(about.get("silo", ""), deployed, known, about)
 
 
@@ -62,15 +68,6 @@ def _opened(path: Path) -> Iterator[Any]:
         raise BadInput(f"{path}: damaged or not a safetensors file ({error}); give a model that a run wrote") from None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
-
-
-def _components(tensors: dict[str, Tensor]) -> tuple[list[dict[str, Tensor]], Tensor | None]:
-    """A model's tensors, or those of each component of a mixture, and its weights."""
-    weights = tensors.pop(MIXTURE, None)
-    if weights is None or weights.ndim != 1:
-        return [tensors], None
-    prefixes = [f"component{c}." for c in range(len(weights))]
-    return [{n.removeprefix(p): t for n, t in tensors.items() if n.startswith(p)} for p in prefixes], weights
 
 
 def _module(

@@ -1,6 +1,6 @@
 """One silo's model in use: raw rows in, predictions out, with nothing of the federation around it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,41 +14,27 @@ from coterie.data.arrays import model_inputs
 from coterie.data.own.label import read_label
 from coterie.data.own.schema import Schema
 from coterie.data.silo import Array, check_finite
+from coterie.engine.predictors import tempered
 from coterie.errors import BadInput
 
 AT_ONCE = 4096  # samples
-LEAST = 1e-15  # probability, whose log is still a number
 
 
 class Deployed(nn.Module):
-    """A model, or a mixture of the predictions of several: probabilities of classes, or numbers in the label's unit."""
+    """A silo's predictor, tempered: probabilities of classes, or numbers in the label's unit."""
 
-    weights: Tensor
-
-    def __init__(
-        self,
-        components: Sequence[nn.Module],
-        weights: Tensor | None,
-        schema: Schema,
-        classes: int,
-        temperature: float = 1.0,
-    ) -> None:
+    def __init__(self, core: nn.Module, schema: Schema, classes: int, temperature: float = 1.0) -> None:
         super().__init__()
-        self.components = nn.ModuleList(components)
-        self.register_buffer("weights", torch.ones(1) if weights is None else weights)
+        self.core = core
         self.classes, self.centre, self.unit, self.temperature = classes, schema.centre, schema.unit, temperature
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, classes) probabilities, or (n, targets) numbers."""
-        outputs = [component(x) for component in self.components]
+        out: Tensor = self.core(x)
         if self.classes:
-            outputs = [out.softmax(1) for out in outputs]
-        mixed = sum(weight * out for weight, out in zip(self.weights.unbind(), outputs, strict=True))
-        assert isinstance(mixed, Tensor)  # there is at least one component
-        if self.classes:
-            return mixed if self.temperature == 1 else (mixed.clamp_min(LEAST).log() / self.temperature).softmax(1)
-        return (mixed.flatten(1) if mixed.ndim > 1 else mixed.unsqueeze(1)) * self.unit + self.centre
+            return out if self.temperature == 1 else tempered(out, self.temperature, 1)
+        return (out.flatten(1) if out.ndim > 1 else out.unsqueeze(1)) * self.unit + self.centre
 
 
 @dataclass(frozen=True, repr=False)

@@ -24,15 +24,15 @@ from coterie.errors import warn
 from coterie.methods.wrappers.candidates import Candidates, each, together
 from coterie.run.assembly import Assembly
 from coterie.studies.study import Study
-from coterie.wire import Predictor, Private, Server
+from coterie.wire import Deployable, Private, Server
 
 GRID = {"sgd": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0), "adam": (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)}
 RUNGS = (5, 10, 20, 40)  # rounds after which the better half goes on
 COLUMNS = ["method", "optimizer", "lr", "round", "score"]
-Score = Callable[[Task, Predictor], Tensor]  # what each silo's model is worth, (k,): higher is better, NaN: not known
+Score = Callable[[Task, Deployable], Tensor]  # what each silo's model is worth, (k,): higher is better, NaN: not known
 
 
-def validation_loss(task: Task, predictor: Predictor) -> Tensor:
+def validation_loss(task: Task, predictor: Deployable) -> Tensor:
     """The log-loss or squared error on validation data, negated."""
     found = task.measure(predictor, "validation")
     return -found["loss"] if found else torch.full((task.k,), torch.nan)

@@ -23,11 +23,12 @@ from torch import Tensor
 from coterie.codec import save_tensors, storable
 from coterie.durable import sync
 from coterie.engine.exchange import Engine, Kept
+from coterie.engine.predictors import restored
 from coterie.engine.rounds import Outcome, Picked
 from coterie.errors import warn
 from coterie.measure.metrics import Rank
 from coterie.runs.journal import Journal, Mark, entries
-from coterie.wire import Predictor
+from coterie.wire import Deployable, Predictor
 
 KEPT = 2  # checkpoints of a method
 SMALL = 1 << 26  # bytes of a state that is written after every round
@@ -149,7 +150,7 @@ class Checkpoint:
     def _write_models(self, outcome: Outcome, models: Mapping[str, Tensor]) -> None:
         assert outcome.models is not None and outcome.picked is not None
         name = f"{PICKED}-{outcome.picked.round:06}"
-        path = self._save(name, models, {"silos": len(outcome.models.models)})
+        path = self._save(name, models, {"silos": outcome.models.count, "kind": outcome.models.form})
         self._models = outcome.picked.round, path.name
 
     def _save(self, name: str, state: Mapping[str, Tensor], about: Mapping[str, Any]) -> Path:
@@ -242,9 +243,10 @@ def _one_for_all(t: Tensor) -> bool:
     return all(torch.equal(row, first) for row in rows)
 
 
-def _read_models(path: Path) -> Predictor:
-    silos = _about(path)["silos"]
-    return Predictor(**{name: t.expand(silos, *t.shape[1:]) for name, t in safetensors.torch.load_file(path).items()})
+def _read_models(path: Path) -> Deployable:
+    about = _about(path)
+    named = {name: t.expand(about["silos"], *t.shape[1:]) for name, t in safetensors.torch.load_file(path).items()}
+    return restored(about.get("kind", Predictor.kind), named)
 
 
 def _about(path: Path) -> dict[str, Any]:

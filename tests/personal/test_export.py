@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from coterie.engine.predictors import Ensemble
 from coterie.engine.rows import Model
 from coterie.personal.export import file_name, model_tensors, save_models
+from coterie.personal.file import load_model
 from coterie.wire import Predictor
 
 SILOS = ["north", "south"]
@@ -108,3 +110,19 @@ def test_silos_whose_names_make_one_file_name_keep_their_models_apart(model, tmp
         with safetensors.safe_open(path, "pt") as file:
             row = ["a b", "a_b", "a/b"].index(file.metadata()["silo"])
             assert torch.equal(file.get_tensor("3.bias"), model.layout.named(models[row])["3.bias"])
+
+
+def test_an_ensemble_is_one_file_that_loads_and_predicts(tmp_path):
+    model = Model(lambda: nn.Linear(2, 3), classes=3)
+    alone, mixed = (
+        Predictor(models=rows(model, 2)),
+        Predictor(models=rows(model, 2, 2), weights=torch.full((2, 2), 0.5)),
+    )
+    both = Ensemble.of([alone, mixed], torch.tensor([[2.0, 1.0]] * 2), torch.tensor([[0.25, 0.75], [1.0, 0.0]]))
+    about = {"model": {"name": "linear"}, "shape": [2], "outputs": 3}
+    save_models(tmp_path, model, both, SILOS, about)
+    x = torch.rand(5, 2)
+    for row, silo in enumerate(SILOS):
+        expected = both.take(slice(row, row + 1)).predict(model, x[None])[0]
+        loaded = load_model(tmp_path / f"{silo}.safetensors", model=lambda shape, outputs: nn.Linear(2, 3))
+        assert torch.allclose(torch.from_numpy(loaded.predict_proba(x)), expected, atol=1e-6)

@@ -17,10 +17,10 @@ from coterie.engine.method import (
     Batch,
     Cohort,
     Columns,
+    Deployable,
     Down,
     Method,
     Model,
-    Predictor,
     Private,
     Roster,
     Server,
@@ -118,7 +118,7 @@ class Candidates(Method):
         lost = (~_sound(up, task.k)).nonzero()[:, 0]
         return up, kept.put(lost, private.take(lost)) if len(lost) else kept
 
-    def personal(self, task: Task, down: Any, private: Any) -> Predictor:
+    def personal(self, task: Task, down: Any, private: Any) -> Deployable:
         return self.method.personal(next(self._tasks(task)), each(down)[0], each(private)[0])
 
     def refusal(self, roster: Roster, model: Model) -> str | None:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.engine.method import Cohort, Columns, Method, Model, Predictor, Private, Roster, Task, Up
+from coterie.engine.method import Cohort, Columns, Deployable, Method, Model, Private, Roster, Task, Up
 from coterie.engine.wrapper import Wrapper
 from coterie.methods.wrappers.changes import REFUSAL, bases, changes, columns_of, shapes_of, with_changes
 from coterie.options import option
@@ -103,10 +103,10 @@ class WithCompression(Wrapper):
         packed, residual = self._packed(task.model, up, down, private.residual)
         return packed, WithResidual(residual=residual, inner=kept)
 
-    def personal(self, task: Task, down: Any, private: WithResidual) -> Predictor:
+    def personal(self, task: Task, down: Any, private: WithResidual) -> Deployable:
         return self.method.personal(task, down, private.inner)
 
-    def cloud(self, task: Task, down: Any, private: WithResidual) -> Predictor | None:
+    def cloud(self, task: Task, down: Any, private: WithResidual) -> Deployable | None:
         return self.method.cloud(task, down, private.inner)
 
     def host(self, server: Any, newcomers: Cohort, up: Any | None) -> Any:

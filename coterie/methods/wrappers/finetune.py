@@ -7,7 +7,7 @@ starts again from the method's model, so the federation does not notice.
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.engine.method import Method, Predictor, Task
+from coterie.engine.method import Deployable, Method, Predictor, Task
 from coterie.engine.wrapper import Wrapper
 from coterie.errors import BadInput
 from coterie.options import option
@@ -22,9 +22,9 @@ class FineTuned(Wrapper):
         """How long."""
         raise NotImplementedError
 
-    def personal(self, task: Task, down: Any, private: Any) -> Predictor:
+    def personal(self, task: Task, down: Any, private: Any) -> Deployable:
         model = self.base.personal(task, down, private)
-        if model.weights is not None:
+        if not isinstance(model, Predictor) or model.weights is not None:
             raise BadInput("fine-tuning needs a single model; this method predicts with a mixture of several")
         return Predictor(models=task.fit(model.models, "finetune", self.epochs))
 

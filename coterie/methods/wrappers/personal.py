@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from coterie.engine.layout import Columns
-from coterie.engine.method import Cohort, Down, Method, Predictor, Private, Roster, Up
+from coterie.engine.method import Cohort, Deployable, Down, Method, Private, Roster, Up
 from coterie.engine.rows import Model
 from coterie.engine.task import Batch, Task, Weights
 from coterie.engine.wrapper import Wrapper
@@ -85,10 +85,10 @@ class Personal(Wrapper):
         up, kept = self.base.end(task, state, self.sent(task, down, private), private.inner)
         return self._packed(self.up, up, task.model), self._keeps(self._own_of(up, task.model), kept)
 
-    def personal(self, task: Task, down: Any, private: WithOwn) -> Predictor:
+    def personal(self, task: Task, down: Any, private: WithOwn) -> Deployable:
         return self.base.personal(task, self.sent(task, down, private), private.inner)
 
-    def cloud(self, task: Task, down: Any, private: WithOwn) -> Predictor | None:
+    def cloud(self, task: Task, down: Any, private: WithOwn) -> Deployable | None:
         return self.base.cloud(task, self.sent(task, down, private), private.inner)
 
     def adapt(self, task: Task, down: Any, private: WithOwn | None) -> tuple[Any | None, WithOwn]:

@@ -1,0 +1,133 @@
+"""The kinds of predictors by the name in a model's file, so that a file and a checkpoint can be read back."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from coterie.errors import BadInput
+from coterie.registry import Registry
+from coterie.wire import Build, Deployable, Form, Network, Record, rows, under, weighted_sum
+
+KINDS: Registry[type[Deployable]] = Registry(
+    "predictor",
+    "coterie.predictors",
+    {"model": "coterie.wire:Predictor", "ensemble": "coterie.engine.predictors:Ensemble"},
+    lambda thing: isinstance(thing, type) and issubclass(thing, Deployable),
+    "a class made from coterie.wire.Deployable",
+)
+LEAST = 1e-15  # probability, whose log is still a number
+
+
+class Unreadable(BadInput):
+    """A predictor that was written otherwise."""
+
+
+def kind_of(form: Form) -> type[Deployable]:
+    """The kind of predictor that a form names."""
+    name = form[0] if isinstance(form, list) and form else form
+    if not isinstance(name, str) or name not in KINDS:
+        raise Unreadable(f"unknown kind of predictor {str(name)[:40]!r}; install the package that brings it")
+    return KINDS[name]
+
+
+def restored(form: Form, tensors: Mapping[str, Tensor]) -> Deployable:
+    """A predictor from its form and the tensors of its record."""
+    return kind_of(form).restore(form, tensors)
+
+
+def read(form: Form, tensors: dict[str, Tensor], build: Build, classes: int) -> nn.Module:
+    """One silo's module from its form and what was written of it."""
+    return kind_of(form).read(form, tensors, build, classes)
+
+
+class Ensemble(Deployable):
+    """Candidates of any kinds: each silo mixes their predictions, brought to comparable confidence before."""
+
+    kind: ClassVar[str] = "ensemble"
+
+    temperatures: Tensor = rows("what each candidate's log-probabilities are divided by", "c")
+    weights: Tensor = rows("the candidates' shares of the prediction", "c")
+    candidates: Record
+
+    @classmethod
+    def of(cls, candidates: Sequence[Deployable], temperatures: Tensor, weights: Tensor) -> "Ensemble":
+        """These candidates, with temperatures (k, c) and weights (k, c)."""
+        inner = _several(len(candidates))(**{f"c{i}": each for i, each in enumerate(candidates)})
+        return cls(temperatures=temperatures, weights=weights, candidates=inner)
+
+    @property
+    def parts(self) -> list[Deployable]:
+        """The candidates."""
+        return list(vars(self.candidates).values())
+
+    @property
+    def form(self) -> Form:
+        return [self.kind, *(part.form for part in self.parts)]
+
+    @property
+    def networks(self) -> int:
+        return max(part.networks for part in self.parts)  # one candidate after the other
+
+    def predict(self, model: Network, x: Tensor) -> Tensor:
+        mixed: Tensor | None = None
+        for c, part in enumerate(self.parts):
+            out = part.predict(model, x)
+            beside = (-1, *[1] * (out.ndim - 1))
+            if model.classes:
+                out = tempered(out, self.temperatures[:, c].reshape(beside), 2)
+            out = self.weights[:, c].reshape(beside) * out
+            mixed = out if mixed is None else mixed + out
+        assert mixed is not None  # there is at least one candidate
+        return mixed
+
+    def module(self, model: Network, row: int) -> nn.Module:
+        parts = [part.module(model, row) for part in self.parts]
+        return Ensembled(parts, self.temperatures[row].cpu(), self.weights[row].cpu(), model.classes)
+
+    @classmethod
+    def read(cls, form: Form, tensors: dict[str, Tensor], build: Build, classes: int) -> nn.Module:
+        parts = [read(inner, under(f"candidate{c}.", tensors), build, classes) for c, inner in enumerate(form[1:])]
+        temperatures, weights = (tensors.get(name, torch.empty(0)) for name in ("temperatures", "weights"))
+        if not parts or not len(parts) == temperatures.numel() == weights.numel():
+            raise Unreadable("its temperatures and weights are not those of its candidates; take a whole file")
+        return Ensembled(parts, temperatures.flatten(), weights.flatten(), classes)
+
+    @classmethod
+    def restore(cls, form: Form, tensors: Mapping[str, Tensor]) -> "Ensemble":
+        parts = [restored(inner, under(f"candidates.c{c}.", tensors)) for c, inner in enumerate(form[1:])]
+        return cls.of(parts, tensors["temperatures"], tensors["weights"])
+
+
+class Ensembled(nn.Module):
+    """One silo's ensemble."""
+
+    def __init__(self, parts: Sequence[nn.Module], temperatures: Tensor, weights: Tensor, classes: int) -> None:
+        super().__init__()
+        self.parts, self.classes = list(parts), classes
+        for c, part in enumerate(parts):
+            self.add_module(f"candidate{c}", part)
+        self.register_buffer("temperatures", temperatures)
+        self.register_buffer("weights", weights)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, C, ...) probabilities, or (n, ...) numbers."""
+        outputs = [part(x) for part in self.parts]
+        if self.classes:
+            every = self.get_buffer("temperatures").unbind()
+            outputs = [tempered(out, t, 1) for out, t in zip(outputs, every, strict=True)]
+        return weighted_sum(self.get_buffer("weights"), outputs)
+
+
+def tempered(p: Tensor, temperature: Tensor | float, axis: int) -> Tensor:
+    """Probabilities along an axis at a temperature: p^(1/T), scaled to sum to one."""
+    return (p.clamp_min(LEAST).log() / temperature).softmax(axis)
+
+
+@cache
+def _several(count: int) -> Any:
+    """A record of so many predictors, c0, c1, …"""
+    inner = {"__annotations__": {f"c{i}": Deployable for i in range(count)}, "__module__": __name__}
+    return type("Candidates", (Record,), {"__doc__": "The predictors of an ensemble.", **inner})
