@@ -33,11 +33,16 @@ if TYPE_CHECKING:
     from coterie.methods.fedavg import FedAvg
     from coterie.methods.fedavg_ft import FedAvgFT
     from coterie.methods.fedavg_local import FedAvgLocal
+    from coterie.methods.fedbabu import FedBABU
+    from coterie.methods.fedbn import FedBN
     from coterie.methods.fedem import FedEM
     from coterie.methods.fedfomo import FedFomo
+    from coterie.methods.fedper import FedPer
     from coterie.methods.fedprox import FedProx
     from coterie.methods.fedprox_ft import FedProxFT
+    from coterie.methods.fedrep import FedRep
     from coterie.methods.heurfedamp import HeurFedAMP
+    from coterie.methods.lg_fedavg import LGFedAvg
     from coterie.methods.mocha import MOCHA
     from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, weighted_mean
     from coterie.methods.perfedavg import PerFedAvg
@@ -61,13 +66,14 @@ if TYPE_CHECKING:
 __version__ = VERSION
 __all__ = [
     "APFL", "APPLE", "MOCHA", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison", "DFedAvg",
-    "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal", "FedEM",
-    "FedFomo", "FedProx", "FedProxFT", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP", "Measure",
-    "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedMe", "PerFedAvg",
-    "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos", "State",
-    "Task", "Up", "Weights", "bank", "check_method", "load_model", "load_result", "method_table", "option",
-    "plain_step", "rows", "shared", "silos", "spread", "study", "weighted_mean", "with_clipping", "with_compression",
-    "with_finetuning", "with_personal", "with_privacy", "with_robustness",
+    "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal", "FedBABU",
+    "FedBN", "FedEM", "FedFomo", "FedPer", "FedProx", "FedProxFT", "FedRep", "Federation", "Global", "GlobalDown",
+    "GlobalModel", "HeurFedAMP", "LGFedAvg", "Measure", "Method", "Model", "ModelUp", "Nothing", "NothingDown",
+    "NothingKept", "NothingUp", "PFedMe", "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record", "Result",
+    "Roster", "Separate", "Server", "Silos", "State", "Task", "Up", "Weights", "bank", "check_method", "load_model",
+    "load_result", "method_table", "option", "plain_step", "rows", "shared", "silos", "spread", "study",
+    "weighted_mean", "with_clipping", "with_compression", "with_finetuning", "with_personal", "with_privacy",
+    "with_robustness",
 ]  # fmt: skip
 # Where each lies: first what a user needs, then the methods, then what the author of a method does.
 _PLACES = {
@@ -87,11 +93,16 @@ _PLACES = {
     "methods.fedavg": "FedAvg",
     "methods.fedavg_ft": "FedAvgFT",
     "methods.fedavg_local": "FedAvgLocal",
+    "methods.fedbabu": "FedBABU",
+    "methods.fedbn": "FedBN",
     "methods.fedem": "FedEM",
     "methods.fedfomo": "FedFomo",
+    "methods.fedper": "FedPer",
     "methods.fedprox": "FedProx",
     "methods.fedprox_ft": "FedProxFT",
+    "methods.fedrep": "FedRep",
     "methods.heurfedamp": "HeurFedAMP",
+    "methods.lg_fedavg": "LGFedAvg",
     "methods.mocha": "MOCHA",
     "methods.perfedavg": "PerFedAvg",
     "methods.pfedme": "PFedMe",

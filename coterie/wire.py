@@ -87,9 +87,14 @@ def _field(about: About, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"about": about})
 
 
-@cache
 def with_shared_columns(kind: type[R]) -> type[R]:
     """The same record with the shared columns alone of every model in it."""
+    made: type[R] = _with_shared_columns(kind)
+    return made
+
+
+@cache
+def _with_shared_columns(kind: Any) -> Any:
     made: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__annotations__": {}}
     for name, about in described(kind).items():
         if about.role == "model" and about.columns == "all":

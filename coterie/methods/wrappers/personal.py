@@ -15,9 +15,10 @@ from torch import Tensor
 from coterie.engine.layout import Columns
 from coterie.engine.method import Cohort, Deployable, Down, Method, Private, Roster, Up
 from coterie.engine.rows import Model
-from coterie.engine.task import Batch, Task, Weights
+from coterie.engine.task import Task
 from coterie.engine.wrapper import Wrapper
 from coterie.errors import BadInput
+from coterie.methods.parts.partly import fit_on
 from coterie.options import option
 from coterie.wire import Record, described, rows, with_shared_columns
 
@@ -76,14 +77,14 @@ class Personal(Wrapper):
 
     def enroll(self, roster: Roster, model: Model, rows: Tensor) -> WithOwn:
         start = self.own(model).take(model.start(roster.seed)).expand(len(rows), -1).clone()
-        return self._keeps(start, self.base.enroll(roster, model, rows))
+        return self.keeps(start, self.base.enroll(roster, model, rows))
 
     def begin(self, task: Task, down: Any, private: WithOwn) -> Any:
         return self.base.begin(task, self.sent(task, down, private), private.inner)
 
     def end(self, task: Task, state: Any, down: Any, private: WithOwn) -> tuple[Any, WithOwn]:
         up, kept = self.base.end(task, state, self.sent(task, down, private), private.inner)
-        return self._packed(self.up, up, task.model), self._keeps(self._own_of(up, task.model), kept)
+        return self._packed(self.up, up, task.model), self.keeps(self._own_of(up, task.model), kept)
 
     def personal(self, task: Task, down: Any, private: WithOwn) -> Deployable:
         return self.base.personal(task, self.sent(task, down, private), private.inner)
@@ -94,14 +95,14 @@ class Personal(Wrapper):
     def adapt(self, task: Task, down: Any, private: WithOwn | None) -> tuple[Any | None, WithOwn]:
         """A newcomer trains its personal columns, alone, in the model it is sent; then it does as the method says."""
         if private is None:
-            own = self._arrived(task, self._whole(self.base.down, down, task.model, self._start(task)))
+            own = self._arrived(task, self._whole(self.base.down, down, task.model, self.newly(task, down)))
         else:
             own = self._own_in(task, private)
         sent = self._whole(self.base.down, down, task.model, own)
         up, kept = self.base.adapt(task, sent, None if private is None else private.inner)
         if up is None:
-            return None, self._keeps(own, kept)
-        return self._packed(self.up, up, task.model), self._keeps(self._own_of(up, task.model), kept)
+            return None, self.keeps(own, kept)
+        return self._packed(self.up, up, task.model), self.keeps(self._own_of(up, task.model), kept)
 
     def refusal(self, roster: Roster, model: Model) -> str | None:
         if not _exchanges_one_model(self.base):
@@ -113,6 +114,16 @@ class Personal(Wrapper):
     def trace(self, server: Any, everyone: Cohort, private: WithOwn | None) -> Mapping[str, Tensor]:
         inner = None if private is None else self._without(private.inner, everyone.model)
         return self.base.trace(server, everyone, inner)
+
+    # What a method may do otherwise
+
+    def keeps(self, own: Tensor, inner: Private) -> WithOwn:
+        """What a silo with these personal columns (k, p) keeps."""
+        return WithOwn(own=own if own.shape[1] else None, inner=inner)
+
+    def newly(self, task: Task, down: Any) -> Tensor:
+        """The personal columns (k, p) that a newcomer starts to train from."""
+        return self._start(task)
 
     # Between the columns that cross and whole rows
 
@@ -149,13 +160,10 @@ class Personal(Wrapper):
         return self.own(model).take(_row(value, self.base.shared(model), model)).clone()
 
     def _own_in(self, task: Task, private: WithOwn) -> Tensor:
-        return self._start(task)[:, :0] if private.own is None else private.own
+        return self._start(task) if private.own is None else private.own
 
     def _start(self, task: Task) -> Tensor:
         return self.own(task.model).take(task.start())
-
-    def _keeps(self, own: Tensor, inner: Private) -> WithOwn:
-        return WithOwn(own=own if own.shape[1] else None, inner=inner)
 
     def _arrived(self, task: Task, sent: Record) -> Tensor:
         """The personal columns after a round's epochs over newcomers' data in which nothing else moves."""
@@ -163,13 +171,7 @@ class Personal(Wrapper):
         w = _row(value, self.base.shared(task.model), task.model)
         if not mine.width:
             return w[:, :0]
-
-        def step(task: Task, state: Weights, batch: Batch) -> Weights:
-            w, opt = task.optimizer.step(state.w, task.grad(state.w, batch), state.opt, batch.lr, only=mine)
-            return state.replace(w=w, opt=opt)
-
-        start = Weights(w=w, opt=task.optimizer.init(w, only=mine))
-        return mine.take(task.run(step, start, "personal" if mine.trained else "statistics").w)
+        return mine.take(fit_on(task, w, mine, "personal" if mine.trained else "statistics"))
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ def local_buffers(method: Method, model: Model) -> Method:
     if not model.layout.buffers or not fields(method.up):
         return method
     if isinstance(method, Wrapper) and not isinstance(method, Personal) and hasattr(method, "method"):
-        return replace(method, method=local_buffers(method.method, model))
+        return replace(method, method=local_buffers(method.method, model))  # type: ignore[call-arg]
     if not _exchanges_one_model(method):
         raise BadInput(
             f"[train] buffers = 'local': {type(method).__name__} does not exchange one model with each silo, so there "
