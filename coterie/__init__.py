@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from coterie.methods.fedprox import FedProx
     from coterie.methods.fedprox_ft import FedProxFT
     from coterie.methods.fedrep import FedRep
+    from coterie.methods.fedrod import FedRoD
     from coterie.methods.heurfedamp import HeurFedAMP
     from coterie.methods.lg_fedavg import LGFedAvg
     from coterie.methods.mocha import MOCHA
@@ -67,7 +68,7 @@ __version__ = VERSION
 __all__ = [
     "APFL", "APPLE", "MOCHA", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison", "DFedAvg",
     "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal", "FedBABU",
-    "FedBN", "FedEM", "FedFomo", "FedPer", "FedProx", "FedProxFT", "FedRep", "Federation", "Global", "GlobalDown",
+    "FedBN", "FedEM", "FedFomo", "FedPer", "FedProx", "FedProxFT", "FedRep", "FedRoD", "Federation", "Global", "GlobalDown",
     "GlobalModel", "HeurFedAMP", "LGFedAvg", "Measure", "Method", "Model", "ModelUp", "Nothing", "NothingDown",
     "NothingKept", "NothingUp", "PFedMe", "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record", "Result",
     "Roster", "Separate", "Server", "Silos", "State", "Task", "Up", "Weights", "bank", "check_method", "load_model",
@@ -101,6 +102,7 @@ _PLACES = {
     "methods.fedprox": "FedProx",
     "methods.fedprox_ft": "FedProxFT",
     "methods.fedrep": "FedRep",
+    "methods.fedrod": "FedRoD",
     "methods.heurfedamp": "HeurFedAMP",
     "methods.lg_fedavg": "LGFedAvg",
     "methods.mocha": "MOCHA",

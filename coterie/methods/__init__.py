@@ -29,6 +29,7 @@ METHODS: Registry[type[Method]] = Registry(
         "fedrep": "coterie.methods.fedrep:FedRep",
         "fedbabu": "coterie.methods.fedbabu:FedBABU",
         "fedbn": "coterie.methods.fedbn:FedBN",
+        "fedrod": "coterie.methods.fedrod:FedRoD",
         "scaffold": "coterie.methods.scaffold:SCAFFOLD",
         "apfl": "coterie.methods.apfl:APFL",
         "ditto": "coterie.methods.ditto:Ditto",
