@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from coterie.methods.fedbn import FedBN
     from coterie.methods.fedem import FedEM
     from coterie.methods.fedfomo import FedFomo
+    from coterie.methods.fedpac import FedPAC
     from coterie.methods.fedper import FedPer
     from coterie.methods.fedprox import FedProx
     from coterie.methods.fedprox_ft import FedProxFT
@@ -68,8 +69,8 @@ __version__ = VERSION
 __all__ = [
     "APFL", "APPLE", "MOCHA", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison", "DFedAvg",
     "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal", "FedBABU",
-    "FedBN", "FedEM", "FedFomo", "FedPer", "FedProx", "FedProxFT", "FedRep", "FedRoD", "Federation", "Global", "GlobalDown",
-    "GlobalModel", "HeurFedAMP", "LGFedAvg", "Measure", "Method", "Model", "ModelUp", "Nothing", "NothingDown",
+    "FedBN", "FedEM", "FedFomo", "FedPAC", "FedPer", "FedProx", "FedProxFT", "FedRep", "FedRoD", "Federation", "Global",
+    "GlobalDown", "GlobalModel", "HeurFedAMP", "LGFedAvg", "Measure", "Method", "Model", "ModelUp", "Nothing", "NothingDown",
     "NothingKept", "NothingUp", "PFedMe", "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record", "Result",
     "Roster", "Separate", "Server", "Silos", "State", "Task", "Up", "Weights", "bank", "check_method", "load_model",
     "load_result", "method_table", "option", "plain_step", "rows", "shared", "silos", "spread", "study",
@@ -98,6 +99,7 @@ _PLACES = {
     "methods.fedbn": "FedBN",
     "methods.fedem": "FedEM",
     "methods.fedfomo": "FedFomo",
+    "methods.fedpac": "FedPAC",
     "methods.fedper": "FedPer",
     "methods.fedprox": "FedProx",
     "methods.fedprox_ft": "FedProxFT",

@@ -30,6 +30,7 @@ METHODS: Registry[type[Method]] = Registry(
         "fedbabu": "coterie.methods.fedbabu:FedBABU",
         "fedbn": "coterie.methods.fedbn:FedBN",
         "fedrod": "coterie.methods.fedrod:FedRoD",
+        "fedpac": "coterie.methods.fedpac:FedPAC",
         "scaffold": "coterie.methods.scaffold:SCAFFOLD",
         "apfl": "coterie.methods.apfl:APFL",
         "ditto": "coterie.methods.ditto:Ditto",
