@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from coterie.methods.fedrep import FedRep
     from coterie.methods.fedrod import FedRoD
     from coterie.methods.heurfedamp import HeurFedAMP
+    from coterie.methods.knn_per import KNNPer
     from coterie.methods.lg_fedavg import LGFedAvg
     from coterie.methods.mocha import MOCHA
     from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, weighted_mean
@@ -70,9 +71,9 @@ __all__ = [
     "APFL", "APPLE", "MOCHA", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison", "DFedAvg",
     "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal", "FedBABU",
     "FedBN", "FedEM", "FedFomo", "FedPAC", "FedPer", "FedProx", "FedProxFT", "FedRep", "FedRoD", "Federation", "Global",
-    "GlobalDown", "GlobalModel", "HeurFedAMP", "LGFedAvg", "Measure", "Method", "Model", "ModelUp", "Nothing", "NothingDown",
-    "NothingKept", "NothingUp", "PFedMe", "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record", "Result",
-    "Roster", "Separate", "Server", "Silos", "State", "Task", "Up", "Weights", "bank", "check_method", "load_model",
+    "GlobalDown", "GlobalModel", "HeurFedAMP", "KNNPer", "LGFedAvg", "Measure", "Method", "Model", "ModelUp", "Nothing",
+    "NothingDown", "NothingKept", "NothingUp", "PFedMe", "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record",
+    "Result", "Roster", "Separate", "Server", "Silos", "State", "Task", "Up", "Weights", "bank", "check_method", "load_model",
     "load_result", "method_table", "option", "plain_step", "rows", "shared", "silos", "spread", "study",
     "weighted_mean", "with_clipping", "with_compression", "with_finetuning", "with_personal", "with_privacy",
     "with_robustness",
@@ -106,6 +107,7 @@ _PLACES = {
     "methods.fedrep": "FedRep",
     "methods.fedrod": "FedRoD",
     "methods.heurfedamp": "HeurFedAMP",
+    "methods.knn_per": "KNNPer",
     "methods.lg_fedavg": "LGFedAvg",
     "methods.mocha": "MOCHA",
     "methods.perfedavg": "PerFedAvg",

@@ -31,6 +31,7 @@ METHODS: Registry[type[Method]] = Registry(
         "fedbn": "coterie.methods.fedbn:FedBN",
         "fedrod": "coterie.methods.fedrod:FedRoD",
         "fedpac": "coterie.methods.fedpac:FedPAC",
+        "knn-per": "coterie.methods.knn_per:KNNPer",
         "scaffold": "coterie.methods.scaffold:SCAFFOLD",
         "apfl": "coterie.methods.apfl:APFL",
         "ditto": "coterie.methods.ditto:Ditto",

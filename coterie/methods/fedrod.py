@@ -3,10 +3,10 @@
 Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Image Classification", ICLR 2022.
 
 Body and generic head train on the balanced softmax (Ren et al., NeurIPS 2020), in which a class that the silo has not
-is no alternative to those it has, and are averaged. The personal head trains on the plain loss of the sum of both heads'
-logits and moves nothing else. Both heads being linear, their sum is one head: a silo deploys one model, its own copy
-after local training with the sum of the heads; the generic model is its cloud model. The personal head starts at zero.
-The paper's hypernetwork, which makes heads for newcomers, is left out.
+is no alternative to those it has, and are averaged. The personal head trains on the plain loss of the sum of both
+heads' logits and moves nothing else. Both heads being linear, their sum is one head: a silo deploys one model, its own
+copy after local training with the sum of the heads; the generic model is its cloud model. The personal head starts at
+zero. The paper's hypernetwork, which makes heads for newcomers, is left out.
 """
 
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ class FedRoD(GlobalModel[PersonalHead, TwoHeads]):
         prior = prior.nan_to_num(0.0, neginf=-torch.inf)  # 0 · −∞, where the loss is plain
 
         def loss(out: Tensor, batch: Batch, features: Tensor | None) -> Tensor:
-            # balanced softmax: −log of exp(g_y + log n_y) / Σ_c exp(g_c + log n_c), where n_c are the silo's samples of a class
+            # balanced softmax: −log of exp(g_y + log n_y) / Σ_c exp(g_c + log n_c), n_c the silo's samples of a class
             return task.model.sample_losses(out + prior.reshape(len(out), 1, -1, *[1] * (out.ndim - 3)), batch.y)
 
         g = task.grad(both, batch, loss=loss)
