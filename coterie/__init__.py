@@ -73,8 +73,8 @@ __all__ = [
     "FedBN", "FedEM", "FedFomo", "FedPAC", "FedPer", "FedProx", "FedProxFT", "FedRep", "FedRoD", "Federation", "Global",
     "GlobalDown", "GlobalModel", "HeurFedAMP", "KNNPer", "LGFedAvg", "Measure", "Method", "Model", "ModelUp", "Nothing",
     "NothingDown", "NothingKept", "NothingUp", "PFedMe", "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record",
-    "Result", "Roster", "Separate", "Server", "Silos", "State", "Task", "Up", "Weights", "bank", "check_method", "load_model",
-    "load_result", "method_table", "option", "plain_step", "rows", "shared", "silos", "spread", "study",
+    "Result", "Roster", "Separate", "Server", "Silos", "State", "Task", "Up", "Weights", "bank", "check_method",
+    "load_model", "load_result", "method_table", "option", "plain_step", "rows", "shared", "silos", "spread", "study",
     "weighted_mean", "with_clipping", "with_compression", "with_finetuning", "with_personal", "with_privacy",
     "with_robustness",
 ]  # fmt: skip
