@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from coterie.methods.knn_per import KNNPer
     from coterie.methods.lg_fedavg import LGFedAvg
     from coterie.methods.mocha import MOCHA
+    from coterie.methods.mr_mtl import MRMTL
     from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, weighted_mean
     from coterie.methods.perfedavg import PerFedAvg
     from coterie.methods.pfedme import PFedMe
@@ -68,15 +69,15 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 __all__ = [
-    "APFL", "APPLE", "MOCHA", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison", "DFedAvg",
-    "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal", "FedBABU",
-    "FedBN", "FedEM", "FedFomo", "FedPAC", "FedPer", "FedProx", "FedProxFT", "FedRep", "FedRoD", "Federation", "Global",
-    "GlobalDown", "GlobalModel", "HeurFedAMP", "KNNPer", "LGFedAvg", "Measure", "Method", "Model", "ModelUp", "Nothing",
-    "NothingDown", "NothingKept", "NothingUp", "PFedMe", "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record",
-    "Result", "Roster", "Separate", "Server", "Silos", "State", "Task", "Up", "Weights", "bank", "check_method",
-    "load_model", "load_result", "method_table", "option", "plain_step", "rows", "shared", "silos", "spread", "study",
-    "weighted_mean", "with_clipping", "with_compression", "with_finetuning", "with_personal", "with_privacy",
-    "with_robustness",
+    "APFL", "APPLE", "MOCHA", "MRMTL", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison",
+    "DFedAvg", "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal",
+    "FedBABU", "FedBN", "FedEM", "FedFomo", "FedPAC", "FedPer", "FedProx", "FedProxFT", "FedRep", "FedRoD",
+    "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP", "KNNPer", "LGFedAvg", "Measure", "Method",
+    "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedMe", "PerFedAvg", "PersonalModel",
+    "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos", "State", "Task", "Up",
+    "Weights", "bank", "check_method", "load_model", "load_result", "method_table", "option", "plain_step", "rows",
+    "shared", "silos", "spread", "study", "weighted_mean", "with_clipping", "with_compression", "with_finetuning",
+    "with_personal", "with_privacy", "with_robustness",
 ]  # fmt: skip
 # Where each lies: first what a user needs, then the methods, then what the author of a method does.
 _PLACES = {
@@ -110,6 +111,7 @@ _PLACES = {
     "methods.knn_per": "KNNPer",
     "methods.lg_fedavg": "LGFedAvg",
     "methods.mocha": "MOCHA",
+    "methods.mr_mtl": "MRMTL",
     "methods.perfedavg": "PerFedAvg",
     "methods.pfedme": "PFedMe",
     "methods.scaffold": "SCAFFOLD",

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from coterie.errors import BadInput
-from coterie.wire import Record, Up, described
+from coterie.wire import Record, Up, described, held
 
 R = TypeVar("R", bound=Record)
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -79,14 +79,15 @@ def _check_leaves(record: object) -> None:
 def decode(kind: type[R], blob: bytes, dtype: torch.dtype | None = None, **sizes: int) -> R:
     """A record of the given type; bytes that are not exactly its fields are refused.
 
-    `dtype` is that of models, `sizes` are axes of the fields' shapes that the receiver knows (`rows`: the silos').
+    `dtype` is that of models, `sizes` are axes of the fields' shapes that the receiver knows (`rows`: the silos';
+    `inner.d`: that of the record `inner` alone).
     """
     try:
         named: dict[str, Tensor] = safetensors.torch.load(blob)
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadInput(f"a {kind.__name__} arrived damaged: {error}") from None
     try:
-        record = kind(**named)
+        record = built(kind, named)
     except TypeError:
         raise BadInput(
             f"a {kind.__name__} arrived with the wrong fields: {', '.join(sorted(named))[:200] or 'none'}"
@@ -95,32 +96,50 @@ def decode(kind: type[R], blob: bytes, dtype: torch.dtype | None = None, **sizes
     return record
 
 
+def built(kind: R | type[R], named: Mapping[str, Tensor]) -> R:
+    """A record of this type, or like this one, from the tensors that `tensors()` gave; a TypeError of any others."""
+    made, rest = dict[str, Record](), dict(named)
+    for name in held(kind):
+        inner = {key: rest.pop(key) for key in named if key.startswith(f"{name}.")}
+        like = held(kind)[name] if isinstance(kind, type) else getattr(kind, name)
+        made[name] = built(like, {key.removeprefix(f"{name}."): tensor for key, tensor in inner.items()})
+    whole = kind if isinstance(kind, type) else type(kind)
+    return whole(**rest, **made)
+
+
 def check(record: Record, dtype: torch.dtype | None = None, **sizes: int) -> None:
     """Refuse a record whose fields are not as its type declares: another kind of number, other axes, other sizes."""
+    _check(record, f"a {type(record).__name__} arrived whose '", dtype, sizes)
+
+
+def _check(record: Record, where: str, dtype: torch.dtype | None, known: Mapping[str, int]) -> None:
+    sizes = dict(known)
     for name, about in described(record).items():
         tensor = getattr(record, name)
         if tensor is None:
             continue
-        where = f"a {type(record).__name__} arrived whose '{name}'"
         allowed = WHOLE if about.below else FLOATS if dtype is None or not about.has_columns else (dtype,)
         if tensor.dtype not in allowed:
-            raise BadInput(f"{where} is of {str(tensor.dtype).removeprefix('torch.')}, which it never is")
+            raise BadInput(f"{where}{name}' is of {str(tensor.dtype).removeprefix('torch.')}, which it never is")
         axes = [*["rows"] * (about.kind == "rows"), *about.axes]
         axes = [axis.rstrip("?") for axis in axes if len(axes) == tensor.ndim or not axis.endswith("?")]
         expected = [int(axis) if axis.isdigit() else sizes.get(axis) for axis in axes]
         found = list(tensor.shape)
         if len(found) != len(axes) or any(size not in (None, n) for size, n in zip(expected, found, strict=True)):
             text = " × ".join(axis if size is None else str(size) for axis, size in zip(axes, expected, strict=True))
-            raise BadInput(f"{where} is {tuple(found)}, expected {text or 'one number'}")
+            raise BadInput(f"{where}{name}' is {tuple(found)}, expected {text or 'one number'}")
         sizes |= dict(zip(axes, found, strict=True))  # the same letter is the same size in all fields
-    _check_pointers(record, sizes)
+    _check_pointers(record, where, sizes)
+    for name in held(record):  # a letter that only a record inside names is that record's own
+        own = {axis.removeprefix(f"{name}."): size for axis, size in known.items() if axis.startswith(f"{name}.")}
+        _check(getattr(record, name), f"{where}{name}.", dtype, {**known, **own})
 
 
-def _check_pointers(record: Record, sizes: Mapping[str, int]) -> None:
+def _check_pointers(record: Record, where: str, sizes: Mapping[str, int]) -> None:
     """Refuse whole numbers that point at what is not there; into a bank, -1 points at nothing and may."""
     for name, about in described(record).items():
         tensor = getattr(record, name)
         if tensor is not None and about.below in sizes and tensor.numel():
             lowest = -1 if about.below == "n" else 0
             if not lowest <= int(tensor.min()) <= int(tensor.max()) < sizes[about.below]:
-                raise BadInput(f"a {type(record).__name__} arrived whose '{name}' points at what is not there")
+                raise BadInput(f"{where}{name}' points at what is not there")

@@ -24,7 +24,7 @@ from coterie.engine.simulate import Simulator
 from coterie.engine.training import Training
 from coterie.keys import generator
 from coterie.methods.wrappers.candidates import Candidates
-from coterie.wire import Record, described, stack
+from coterie.wire import Record, every_field, stack
 
 SIZES = (13, 8, 21, 5)  # ragged on purpose: none a multiple of the batch, two with the same number of steps
 CLASSES, FEATURES = 3, 5
@@ -382,7 +382,7 @@ def _perturbed(value: Tensor) -> Tensor:
 
 def _fixed(record: Record) -> set[str]:
     """Private fields that are hyper-parameters of the silo and may stay as they are."""
-    return {name for name, about in described(record).items() if about.fixed}
+    return {name for name, about in every_field(record).items() if about.fixed}
 
 
 def _same(a: Tensor, b: Tensor, message: str) -> None:

@@ -110,6 +110,21 @@ def described(record: "Record | type[Record]") -> dict[str, About]:
     return {f.name: f.metadata["about"] for f in fields(record) if f.metadata}  # type: ignore[arg-type]
 
 
+def held(record: "Record | type[Record]") -> "dict[str, type[Record]]":
+    """The types of the records that a record holds: those it declares or, of a record that is made, those it has."""
+    kinds = {f.name: f.type if isinstance(record, type) else type(getattr(record, f.name)) for f in fields(record)}  # type: ignore[arg-type]
+    return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Record)}
+
+
+def every_field(record: "Record | type[Record]") -> dict[str, About]:
+    """What each field of a record is, and of the records that it holds as `outer.inner`."""
+    found = described(record)
+    for name, kind in held(record).items():
+        inner = kind if isinstance(record, type) else getattr(record, name)
+        found |= {f"{name}.{each}": about for each, about in every_field(inner).items()}
+    return found
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(rows, shared, bank))
 class Record:
     """A bundle of tensors; subclasses list their fields and are frozen dataclasses without saying so."""
@@ -167,7 +182,7 @@ class Record:
     def one(self, row: int) -> Self:
         """What one silo is sent: its row, what is shared, and only the models of a bank that it points at."""
         alone = self.take(slice(row, row + 1))
-        made: dict[str, Tensor] = {}
+        made: dict[str, Any] = {name: getattr(self, name).one(row) for name in held(self)}
         for name, about in described(self).items():
             if about.kind == "bank":
                 picks = getattr(alone, about.picks)
@@ -179,7 +194,8 @@ class Record:
     def one_nbytes(self, row: int) -> int:
         """The bytes of `one(row)`, counted without copying the models of a bank."""
         alone = self.take(slice(row, row + 1))
-        total = alone.nbytes()
+        total: int = alone.nbytes()
+        total += sum(getattr(self, name).one_nbytes(row) - getattr(alone, name).nbytes() for name in held(self))
         for name, about in described(self).items():
             if about.kind == "bank":
                 value, picks = getattr(alone, name), getattr(alone, about.picks)
@@ -189,7 +205,7 @@ class Record:
 
     def each_nbytes(self, k: int) -> int:
         """The bytes of `one(row)` for all of k rows."""
-        if any(kind == "bank" for _, _, kind in self.__fields()):
+        if any(about.kind == "bank" for about in every_field(self).values()):
             return sum(self.one_nbytes(row) for row in range(k))
         return k * self.one_nbytes(0) if k else 0
 

@@ -11,6 +11,8 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
+from coterie.models.parts import freeze
+
 CLASSES, INPUTS, HIDDEN, TOKENS = 3, 5, 6, 7
 
 
@@ -244,6 +246,102 @@ class Frozen(Net):
     def __init__(self) -> None:
         super().__init__()
         self.first.requires_grad_(False)
+
+
+class FrozenMiddle(Net):
+    """Gradients pass through what is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = nn.Linear(HIDDEN, HIDDEN).requires_grad_(False)
+
+    def middle(self, h: Tensor) -> Any:
+        return torch.tanh(self.second(h))
+
+
+class FrozenBias(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first.bias.requires_grad_(False)
+
+
+class FrozenVmap(Frozen):
+    def middle(self, h: Tensor) -> Any:
+        return h.cos()
+
+
+class FrozenLoop(Frozen):
+    def middle(self, h: Tensor) -> Any:
+        return h * 2 if h.sum().item() > 0 else h * 3
+
+
+class FrozenNoGrad(Frozen):
+    def forward(self, x: Tensor) -> Any:
+        with torch.no_grad():
+            h = torch.tanh(self.first(x))
+        return self.out(h)
+
+
+class FrozenShift(Net):
+    """A frozen parameter that is no layer's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.linspace(-1, 1, HIDDEN), requires_grad=False)
+
+    def middle(self, h: Tensor) -> Any:
+        return h + self.shift
+
+
+class FrozenTied(Words):
+    """Tokens are read and written by one matrix, which stays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second, self.back = nn.Linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, TOKENS, bias=False)
+        self.back.weight = self.embed.weight
+        self.out = nn.Linear(TOKENS, CLASSES)
+        self.embed.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Any:
+        h = self.embed(x)
+        return self.out(self.back(torch.tanh(self.second(h[:, 0] + h[:, 1]))))
+
+
+class FrozenAttention(Words):
+    """A whole layer of PyTorch's that samples pass through alone, and what comes before it."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(HIDDEN, 2, 8, dropout=dropout, batch_first=True)
+        self.embed.requires_grad_(False)
+        self.layer.requires_grad_(False)
+        self.layer.self_attn.dropout = 0.0  # which could not be keyed
+
+    def forward(self, x: Tensor) -> Any:
+        return self.out(self.layer(self.embed(x)).mean(1))
+
+
+def frozen_norm() -> nn.Module:
+    """Scale and shift stay, the statistics move, as PyTorch has it."""
+    module = batch_norm()
+    module[1].requires_grad_(False)  # type: ignore[index]
+    return module
+
+
+def frozen_pictures() -> nn.Module:
+    layers = [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 2, groups=2), nn.Flatten()]
+    return freeze(
+        nn.Sequential(*layers, nn.Dropout(0.4), nn.Linear(4, HIDDEN), nn.Linear(HIDDEN, CLASSES)), ["?"], ["6", "7"]
+    )
+
+
+def frozen_but_norm() -> nn.Module:
+    return freeze(batch_norm(), ["*"], ["norm", "head"])
+
+
+def frozen_but_head() -> nn.Module:
+    return freeze(batch_norm(), ["body"], [])
 
 
 class UnderNoGrad(Net):
@@ -718,17 +816,22 @@ TRAINED: dict[str, Callable[[], nn.Module]] = {
     "functional padding": FunctionalPadding, "by frequency": words(scale_grad_by_freq=True),
     "by frequency, rewritten": words_added(scale_grad_by_freq=True), "whole numbers": Bytes,
     "circular": circular, "transposed": transposed,
+    "frozen": Frozen, "frozen, vmap": FrozenVmap, "frozen, loop": FrozenLoop, "frozen under no_grad": FrozenNoGrad,
+    "frozen middle": FrozenMiddle, "frozen bias": FrozenBias, "frozen shift": FrozenShift, "frozen tied": FrozenTied,
+    "frozen attention": FrozenAttention, "frozen attention, dropout": lambda: FrozenAttention(0.3),
+    "frozen norm": frozen_norm, "frozen pictures": frozen_pictures, "frozen but norm": frozen_but_norm,
+    "frozen but head": frozen_but_head,
 }  # fmt: skip
 
-PICTURES = ("instance norm", "channel dropout", "circular", "transposed")
+PICTURES = ("instance norm", "channel dropout", "circular", "transposed", "frozen pictures")
 TEXTS = (
     "attention", "bag", "padding, rewritten", "padding", "functional padding", "by frequency",
-    "by frequency, rewritten", "whole numbers",
+    "by frequency, rewritten", "whole numbers", "frozen tied", "frozen attention", "frozen attention, dropout",
 )  # fmt: skip
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "frozen": (Frozen, r"'first.weight', 'first.bias'.* frozen \(requires_grad=False\)"),
-    "under no_grad": (UnderNoGrad, r"'first.weight', 'first.bias'.* no gradient"),
+    "all frozen": (lambda: Net().requires_grad_(False), "no parameters to train"),
+    "under no_grad": (UnderNoGrad, r"'first.weight', 'first.bias'.* no gradient.*freeze"),
     "detached": (Detached, r"'first.weight', 'first.bias'.* no gradient"),
     "experts": (Experts, r"'experts.* gradient from some batches only"),
     "hook of a parameter": (ParameterHook, "'first.weight' has a gradient hook"),

@@ -4,6 +4,7 @@ Nothing of the engine's mathematics is used here. What is taken from it is what 
 the order in which a silo's samples fall into mini-batches.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,12 +131,14 @@ class Oracle:
         """The three silos as rows."""
         return Simulator(method, self.silos, self.model, self.training, self.seed)
 
-    def play(self, method: Method, rounds: int, ids: list[int] | None = None) -> "Played":
-        """Some rounds of the method; everything that crossed or was kept."""
+    def play(self, method: Method, rounds: int, ids: Sequence[int] | Sequence[Sequence[int]] | None = None) -> "Played":
+        """Some rounds of the method with these silos, or those of each round; everything that crossed or was kept."""
         engine = self.engine(method)
         played = Played(engine, [method.open(engine.roster, engine.model)], [engine.private()], [], [])
         for r in range(rounds):
-            cohort = Cohort(torch.tensor(ids if ids is not None else range(self.m)), r, engine.roster, engine.model)
+            asked = range(self.m) if ids is None else ids
+            asked = asked[r] if isinstance(asked[0], Sequence) else asked
+            cohort = Cohort(torch.tensor(asked), r, engine.roster, engine.model)
             down = method.send(played.servers[-1], cohort)
             up = engine.train(cohort, down).up
             played.downs.append(down)

@@ -78,7 +78,7 @@ def by_steps(engine: Simulator, round: int = 0) -> Task:
 def client(build: Callable[[], nn.Module], model: Model, row: Tensor) -> nn.Module:
     """A module of its own with the weights and buffers of one row, ready to train."""
     module = build().to(model.dtype)
-    module.load_state_dict(model.layout.named(row.clone()), strict=False)
+    module.load_state_dict(model.frozen | model.layout.named(row.clone()), strict=False)
     return module.train()
 
 

@@ -1,7 +1,7 @@
 """A rogue silo, for tests: an engine whose silo of a given name uploads something else than it trained."""
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,9 +50,8 @@ class Rogue:
             return replies
         at = names.index(self.silo)
         made = {}
-        for f in fields(replies.up):
-            value = getattr(replies.up, f.name)
-            if value is not None and value.is_floating_point():
-                made[f.name] = value.clone()
-                made[f.name][at] = self.spoil(value[at], f.name, cohort.round)
-        return replace(replies, up=replies.up.replace(**made))
+        for name, value in replies.up.tensors().items():
+            made[name] = value.clone()
+            if value.is_floating_point():
+                made[name][at] = self.spoil(value[at], name, cohort.round)
+        return replace(replies, up=replies.up.with_tensors(made))

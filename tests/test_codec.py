@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -147,3 +148,52 @@ def _empty() -> Record:
         pass
 
     return Empty()
+
+
+class Both(Up):
+    left: Picked
+    right: Maybe
+
+
+def both() -> dict[str, Tensor]:
+    """The tensors of such a record, by the names under which they cross."""
+    left = {"bank": torch.zeros(2, 3), "picks": torch.tensor([[0, -1, 1, 0]]), "wanted": torch.tensor([3])}
+    return {**{f"left.{name}": t for name, t in left.items()}, "right.w": torch.ones(1, 3)}
+
+
+def test_records_inside_a_record_are_decoded_as_their_own_types() -> None:
+    after = decode(Both, safetensors.torch.save(both()), torch.float32, rows=1, d=3, N=4)
+    assert isinstance(after.left, Picked)
+    assert after.left.wanted.tolist() == [3]
+    assert after.right.more is None
+    assert encode_up(after) == encode_up(decode(Both, encode_up(after)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"right.w": None}, "wrong fields"),
+        ({"left.wanted": None}, "wrong fields"),
+        ({"w": torch.ones(1, 3)}, "wrong fields"),
+        ({"right": torch.ones(1, 3)}, "wrong fields"),
+        ({"left.w": torch.ones(1, 3)}, "wrong fields"),
+        ({"right.w": None, "right.right.w": torch.ones(1, 3)}, "wrong fields"),
+        ({"right.w": None, "right..w": torch.ones(1, 3)}, "wrong fields"),
+        ({"other.w": torch.ones(1, 3)}, "wrong fields"),
+        ({"right.w": torch.ones(1, 4)}, r"'right.w' is \(1, 4\), expected 1 × 3"),
+        ({"right.more": torch.ones(2, 3)}, r"'right.more' is \(2, 3\), expected 1 × 3"),
+        ({"left.picks": torch.tensor([[0, 1, 2, 0]])}, "'left.picks' points at what is not there"),
+        ({"left.bank": torch.zeros(2, 3).double()}, "'left.bank' is of float64"),
+    ],
+)
+def test_and_refused_as_strictly(changes: dict[str, Tensor | None], reason: str) -> None:
+    named = {name: t for name, t in {**both(), **changes}.items() if t is not None}
+    with pytest.raises(BadInput, match=reason):
+        decode(Both, safetensors.torch.save(named), torch.float32, rows=1, d=3, N=4)
+
+
+def test_an_axis_of_one_inner_record_may_have_another_size_than_the_others() -> None:
+    blob = safetensors.torch.save({**both(), "right.w": torch.ones(1, 5)})
+    assert decode(Both, blob, torch.float32, rows=1, N=4, **{"left.d": 3, "right.d": 5}).right.w.shape == (1, 5)
+    with pytest.raises(BadInput, match=r"'right.w' is \(1, 5\), expected 1 × 3"):
+        decode(Both, blob, torch.float32, rows=1, N=4, d=3)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.wire import About, Down, Private, Record, Up, bank, described, rows, shared, stack
+from coterie.wire import About, Down, Private, Record, Up, bank, described, every_field, held, rows, shared, stack
 
 
 class Inner(Record):
@@ -141,3 +141,36 @@ def test_a_field_says_what_it_is() -> None:
     assert handed["models"].axes == ("n", "d")
     assert handed["start"].kind == "shared"
     assert About("", "rows", "model", ("c?", "d")).shape == "d or c × d"
+
+
+class Pair(Down):
+    left: Handed
+    right: Handed
+
+
+def pair() -> Pair:
+    models = torch.arange(8.0).reshape(4, 2)
+    one, two = torch.tensor([[0, 2], [2, -1]]), torch.tensor([[3, 3], [1, 0]])
+    return Pair(
+        left=Handed(start=torch.zeros(2), models=models, picks=one),
+        right=Handed(start=torch.ones(2), models=models, picks=two),
+    )
+
+
+def test_a_record_may_hold_records_whose_types_it_declares() -> None:
+    assert held(Pair) == {"left": Handed, "right": Handed}
+    assert held(outer()) == {"opt": Inner}
+    assert list(every_field(Pair)) == [f"{side}.{name}" for side in ("left", "right") for name in described(Handed)]
+    assert every_field(outer())["opt.v"] == described(Inner)["v"]
+    assert described(Pair) == {}
+
+
+def test_of_a_bank_inside_a_record_a_silo_is_sent_what_it_points_at() -> None:
+    whole = pair()
+    for row, counts in ((0, (2, 1)), (1, (1, 2))):
+        alone = whole.one(row)
+        assert (len(alone.left.models), len(alone.right.models)) == counts
+        same(alone.left, whole.left.one(row))
+        same(alone.right, whole.right.one(row))
+        assert whole.one_nbytes(row) == alone.nbytes()
+    assert whole.each_nbytes(2) == sum(whole.one(row).nbytes() for row in range(2))

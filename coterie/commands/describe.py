@@ -19,7 +19,7 @@ from coterie.options import Option, describe, resolved
 from coterie.registry import Registry
 from coterie.studies import study as studies
 from coterie.studies.cost import client_steps
-from coterie.wire import Record, described
+from coterie.wire import Record, every_field
 
 
 def method_page(name: str, kind: type[Method], console: Console) -> None:
@@ -56,7 +56,7 @@ def options_table(options: list[Option]) -> Table:
 def fields_table(record: type[Record]) -> Table:
     """The fields of a record: name, shape of what one silo has of it, what it is."""
     table = Table(box=None, pad_edge=False, show_header=False)
-    listed = described(record)
+    listed = every_field(record)
     for name, about in listed.items():
         seen = f" [dim](seen by: {escape(about.seen_by)})[/]" if about.seen_by else ""
         table.add_row(f"  [bold]{name}[/]", about.shape or "1", escape(about.doc) + seen)

@@ -13,7 +13,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from coterie.errors import BadInput
 
@@ -31,7 +30,6 @@ def add_to(app: typer.Typer) -> None:
     """Add these commands to the others."""
     app.add_typer(federation, name="federation")
     app.command(name="coordinator")(coordinator)
-    app.command(name="silo")(silo)
 
 
 @federation.command()
@@ -50,7 +48,7 @@ def new(
 
     One for the coordinator and one per silo: certificates, keys, settings, and a README with the one start command.
     """
-    _need_flower()
+    need_flower()
     from coterie.deploy.parties import new_federation
 
     new_federation(folder, [name.strip() for name in silos.split(",")], host, port, proxy, insecure)
@@ -60,7 +58,7 @@ def new(
 @federation.command()
 def add(folder: Place, silo: Annotated[str, typer.Argument(metavar="SILO", help="its name")]) -> None:
     """Make the folder of one more silo; a running coordinator registers its key within seconds."""
-    _need_flower()
+    need_flower()
     from coterie.deploy.parties import add_silo
 
     add_silo(folder, silo)
@@ -70,7 +68,7 @@ def add(folder: Place, silo: Annotated[str, typer.Argument(metavar="SILO", help=
 @federation.command()
 def renew(folder: Place) -> None:
     """Renew the coordinator's certificate, by the same CA; then start the coordinator again."""
-    _need_flower()
+    need_flower()
     from coterie.deploy.parties import renew
 
     renew(folder)
@@ -108,20 +106,28 @@ def run(
     largest_silo: Annotated[
         int | None, typer.Option(help="samples that a silo may declare; none: 1000 times the median of the others")
     ] = None,
+    tune: Annotated[
+        str, typer.Option(help="auto: search for what the study leaves to `auto`; off: take fixed values for it")
+    ] = "auto",
     resume: Annotated[str | None, typer.Option(help="the name of a run that was stopped")] = None,
 ) -> None:
     """Run a study on a federation whose coordinator is running on this machine.
 
     Its [data] are left aside: every silo brings its own. Silos missing when it begins arrive after training.
     """
-    _need_flower()
+    need_flower()
     from coterie.commands.federation_view import View
+    from coterie.deploy.drive import study_of
     from coterie.deploy.flower.launch import ask_run, follow, running_coordinator
     from coterie.deploy.patience import Patience
+    from coterie.deploy.search import announced
     from coterie.options import parse
     from coterie.report.terminal import show_outcome
     from coterie.studies import study as studies
 
+    if tune not in ("auto", "off"):
+        raise BadInput(f"--tune {tune}: expected auto or off")
+    console = Console()
     if resume is not None:
         where = running_coordinator(folder) / "runs" / Path(resume).name
         if not (where / "asked.toml").exists():
@@ -134,8 +140,9 @@ def run(
         command = shlex.join(["coterie", *sys.argv[1:]])
         limits = {"gather": gather, "reply": reply, "largest_silo": largest_silo}
         patience = parse(Patience, limits, "federation run")
-        where = ask_run(folder, table, chosen, patience, command)
-    console = Console()
+        where = ask_run(folder, table, chosen, patience, command, tune == "auto")
+        for each in announced(study_of(table, chosen, tune == "auto")):
+            console.print(escape(each), highlight=False, soft_wrap=True)
     console.print(f"Run [bold]{escape(where.name)}[/]", highlight=False)
     try:
         with View(console) as view:
@@ -154,7 +161,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="go on showing it, until Ctrl-C")] = False,
 ) -> None:
     """Which silos are there, and how far the newest run is."""
-    _need_flower()
+    need_flower()
     from coterie.commands.federation_view import View, line, picture
     from coterie.deploy.flower.launch import newest_run, progress, running_coordinator, silo_states
 
@@ -180,94 +187,20 @@ def coordinator(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="the coordinator's folder")],
 ) -> None:
     """Run the coordinator of a federation until Ctrl-C."""
-    _need_flower()
+    need_flower()
     from coterie.deploy.flower import services
 
-    services.coordinator(folder, _say)
+    services.coordinator(folder, say)
 
 
-def silo(
-    arguments: Annotated[list[str], typer.Argument(metavar="[ledger] DIR", help="the silo's folder")],
-    data: Annotated[
-        Path | None,
-        typer.Option(help="its data: .npz, .csv, .parquet, a folder of pictures or tables; none: data.npz there"),
-    ] = None,
-    label: Annotated[str, typer.Option(help="of a table: the column to predict")] = "",
-    drop: Annotated[str, typer.Option(help="of a table: columns to leave out, e.g. id,name")] = "",
-    group: Annotated[
-        str, typer.Option(help="of a table: the column whose values stay on one side of the split, e.g. patient")
-    ] = "",
-    time: Annotated[
-        str, typer.Option(help="of a table: the column of dates or numbers: past rows train, the last test")
-    ] = "",
-    split_column: Annotated[
-        str, typer.Option(help="of a table: the column that holds train, validation or test for each row")
-    ] = "",
-    text: Annotated[str, typer.Option(help="of a table: columns of free text, whose words are hashed")] = "",
-    resize: Annotated[
-        int, typer.Option(help="bring pictures to so many pixels, e.g. 64; 0: as they are", min=0, max=4096)
-    ] = 0,
-    task: Annotated[str, typer.Option(help="auto, classification or regression")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-) -> None:
-    """Take part in a federation, or show its `ledger`.
-
-    With `ledger`, shows and verifies what has left this silo; without, takes part until Ctrl-C.
-    """
-    if len(arguments) == 2 and arguments[0] == "ledger":
-        _ledger(Path(arguments[1]))
-        return
-    if len(arguments) != 1:
-        raise BadInput("silo: give its folder, or `ledger` and its folder")
-    _need_flower()
-    from coterie.deploy.flower import services
-
-    if task not in ("auto", "classification", "regression"):
-        raise BadInput(f"--task {task}: take auto, classification or regression")
-    folder = Path(arguments[0])
-    path = folder / "data.npz" if data is None else data
-    named = {"drop": drop, "text": text}
-    columns = {key: [name.strip() for name in names.split(",") if name.strip()] for key, names in named.items()}
-    by = {"group": group, "time": time, "split_column": split_column}
-    if path.suffix.lower() == ".npz" and any(by.values()):
-        raise BadInput(f"{path}: is no table to split by a column; leave out --group, --time and --split-column")
-    source = {"path": str(path.resolve()), "label": label, "task": task, "device": device, "resize": resize}
-    services.silo(folder, json.dumps(source | columns | by), _say)
-
-
-def _ledger(folder: Path) -> None:
-    from coterie.deploy.ledger import Ledger
-
-    if not folder.is_dir():
-        raise BadInput(f"{folder}: no such folder")
-    entries = Ledger(folder).entries()
-    table = Table(box=None, pad_edge=False)
-    for heading in ("time", "run", "what", "round", "field", "shape", "bytes", "sha256"):
-        table.add_column(heading, justify="right" if heading in ("round", "bytes") else "left", no_wrap=True)
-    for e in entries:
-        shape = "×".join(map(str, e["shape"]))
-        row = (
-            e["time"],
-            e["run"],
-            e["kind"],
-            str(e["round"] + 1),
-            e["field"],
-            shape,
-            str(e["bytes"]),
-            e["sha256"][:12],
-        )
-        table.add_row(*(escape(str(cell)) for cell in row))
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    console.print(table)
-    console.print(f"{len(entries)} fields left, {sum(e['bytes'] for e in entries)} bytes; the chain is whole")
-
-
-def _say(what: str) -> None:
+def say(what: str) -> None:
+    """Print a line at once."""
     typer.echo(what)
     sys.stdout.flush()
 
 
-def _need_flower() -> None:
+def need_flower() -> None:
+    """Refuse a machine that cannot run real silos."""
     if not hasattr(os, "fork"):
         raise BadInput("real silos need Linux or macOS; on Windows run coterie in WSL")
     if find_spec("flwr") is None or find_spec("cryptography") is None:

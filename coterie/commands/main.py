@@ -17,6 +17,7 @@ from coterie.commands import data as data_commands
 from coterie.commands import methods as method_commands
 from coterie.commands import models as model_commands
 from coterie.commands import report as report_commands
+from coterie.commands import silo as silo_commands
 from coterie.commands.federation import add_to
 from coterie.errors import LONGEST, BadInput, Stopped, plain
 from coterie.run import torchrun
@@ -287,6 +288,7 @@ def _numbers(text: str) -> list[int]:
 
 
 add_to(app)
+silo_commands.add_to(app)
 
 
 def main() -> None:

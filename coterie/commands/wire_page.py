@@ -6,7 +6,6 @@ Fields come from the types that the encoder accepts; bytes from one round of the
 """
 
 import sys
-from dataclasses import fields
 
 import numpy as np
 import pandas as pd
@@ -20,7 +19,7 @@ from coterie.engine.rows import Model
 from coterie.methods import METHODS, make
 from coterie.run.experiment import prepare
 from coterie.studies.study import check, read
-from coterie.wire import About, Record, described
+from coterie.wire import About, Private, Record, every_field, held
 
 INSIDE = About("what the method itself keeps", "rows", "number", ())
 COMPRESSED = ({"top_k": 0.05}, {"bits": 8})
@@ -97,14 +96,14 @@ def _section(name: str, method: Method, note: str, model: Model, down: Record, u
 
 def _rows(kind: str, record: Record, seen: str) -> list[str]:
     """A line for each field of a record."""
-    lines, listed = list[str](), fields(record)  # type: ignore[arg-type]
+    inside = {name: INSIDE for name, each in held(type(record)).items() if each is Private}  # of any type
+    lines, listed, tensors = list[str](), {**every_field(type(record)), **inside}, record.tensors()
     if not listed:
         lines.append(f"| {kind} | nothing | | 0 | | |")
-    for f in listed:
-        about, tensors = described(record).get(f.name, INSIDE), record.tensors()
-        size = sum(t.nbytes for key, t in tensors.items() if key == f.name or key.startswith(f"{f.name}."))
+    for name, about in listed.items():
+        size = sum(t.nbytes for key, t in tensors.items() if key == name or key.startswith(f"{name}."))
         by = about.seen_by or seen
-        lines.append(f"| {kind} | `{f.name}` | {about.shape or '1'} | {size:,} | {about.doc} | {by} |")
+        lines.append(f"| {kind} | `{name}` | {about.shape or '1'} | {size:,} | {about.doc} | {by} |")
     return lines
 
 

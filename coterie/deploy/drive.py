@@ -3,12 +3,13 @@
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from coterie.deploy.gathering import Gathering
@@ -16,15 +17,17 @@ from coterie.deploy.home import write_whole
 from coterie.deploy.messages import Job, Transport
 from coterie.deploy.patience import Patience
 from coterie.deploy.remote import Declaration, Remote
+from coterie.deploy.search import NOT_TUNED, RemoteSearch, extra_rounds
 from coterie.engine.exchange import as_table
 from coterie.engine.rounds import Outcome, Progress, run_rounds
 from coterie.engine.training import Training, suiting_batch
-from coterie.errors import BadInput
+from coterie.errors import BadInput, warn
 from coterie.measure.measures import AUTO, fitting, measure_of
 from coterie.methods import written
 from coterie.models import build
 from coterie.options import resolved
 from coterie.run.finished import Facts, Finished, collected, write
+from coterie.run.tuning import COLUMNS, TUNING, rungs_of, searched
 from coterie.runs.checkpoint import Checkpoint
 from coterie.runs.folder import checkpoint_folder
 from coterie.studies.study import Study, check
@@ -43,6 +46,7 @@ class RemoteRun:
     transport: Transport
     silos: Callable[[], list[str]]  # those registered by now
     patience: Patience = Patience()
+    tuning: dict[str, int] = field(default_factory=dict)  # by label, the rounds of the search before its own
 
     @property
     def gathering(self) -> Gathering:
@@ -52,6 +56,9 @@ class RemoteRun:
     def run(self, command: str) -> Finished:
         """All methods and seeds; then results, summary and report in the run's folder."""
         members = self.gathering.members()
+        self.tuning = self._searched(members)
+        self.gathering.await_approval([self._job(name, self.study.seeds[0], members) for name in self.study.methods])
+        self.study = self.tuned(members)
         outcomes = {
             (name, seed): self._one(place, name, seed, members)
             for place, (name, seed) in enumerate(product(self.study.methods, self.study.seeds))
@@ -63,9 +70,42 @@ class RemoteRun:
         facts = Facts(dict.fromkeys(members, 0), sizes)
         seconds = time.time() - self.gathering.began()
         finished = collected(study, self.folder, outcomes, dict.fromkeys(study.seeds, facts), CPU, seconds)
+        if self.tuning:
+            finished.summary["tuning"] = {"rounds": self.tuning}
         write(finished, self.folder, command)
         self._report(state="finished")
         return finished
+
+    def tuned(self, members: dict[str, Declaration]) -> Study:
+        """The study with a value wherever it was `auto`; all that was tried is written to the run's folder."""
+        fixed = self.study.fixed()
+        if self.study.auto and not any(each.sizes[1] for each in members.values()):
+            warn("auto: no silo has validation data to search by; taking fixed values for rounds, lr and optimizer")
+            return fixed
+        if self.tuning:
+            self._report(tuning=self.tuning)
+
+        def find(label: str, keys: tuple[str, ...]) -> tuple[dict[str, Any], pd.DataFrame]:
+            if label not in self.tuning:
+                warn(f"{label}: {NOT_TUNED}")
+                return fixed.own.get(label, {}), pd.DataFrame(columns=COLUMNS)
+            job = self._job(label, self.study.seeds[0], members)
+            search = RemoteSearch(self.folder, [*self.study.methods].index(label), job, self._engine)
+            self._report(method=label, seed=job.seed, round=0, rounds=rungs_of(job.training)[-1], score=None)
+            return search.find(keys, lambda progress: self._report(round=progress.round))
+
+        study, tried = searched(self.study, find)
+        if len(tried):
+            tried.to_parquet(self.folder / TUNING, index=False)
+        return study
+
+    def _searched(self, members: dict[str, Declaration]) -> dict[str, int]:
+        return extra_rounds(self.study) if any(each.sizes[1] for each in members.values()) else {}
+
+    def _engine(self, job: Job, more: str = "") -> Remote:
+        method, model, _ = job.built()
+        run = f"{self.folder.name}-{job.method}-{job.seed}{more}"
+        return Remote(run, job, method, model, self.transport, self.patience, self._report)
 
     def _one(self, place: int, name: str, seed: int, members: dict[str, Declaration]) -> Outcome:
         """One method on one seed, from its checkpoint on."""
@@ -74,16 +114,15 @@ class RemoteRun:
         if outcome is not None:
             return outcome
         job = self._job(name, seed, members)
-        method, model, roster = job.built()
-        run = f"{self.folder.name}-{name}-{seed}"
-        engine = Remote(run, job, method, model, self.transport, self.patience, self._report)
+        engine = self._engine(job)
+        method, model = engine.method, engine.model
         self._report(method=name, seed=seed, round=0, rounds=job.training.rounds, score=None)
 
         def on_round(progress: Progress) -> None:
             self._report(state="training", round=progress.round, silos=engine.last, **_score(progress))
 
         try:
-            outcome = run_rounds(method, engine, roster, model, job.training, on_round, checkpoint)
+            outcome = run_rounds(method, engine, job.roster(model.device), model, job.training, on_round, checkpoint)
         except BadInput as error:
             raise BadInput(f"[methods.{name}] {error}") from None
         if outcome.kept:
@@ -118,6 +157,7 @@ class RemoteRun:
             validation=tuple(each.sizes[1] for each in members.values()),
             study=self.study.name,
             schema={} if schema is None else schema.as_table(),
+            tuning=self.tuning.get(name, 0),
         )
         return replace(job, plugins=job.brought())
 
@@ -145,9 +185,10 @@ def _score(progress: Progress) -> dict[str, Any]:
     return {"score": progress.score, "measure": progress.measure, **accuracy}
 
 
-def study_of(table: dict[str, Any], methods: list[str] | None = None) -> Study:
+def study_of(table: dict[str, Any], methods: list[str] | None = None, tune: bool = True) -> Study:
     """A study's table as one between real silos: whatever data it names, each silo brings its own."""
-    study = check({key: value for key, value in table.items() if key != "data"}, methods).fixed()
+    study = check({key: value for key, value in table.items() if key != "data"}, methods)
+    study = study if tune else study.fixed()
     machine = replace(study.machine, device="cpu", rows=1)
     training = replace(study.training, drop=0.0, unseen=0.0)  # who is missing, or late, really is
     return replace(study, data=dict(OWN_DATA), machine=machine, training=training)

@@ -13,9 +13,11 @@ import safetensors.numpy
 from safetensors import safe_open
 
 from coterie.data.own.schema import Schema
+from coterie.data.own.statistics import words_of
 from coterie.data.silo import Array, HoldsData, Part, Silo
 from coterie.deploy.home import write_whole
 from coterie.deploy.own import Raw, SiloSource, own_silo
+from coterie.deploy.policy import judge_schema
 from coterie.deploy.vault import DAMAGED
 from coterie.engine.store import SPLITS
 from coterie.errors import BadInput
@@ -50,7 +52,9 @@ def encoded_silo(folder: Path, name: str, source: SiloSource, agreed: Mapping[st
 def _read(name: str, source: SiloSource, agreed: Mapping[str, Any]) -> Encoded:
     if not agreed:
         return Encoded(*own_silo(name, source.path), None)
-    silo, schema = Raw(name, source).encoded(Schema.read(agreed, "the run's schema"))
+    raw, wanted = Raw(name, source), Schema.read(agreed, "the run's schema")
+    judge_schema(wanted, words_of(raw.statistics()))
+    silo, schema = raw.encoded(wanted)
     return Encoded(silo, len(schema.classes), schema)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -12,9 +12,9 @@ from coterie.data.own.agree import agree, far_values, unsound
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import words_of
 from coterie.deploy.home import write_whole
-from coterie.deploy.messages import Transport
+from coterie.deploy.messages import Job, Transport
 from coterie.deploy.patience import MANY, Patience
-from coterie.deploy.remote import Declaration, declarations, descriptions
+from coterie.deploy.remote import Declaration, declarations, descriptions, unapproved
 from coterie.engine.exchange import Failure
 from coterie.errors import BadInput
 
@@ -60,6 +60,18 @@ class Gathering:
         self.report(state="gathered", silos={}, absent={name: failure.reason for name, failure in why.items()})
         self._write(MEMBERS, members)
         return members
+
+    def await_approval(self, jobs: Sequence[Job]) -> None:
+        """Have the members' owners approve what will run; it waits for them as long as for silos that are missing."""
+        until = time.monotonic() + self.patience.gather
+        names = list(self.members())
+        while why := unapproved(self.transport, self.folder.name, jobs, names, self.patience.reply):
+            names = list(why)
+            self.report(state="waiting for approval", silos={name: failure.reason for name, failure in why.items()})
+            if time.monotonic() > until:
+                first = next(iter(why.values())).reason
+                raise BadInput(f"{', '.join(why)}: {first}; then go on with --resume {self.folder.name}")
+            time.sleep(self.patience.pause)
 
     def newcomers(self) -> dict[str, Declaration]:
         """Silos that are here by now and were not when the run began, if the run's model fits their data."""

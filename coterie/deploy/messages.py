@@ -19,13 +19,16 @@ from coterie.engine.training import Training
 from coterie.errors import BadInput, plain
 from coterie.measure.measures import MEASURES
 from coterie.methods import METHODS, make
+from coterie.methods.wrappers.candidates import Candidates
 from coterie.methods.wrappers.personal import local_buffers
 from coterie.models import MODELS, build
 from coterie.options import option, parse
 from coterie.wire import Up, rows
 
 LONGEST_REFUSAL, LONGEST_NAME = 500, 300  # characters
-Kind = Literal["declare", "describe", "train", "measure", "keep", "adapt"]
+AWAITS = "awaits approval"  # how a refusal begins that the silo's owner can lift
+MOST_CANDIDATES = 64  # of a search
+Kind = Literal["declare", "describe", "propose", "train", "measure", "keep", "adapt"]
 
 
 class Declared(Up):
@@ -71,6 +74,12 @@ class Measured(Up):
     )
 
 
+class Scored(Up):
+    """What the candidates of a search are worth to a silo."""
+
+    loss: Tensor = rows("mean validation loss of each candidate (NaN: no data)", "candidates", seen_by="server")
+
+
 class Done(Up):
     """Nothing but the word that it was done, and of a model that was kept which it is."""
 
@@ -95,10 +104,21 @@ class Job:
     study: str = ""
     schema: dict[str, Any] = field(default_factory=dict)  # of tables and pictures: how all silos encode them
     plugins: dict[str, str] = field(default_factory=dict)  # packages that bring its method and model, their versions
+    tuning: int = option(0, "rounds of the search that comes before its own", low=0, high=1e6)
+    rates: tuple[float, ...] = option((), "of a search: the learning rate of each candidate", above=0, high=1e6)
+    going: tuple[int, ...] = option((), "of a search: the candidates that still train", low=0)
 
     def __post_init__(self) -> None:
         if not len(self.names) == len(self.sizes) == len(self.validation) == len(set(self.names)):
             raise ValueError("names, sizes and validation are not of the same silos")
+        if len(self.rates) > MOST_CANDIDATES:
+            raise ValueError(f"a search has {MOST_CANDIDATES} candidates at most")
+        if bool(self.rates) != bool(self.going) or list(self.going) != sorted(
+            {*self.going} & {*range(len(self.rates))}
+        ):
+            raise ValueError("going are the places of candidates in rates, in order")
+        if self.rates and not self.tuning:
+            raise ValueError("tuning: a search of no rounds")
 
     @property
     def training(self) -> Training:
@@ -121,11 +141,13 @@ class Job:
     def built(self, device: torch.device | str = "cpu") -> tuple[Method, Model, Roster]:
         """The method, the model and the roster, the same at every party."""
         factory, _ = build(self.model, tuple(self.shape), self.outputs)
-        unit, head = self.schema.get("unit", 1.0), self.model.get("head")
-        model = Model(factory, self.classes, device, unit=unit, head=head, sample=tuple(self.shape))
+        unit = self.schema.get("unit", 1.0)
+        model = Model(factory, self.classes, device, unit=unit, sample=tuple(self.shape))
         method = self.made()
         if self.training.buffers == "local":
             method = local_buffers(method, model)
+        if self.rates:
+            method = Candidates(method, self.rates, self.going)
         return method, model, self.roster(model.device)
 
     def roster(self, device: torch.device) -> Roster:
@@ -149,12 +171,18 @@ class Request:
     hold: tuple[int, ...] = option((), "rounds whose models to hold; the last one is asked about", low=1, high=1e9)
     newcomer: bool = False  # it arrived after training: `round` counts its turns
     job: Job | None = None
+    proposed: tuple[Job, ...] = ()  # all jobs of a study, before its first round
     version: str = own.VERSION
     body: bytes = field(default=b"", repr=False)  # a Down
 
     def __post_init__(self) -> None:
         if not {*self.splits} <= {*SPLITS}:
             raise ValueError(f"splits are some of {', '.join(SPLITS)}")
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """The job that it is part of, or those that it proposes."""
+        return self.proposed if self.job is None else (self.job,)
 
     def head(self) -> str:
         """Everything but the body, as JSON."""
@@ -203,17 +231,20 @@ def request(head: str, body: bytes) -> Request:
         raise BadInput("a request arrived damaged: its head is not one")
     _check_version("coterie", table.get("version"), own.VERSION)  # first: another version may have other keys
     read = parse(Request, table, "a request")
-    names = {"run": read.run, "silo": read.silo}
-    if read.job is not None:
-        names |= {"method": read.job.method, "study": read.job.study} | {f"member '{n}'": n for n in read.job.names}
-    for what, name in names.items():
-        if not name.isprintable() or len(name) > LONGEST_NAME:
-            raise BadInput(f"a request {what}: may hold no control characters and {LONGEST_NAME} characters at most")
-    if read.job is not None:
-        theirs, ours = read.job.plugins, read.job.brought()
+    _check_names({"run": read.run, "silo": read.silo})
+    for job in read.jobs:
+        _check_names({"method": job.method, "study": job.study} | {f"member '{n}'": n for n in job.names})
+        theirs, ours = job.plugins, job.brought()
         for package in sorted(theirs.keys() | ours.keys()):
             _check_version(package, theirs.get(package), ours.get(package))
     return replace(read, body=body)
+
+
+def _check_names(names: Mapping[str, str]) -> None:
+    """Refuse a name that could forge a line of a log, or flood it."""
+    for what, name in names.items():
+        if not name.isprintable() or len(name) > LONGEST_NAME:
+            raise BadInput(f"a request {what}: may hold no control characters and {LONGEST_NAME} characters at most")
 
 
 def _check_version(package: str, theirs: Any, ours: str | None) -> None:

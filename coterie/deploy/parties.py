@@ -96,7 +96,7 @@ def add_silo(folder: Path, name: str) -> None:
     else:
         _write(silo / "ca.crt", (coordinator / "ca.crt").read_text("utf-8"))
         _write(coordinator / "members" / f"{name}.pub", make_key(silo, name))
-    _write(silo / POLICY, policy_text())
+    _write(silo / POLICY, policy_text("all"))
     _write_settings(silo, about)
     security = INSECURE if its["insecure"] else KEY
     _write(silo / "README.md", SILO.format(name=name, host=its["host"], port=its["port"], security=security))

@@ -1,12 +1,18 @@
 """What a silo allows: `silo.toml`, written by its owner, read before anything is computed or leaves."""
 
+import math
 import tomllib
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
+from typing import Literal
 
+from coterie.data.own.agree import kinds_of
+from coterie.data.own.schema import Schema
+from coterie.data.own.statistics import LEVELS, Words
 from coterie.deploy.messages import Request
 from coterie.engine.method import Method
+from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.methods import METHODS, innermost, name_of
 from coterie.options import option, parse
@@ -23,10 +29,18 @@ class Refused(Exception):
 class Policy:
     """The limits of what this silo does for a coordinator."""
 
+    approve: Literal["each", "all"] = option(
+        "each", "each: its owner approves each study; all: those within the limits"
+    )
     methods: tuple[str, ...] = option(tuple(METHODS.packaged), "methods it takes part in")
     rounds: int = option(1000, "rounds of a run it takes part in, at most", low=1)
     fields: tuple[str, ...] = option((), "fields that may leave; none listed: those that the method's page lists")
     smallest_cohort: int = option(2, "silos that a round must ask, at least", low=1)
+    smallest_batch: int = option(4, "samples of a training step, at least", low=1)
+    fewest_steps: int = option(2, "training steps between two uploads, at least", low=1)
+    answers: int = option(100_000, "answers about its data over all runs, at most", low=0)
+    epsilon: float = option(math.inf, "privacy that all runs together may spend; inf: none is demanded", above=0)
+    delta: float = option(1e-5, "δ, for which epsilon is counted", above=0, below=1)
     largest_upload: int = option(1 << 30, "bytes of one answer, at most", low=1)
     statistics: bool = option(True, "whether means and deviations of a table's columns may leave")
 
@@ -34,14 +48,30 @@ class Policy:
         """Refuse a request before anything is computed for it."""
         if request.kind in ("declare", "describe"):
             return
-        if request.job is None:
+        if not request.jobs or (request.job is None) != (request.kind == "propose"):
             raise Refused("a request without a job")
-        self._judge_method(request.job.made(), request.kind == "train")
-        if max(request.job.training.rounds, request.round + 1) > self.rounds:
-            raise Refused(f"a run of {request.job.training.rounds} rounds; allowed: {self.rounds}")
+        for job in request.jobs:
+            self._judge_method(job.made(), request.kind in ("propose", "train"))
+            rounds = job.training.rounds + job.tuning
+            if max(rounds, request.round + 1) > self.rounds:
+                included = f", {job.tuning} of them of tuning" if job.tuning else ""
+                raise Refused(f"a run of {rounds} rounds{included}; allowed: {self.rounds}")
+            if job.rates and request.round >= job.tuning:
+                raise Refused(f"round {request.round + 1} of a search of {job.tuning} rounds")
         smallest = self.smallest_cohort
         if request.kind == "train" and request.cohort < smallest:
             raise Refused(f"a cohort of {request.cohort}; at least {smallest} silos must be asked")
+
+    def judge_steps(self, method: Method, training: Training, samples: int) -> None:
+        """Refuse training whose upload would show through to a few samples; `samples`: what this silo trains on."""
+        if not fields(method.up):
+            return
+        batch = min(training.batch_size, samples)
+        steps = training.local_epochs * (samples // batch if training.whole_batches else -(-samples // batch))
+        if batch < self.smallest_batch:
+            raise Refused(f"{batch} samples in a training step; at least {self.smallest_batch} must be")
+        if steps < self.fewest_steps:
+            raise Refused(f"{steps} training steps before an upload; at least {self.fewest_steps} must be")
 
     def _judge_method(self, method: Method, trains: bool) -> None:
         """What runs is the method inside the wrappers; what leaves is the upload of all of them."""
@@ -54,7 +84,8 @@ class Policy:
             self._judge_fields(leaving)
 
     def _judge_fields(self, names: Iterable[str]) -> None:
-        outside = [name for name in names if self.fields and name not in self.fields]
+        last = [name.rpartition(".")[2] for name in names]  # of a record inside an upload, as of the upload
+        outside = [name for name in last if self.fields and name not in self.fields]
         if outside:
             raise Refused(f"field '{outside[0]}' may not leave; allowed: {', '.join(self.fields)}")
 
@@ -65,6 +96,22 @@ class Policy:
         size = sum(t.nbytes for t in named.values())
         if size > self.largest_upload:
             raise Refused(f"an upload of {size} bytes; allowed: {self.largest_upload}")
+
+
+def judge_schema(agreed: Schema, own: Words) -> None:
+    """Refuse to encode rows in another way than as what they are: numbers as levels would give every value away."""
+    kinds = kinds_of(own)
+    names = [column.name for column in agreed.columns]
+    if bool(names) != (not own.shape) or len({*names}) < len(names):
+        raise Refused("the run's schema is not of this silo's columns, each of them once")
+    if agreed.classes and own.classes is None:
+        raise Refused("the run's schema has classes, and this silo's label is a number")
+    for column in agreed.columns:
+        kind = kinds.get(column.name, "missing")
+        if kind not in (column.kind, "empty"):
+            raise Refused(f"the run's schema has column {column.name!r} as {column.kind}; here it is {kind}")
+        if len(column.levels) > LEVELS:
+            raise Refused(f"the run's schema has {len(column.levels)} levels of {column.name!r}; allowed: {LEVELS}")
 
 
 def read_policy(folder: Path) -> Policy:
@@ -83,7 +130,7 @@ def read_policy(folder: Path) -> Policy:
     return policy
 
 
-def policy_text() -> str:
+def policy_text(approve: Literal["each", "all"] = "each") -> str:
     """A policy file with every limit at its default, and what each means."""
     default = Policy()
     names = ",\n".join(
@@ -91,6 +138,10 @@ def policy_text() -> str:
     )
     return f"""# What this silo allows. A request outside it is refused, and no bytes leave.
 # The file is read anew for every request.
+
+# "each": no study is trained or measured here before `coterie silo approve` has approved it: its columns, model,
+# method and training, by their hash. "all": every study within the limits below runs without asking.
+approve = "{approve}"
 
 # Methods it takes part in.
 methods = [
@@ -104,8 +155,22 @@ rounds = {default.rounds}
 # None listed: those of the method's page in docs/wire.md, and the measures.
 fields = []
 
-# Silos that a round must ask, at least: in an average of few, one silo's model shows through.
+# Silos that a round must ask, at least: in an average of few, one silo's model shows through. It is the coordinator's
+# own number: no silo can verify who else was asked, nor who answered.
 smallest_cohort = {default.smallest_cohort}
+
+# Samples of a training step (but for an epoch's last) and steps between two uploads, at least: the fewer, the more
+# an upload tells of single samples.
+smallest_batch = {default.smallest_batch}
+fewest_steps = {default.fewest_steps}
+
+# Answers to training and measuring, over all runs, at most; `coterie silo approve` prints how many were given.
+answers = {default.answers}
+
+# Differential privacy that all runs, methods and seeds together may spend. With a number, nothing trained leaves
+# without noise, and no more than ε = epsilon for δ = delta (needs coterie[privacy]). inf: none is demanded.
+epsilon = inf
+delta = {default.delta}
 
 # Bytes of one answer, at most.
 largest_upload = {default.largest_upload}

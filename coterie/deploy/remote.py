@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -12,14 +12,14 @@ from torch import Tensor
 
 from coterie.codec import decode, encode
 from coterie.data.own.statistics import Statistics, words_of
-from coterie.deploy.messages import Answer, Declared, Done, Job, Lost, Measured, Request, Transport
+from coterie.deploy.messages import AWAITS, Answer, Declared, Done, Job, Lost, Measured, Request, Scored, Transport
 from coterie.deploy.patience import Patience
 from coterie.engine.exchange import Failure, Kept, Measures, Rejected, Replies
 from coterie.engine.judge import alike
 from coterie.engine.method import Cohort, Method, Roster
 from coterie.engine.rows import Model
 from coterie.errors import BadInput
-from coterie.wire import Down, Up, described, stack
+from coterie.wire import Down, Up, every_field, stack
 
 U = TypeVar("U", bound=Up)
 AT_ONCE = Patience(silence=0)  # a round in which nobody replies goes by
@@ -67,17 +67,36 @@ class Remote:
         """One exchange; while no silo at all replies, the round waits for them."""
         until = time.monotonic() + self.patience.silence
         while True:
-            self.report(state="training", round=cohort.round, silos=self.last)
+            self.report(state="tuning" if self.job.rates else "training", round=cohort.round, silos=self.last)
             replies = self._train(cohort, down)
             if len(replies.cohort):
                 return replies
             if all(why.reason.startswith("refused") for why in replies.failures.values()):
                 name, why = next(iter(replies.failures.items()))
                 raise BadInput(f"every silo refuses to train; {name} {why.reason}")
-            if time.monotonic() > until:
+            if not self._waits(until):
                 return replies
-            self.report(state="waiting for silos", silos=self.last)
-            time.sleep(self.patience.pause)
+
+    def _waits(self, until: float) -> bool:
+        """Whether there is time left for any silo at all to reply, a pause later."""
+        if time.monotonic() > until:
+            return False
+        self.report(state="waiting for silos", silos=self.last)
+        time.sleep(self.patience.pause)
+        return True
+
+    def scores(self, cohort: Cohort, down: Any) -> np.ndarray:
+        """What the candidates of a search are worth, minus each silo's validation loss: (candidates, k)."""
+        until, bodies = time.monotonic() + self.patience.silence, _bodies(cohort, down)
+        blank = Request("measure", "", self.run, cohort.round, cohort=len(cohort), splits=("validation",), job=self.job)
+        found, _ = self._ask(blank, bodies, Scored)
+        while not found and self._waits(until):
+            found, _ = self._ask(blank, bodies, Scored)
+        values = np.full((len(self.job.going), len(cohort)), np.nan)
+        for place, name in enumerate(cohort.names):
+            if name in found:
+                values[:, place] = -found[name].loss[0].numpy()
+        return values
 
     def _train(self, cohort: Cohort, down: Any) -> Replies:
         names = cohort.names
@@ -171,11 +190,11 @@ class Remote:
         """Answers as records; one that is not such a record is rejected."""
         blobs, failures = self._blobs(blank, bodies)
         found = dict[str, U]()
-        axes = self.axes | {"splits": len(blank.splits)}
+        axes = self.axes | {"splits": len(blank.splits), "candidates": len(self.job.going)}
         for name, blob in blobs.items():
             try:
                 record = decode(kind, blob, self.model.dtype, rows=1, **axes)
-                if isinstance(record, Measured):
+                if isinstance(record, Measured | Scored):
                     _check_measures(record)
                 found[name] = record
             except BadInput as error:
@@ -194,7 +213,7 @@ class Remote:
 
 def _bodies(cohort: Cohort, down: Down) -> dict[str, bytes]:
     """What each silo is sent, as bytes; what is the same for all is encoded once."""
-    if all(about.kind == "shared" for about in described(down).values()):
+    if all(about.kind == "shared" for about in every_field(down).values()):
         return dict.fromkeys(cohort.names, encode(down))
     return {name: encode(down.one(place)) for place, name in enumerate(cohort.names)}
 
@@ -270,6 +289,15 @@ def descriptions(
     return found, failures
 
 
+def unapproved(
+    transport: Transport, run: str, jobs: Sequence[Job], names: Sequence[str], timeout: float
+) -> dict[str, Failure]:
+    """The silos whose owners have yet to approve these jobs, and how each names them."""
+    blank = Request("propose", "", run, 0, proposed=tuple(jobs))
+    _, failures = ask(transport, blank, dict.fromkeys(names, b""), timeout, 1, {})
+    return {name: failure for name, failure in failures.items() if AWAITS in failure.reason}
+
+
 def _declaration(up: Declared) -> Declaration:
     train, validation, test = up.sizes[0].tolist()
     shape, classes, outputs = tuple(up.sample[0].tolist()), int(up.classes[0]), int(up.outputs[0])
@@ -280,7 +308,7 @@ def _declaration(up: Declared) -> Declaration:
     return Declaration((train, validation, test), shape, classes, outputs)
 
 
-def _check_measures(measured: Measured) -> None:
+def _check_measures(measured: Measured | Scored) -> None:
     """Refuse what no model can be worth; NaN means that there were no samples."""
     for name, values in measured.tensors().items():
         low, high = POSSIBLE.get(name.removesuffix("_cloud"), (-math.inf, math.inf))

@@ -15,12 +15,14 @@ from torch import Tensor
 from coterie.codec import decode, encode_up
 from coterie.data.own.statistics import Statistics
 from coterie.data.silo import Silo
+from coterie.deploy.approval import Approvals
+from coterie.deploy.budget import Budget
 from coterie.deploy.encoded import Encoded, encoded_silo
 from coterie.deploy.home import EVENTS, owner_only
 from coterie.deploy.ledger import Ledger
-from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Declared, Done, Job, Measured, Request
+from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Declared, Done, Job, Measured, Request, Scored
 from coterie.deploy.own import Raw, SiloSource, own_silo
-from coterie.deploy.policy import Refused, read_policy
+from coterie.deploy.policy import Policy, Refused, read_policy
 from coterie.deploy.vault import Vault
 from coterie.engine.method import Method, Model, Roster
 from coterie.engine.store import Store
@@ -31,8 +33,11 @@ from coterie.lock import locked
 from coterie.measure.measures import AUTO, PACKAGED, Array, best_threshold, measure_of, oriented, taken
 from coterie.measure.paired import interval, scored
 from coterie.measure.tempering import curve, temperatures, tempered
+from coterie.methods.wrappers.candidates import Candidates
+from coterie.methods.wrappers.spent import privacy_of
 from coterie.personal.export import save_models
 from coterie.run.assembly import pick_device
+from coterie.run.tuning import validation_loss
 from coterie.wire import Up
 
 
@@ -53,11 +58,15 @@ class SiloSide:
                 body = vault.answered(request.kind, digest)
                 if body is not None:
                     return Answer(body, to=digest)
+                policy = read_policy(self.folder)
+                budget = Budget(self.folder, policy)
+                spent = budget.judge(request)
                 up, expected = self._computed(request, vault)
                 if type(up) is not expected:
                     raise Refused(f"a {type(up).__name__} may not leave, only a {expected.__name__}")
-                read_policy(self.folder).judge_upload(up)
+                policy.judge_upload(up)
                 body = encode_up(up)
+                budget.spend(spent)
                 if Ledger(self.folder).record(request, up):  # first: nothing leaves that is not written down
                     self.note("half a line was cut from the ledger's end: what it was to record never left")
                 vault.answer(request.kind, digest, body)
@@ -75,14 +84,27 @@ class SiloSide:
     def _judge(self, request: Request) -> None:
         if request.silo != self.name:
             raise Refused(f"a request for silo '{request.silo}' reached '{self.name}'")
-        read_policy(self.folder).judge(request)
+        policy = read_policy(self.folder)
+        policy.judge(request)
+        if request.job is not None:
+            self._judge_approval(request, policy)
+
+    def _judge_approval(self, request: Request, policy: Policy) -> None:
+        if policy.approve == "each":
+            Approvals(self.folder).judge(request.jobs, request.run)
 
     def _vault(self, request: Request) -> Vault:
         return Vault(self.folder / "state", request.run + (".newcomer" if request.newcomer else ""))
 
     @torch.no_grad()
     def _computed(self, request: Request, vault: Vault) -> tuple[Up, type[Up]]:
-        source = replace(self.source, standardize=not read_policy(self.folder).statistics)
+        policy = read_policy(self.folder)
+        source = replace(self.source, standardize=not policy.statistics)
+        if request.kind == "propose":
+            for each in request.proposed:
+                self._data(each, source)
+            self._judge_approval(request, policy)
+            return Done(), Done
         if request.job is None:
             if request.kind == "describe":
                 raw = Raw(self.name, source)
@@ -91,8 +113,12 @@ class SiloSide:
                 return raw.statistics(), Statistics
             return declared(self.name, source), Declared
         job = request.job
+        if job.rates:
+            _check_search(request.kind, job)
         data = self._data(job, source)
         method, model, roster = job.built(pick_device(self.device))
+        if math.isfinite(policy.epsilon) and (reason := method.refusal(roster, model)):
+            raise Refused(reason)
         store = Store([data.silo], model.device, model.dtype)
         model.probe(store["train"].x[:2])
         round = job.training.rounds - 1 if request.newcomer else request.round
@@ -118,6 +144,9 @@ class SiloSide:
             up, kept = method.end(task, state, down, private)
             vault.keep(kept, request.round)
             return up, method.up
+        if isinstance(method, Candidates):
+            losses = [-validation_loss(*each) for each in method.personals(task, down, private)]
+            return Scored(loss=torch.stack(losses, 1).double().cpu()), Scored
         if request.kind == "measure":
             personal = method.personal(task, down, private)
             values, outputs = measured(task, personal, method.cloud(task, down, private), request.splits, job.training)
@@ -163,6 +192,7 @@ class SiloSide:
                 f"this silo's samples are {shape} with labels below {classes}, "
                 f"the run's {tuple(job.shape)} with labels below {job.classes}"
             )
+        read_policy(self.folder).judge_steps(job.made(), job.training, len(found.silo.train))
         return found
 
     def _template(self, method: Method, model: Model, roster: Roster, store: Store, newcomer: bool) -> Any:
@@ -174,6 +204,14 @@ class SiloSide:
             raise BadInput(f"'{self.name}' is not among the members of this run: {', '.join(roster.names)}")
         place = torch.tensor([roster.names.index(self.name)], device=model.device)
         return method.enroll(roster, model, place)
+
+
+def _check_search(kind: str, job: Job) -> None:
+    """Refuse what no search asks, and a search that would spend privacy which nobody counts."""
+    if kind not in ("train", "measure"):
+        raise BadInput(f"{kind}: nothing is kept of a search")
+    if privacy_of(job.made()) is not None:
+        raise BadInput("a search with privacy: every candidate's upload would spend some of it; give lr a value")
 
 
 def declared(name: str, source: SiloSource) -> Declared:

@@ -8,17 +8,20 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
-from coterie.codec import check, storable
+from coterie.codec import built, check, storable
 from coterie.deploy.home import sync, write_whole
 from coterie.engine.predictors import restored
 from coterie.errors import BadInput
 from coterie.personal.export import file_name
-from coterie.wire import Deployable, Predictor, Private, Record, described
+from coterie.wire import Deployable, Predictor, Private, every_field
 
+P = TypeVar("P", bound=Private)
 DAMAGED = (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
 COMMITTED, TENTATIVE = "committed.safetensors", "tentative.safetensors"
 
@@ -61,7 +64,7 @@ class Vault:
         if not path.exists():
             return template
         try:
-            return _rebuilt(template, safetensors.torch.load(path.read_bytes()), path)
+            return _rebuilt(template, safetensors.torch.load(path.read_bytes()))
         except (*DAMAGED, BadInput) as error:
             raise BadInput(f"{path}: damaged ({error}); restore it from a backup") from None
 
@@ -129,16 +132,11 @@ class Vault:
         write_whole(self.folder / f"answer-{kind}", json.dumps({"request": digest}).encode() + b"\n" + body)
 
 
-def _rebuilt(template: Private, named: Mapping[str, object], path: Path) -> Private:
-    """A record of the template's type, and of its inner records' types, with these tensors."""
-    made: dict[str, object] = {name: value for name, value in named.items() if "." not in name}
-    for name, value in vars(template).items():
-        if isinstance(value, Record):
-            inner = {key.removeprefix(f"{name}."): t for key, t in named.items() if key.startswith(f"{name}.")}
-            assert isinstance(value, Private)
-            made[name] = _rebuilt(value, inner, path)
-    record = type(template)(**made)
-    held = [getattr(template, name) for name, about in described(template).items() if about.has_columns]
-    widths = {tensor.shape[-1] for tensor in held if tensor is not None}
-    check(record, rows=1, **({"d": widths.pop()} if widths else {}))
+def _rebuilt(template: P, named: Mapping[str, Tensor]) -> P:
+    """A record like the template, with these tensors."""
+    record = built(template, named)
+    about, tensors = every_field(template), template.tensors()
+    widths = {tensor.shape[-1] for name, tensor in tensors.items() if about[name].has_columns}
+    sizes = {"d": widths.pop()} if widths else {}
+    check(record, None, rows=1, **sizes)
     return record

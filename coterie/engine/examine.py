@@ -96,7 +96,7 @@ class _Examination:
 
     def _rewritten(self, first: dict[bool, Seen], alone: dict[bool, Seen], head: str | None) -> Lowered | None:
         """The rewritten module, where it does the same; of a batch that is filled, with the real samples."""
-        lowered = None if self.reference.own_backward else lower(self._copy(), head)
+        lowered = None if self.reference.own_backward else lower(self._copy(), self.layout.names, head)
         if lowered is None or not self._equals(lowered, _joined(first, alone), mask=True):
             return None
         return lowered if self._single(lowered, first) else None

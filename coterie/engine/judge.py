@@ -26,9 +26,10 @@ from coterie.engine.exchange import Engine, Rejected, Replies
 from coterie.engine.method import Cohort, Method
 from coterie.engine.rows import Model
 from coterie.errors import BadInput
-from coterie.wire import Record, described
+from coterie.wire import Record, described, held
 
 R = TypeVar("R", bound=Record)
+Verdicts = tuple[dict[int, str], np.ndarray, np.ndarray]
 HONEST = 3.0  # times as far as its like an honest silo may go with as many samples
 MOST_SAMPLES = 100.0  # times the median that count: a rogue may declare any number
 
@@ -76,17 +77,30 @@ def judged(
     )
 
 
-def verdicts(up: Record, down: Record, cohort: Cohort, limit: float) -> tuple[dict[int, str], np.ndarray, np.ndarray]:
-    """The rows that do not count, and why; and the lengths of what each silo uploaded and was sent: (fields, k)."""
-    named = up.tensors()
+def verdicts(up: Record, down: Record, cohort: Cohort, limit: float, inside: str = "") -> Verdicts:
+    """The rows that do not count, and why; and the lengths of what each silo uploaded and was sent: (fields, k).
+
+    A record inside the upload is compared with the record inside `down` of the same name, if there is one.
+    """
+    reasons, lengths, marks = _verdicts(up, down, cohort, limit, inside)
+    for name in held(up):
+        sent = getattr(down, name) if name in held(down) else down
+        more, *other = verdicts(getattr(up, name), sent, cohort, limit, f"{inside}{name}.")
+        reasons = more | reasons
+        lengths, marks = (np.concatenate(both) for both in zip((lengths, marks), other, strict=True))
+    return reasons, lengths, marks
+
+
+def _verdicts(up: Record, down: Record, cohort: Cohort, limit: float, inside: str) -> Verdicts:
     about = described(up)
+    named = {name: value for name in about if (value := getattr(up, name)) is not None}
     numbers = [name for name, value in named.items() if value.is_floating_point()]
     places = [name for name in named if about[name].role == "silo"]
     columns = [_lengths(named[name]) for name in numbers]
     silos = len(cohort.roster)
     columns += [((named[name] < 0) | (named[name] >= silos)).flatten(1).any(1).double() for name in places]
     if not columns:
-        return {}, np.empty((0, 0)), np.empty((0, 0))
+        return {}, np.empty((0, len(cohort))), np.empty((0, len(cohort)))
     marks, models = _sent(down, len(columns[0]))
     usuals = [model.nanmedian().expand_as(model) for model in models]
     parts = [columns, marks, models, usuals, [cohort.sizes.to(columns[0])]]
@@ -97,16 +111,16 @@ def verdicts(up: Record, down: Record, cohort: Cohort, limit: float) -> tuple[di
     reasons: dict[int, str] = {}
     for name, lengths in zip([*numbers, *places], told, strict=True):
         finite = np.isfinite(lengths)
-        wrong = dict.fromkeys(np.flatnonzero(~finite), f"'{name}' is not finite")
+        wrong = dict.fromkeys(np.flatnonzero(~finite), f"'{inside}{name}' is not finite")
         if name in places:
-            wrong |= dict.fromkeys(np.flatnonzero(lengths), f"'{name}' names silos that do not exist")
+            wrong |= dict.fromkeys(np.flatnonzero(lengths), f"'{inside}{name}' names silos that do not exist")
         elif limit and about[name].has_columns:
             start = np.zeros_like(own) if about[name].role == "change" else own
             usual = max(_middle(lengths[finite]), sent)
             reach = start + HONEST * more * _middle(np.abs(lengths - start)[finite])
             allowed = np.maximum(limit * usual, reach)
             long = np.flatnonzero(finite & (usual > 0) & (lengths > allowed))
-            wrong |= {row: f"'{name}' is {lengths[row]:.3g} long; usual: {usual:.3g}" for row in long}
+            wrong |= {row: f"'{inside}{name}' is {lengths[row]:.3g} long; usual: {usual:.3g}" for row in long}
         reasons = {int(row): why for row, why in wrong.items()} | reasons
     return reasons, told[: len(numbers)], marked
 
@@ -138,6 +152,9 @@ def _sent(down: Record, k: int) -> tuple[list[Tensor], list[Tensor]]:
             marks.append(lengths.expand(k))
         if about.role == "model":
             models.append(lengths.expand(k))
+    for name in held(down):
+        for known, more in zip((marks, models), _sent(getattr(down, name), k), strict=True):
+            known.extend(more)
     return marks, models
 
 

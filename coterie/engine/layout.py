@@ -51,12 +51,13 @@ class Columns:
 
 
 class Layout:
-    """The columns of a row: parameters first, then the buffers that training changes (BatchNorm's statistics)."""
+    """The columns of a row: parameters that train, then the buffers that training changes (BatchNorm's statistics)."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.parameters = self._place(dict(module.named_parameters()), 0)
+        held = _held(module)
+        self.parameters = self._place({name: p for name, p in module.named_parameters() if p.requires_grad}, 0)
         self.trained = _end(self.parameters, 0)
-        moving = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+        moving = {name: b for name, b in module.named_buffers() if b.is_floating_point() and id(b) not in held}
         self.buffers = self._place(moving, self.trained)
         self.width = _end(self.buffers, self.trained)
 
@@ -67,6 +68,11 @@ class Layout:
             columns.append(Block(name, tuple(tensor.shape), start, tensor.numel()))
             start += -(-tensor.numel() // ALIGNMENT) * ALIGNMENT
         return tuple(columns)
+
+    @property
+    def names(self) -> set[str]:
+        """All that a row holds."""
+        return {block.name for block in (*self.parameters, *self.buffers)}
 
     def weights(self, rows: Tensor) -> Tensor:
         """What is trained of rows (..., d): all but the buffers."""
@@ -135,6 +141,13 @@ def cast(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Modu
     """The module on a device, its real numbers of a type; `Module.to` would take complex ones for real, too."""
     module._apply(lambda t: t.to(device, dtype) if t.is_floating_point() else t.to(device))  # type: ignore[no-untyped-call]
     return module
+
+
+def _held(module: nn.Module) -> set[int]:
+    """The statistics of layers that stay in evaluation mode when the module trains."""
+    module.train()
+    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and not m.training]
+    return {id(b) for norm in norms for b in norm.buffers()}
 
 
 def _end(columns: tuple[Block, ...], start: int) -> int:

@@ -86,7 +86,8 @@ class Remembering(nn.Module):
         finally:
             hook.remove()
         near = nearest(seen[0].flatten(1)[None], keys[None], labels[None], count[None], scale[None], p.shape[1])[0]
-        return weight * near + (1 - weight) * p
+        mixed: Tensor = weight * near + (1 - weight) * p
+        return mixed
 
 
 def nearest(z: Tensor, keys: Tensor, labels: Tensor, count: Tensor, scale: Tensor, classes: int) -> Tensor:

@@ -58,7 +58,10 @@ class Reference:
     """A copy of a module, called as people call it."""
 
     def __init__(self, module: nn.Module, layout: Layout, rows: Tensor) -> None:
-        self.module, self.layout, self.rows = module.requires_grad_(), layout, rows
+        self.module, self.layout, self.rows = module, layout, rows
+        trained = {block.name for block in layout.parameters}
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(name in trained)
         self.watch = Watch(rows.device)
         self.changes_input = False
         self.own_backward = False  # a gradient goes through an autograd.Function, of which no tracing sees the backward
@@ -78,7 +81,8 @@ class Reference:
             out = module(x)
         _check_output(out, len(x))
         for name, parameter in module.named_parameters():
-            if parameter._version != versions[name] or not torch.equal(parameter, given[name]):
+            changed = parameter._version != versions[name]
+            if changed or not torch.equal(parameter, given.get(name, parameter)):
                 raise BadInput(
                     f"the model changes its parameter '{name}' when it is called, which rows cannot; let it use a "
                     "changed copy (an Embedding: no max_norm)"
@@ -87,7 +91,8 @@ class Reference:
         after = dict(module.named_buffers())
         moved = {column.name: after[column.name].detach().clone()[None] for column in self.layout.buffers}
         asked = slopes(out.shape[1:], out)[row, : len(x)]
-        grads = gradients(out, parameters, asked) if training and slope else {}
+        trained = {name: p for name, p in parameters.items() if p.requires_grad}
+        grads = gradients(out, trained, asked) if training and slope else {}
         self.own_backward |= _own_backward(out)
         return Seen(out.detach(), moved, {name: None if g is None else g[None] for name, g in grads.items()})
 
@@ -126,7 +131,7 @@ class Reference:
         if blocked := [name for name in names if self._matters(name, row, x)]:
             raise BadInput(
                 f"{_listed(blocked)} of the model gets no gradient though the output depends on it (torch.no_grad, "
-                "detach); frozen parts are not supported yet: compute their output beforehand and train the rest on it"
+                "detach); freeze it: requires_grad_(False), or [model] freeze"
             )
         return names
 
@@ -169,8 +174,8 @@ class Watch(KeyedDropout):
 def refuse_parts(module: nn.Module) -> None:
     """Refuse what can be seen not to be a row before the module is ever called."""
     named = dict(module.named_parameters())
-    if not named:
-        raise BadInput("the model has no parameters to train; give an nn.Module with at least one layer")
+    if not any(parameter.requires_grad for parameter in named.values()):
+        raise BadInput("the model has no parameters to train; give an nn.Module with a layer that is not frozen")
     for name, parameter in named.items():
         if is_lazy(parameter):
             raise BadInput(
@@ -184,11 +189,6 @@ def refuse_parts(module: nn.Module) -> None:
                 f"the model's parameter '{name}' has a gradient hook, which its columns of a row have not; put it on "
                 "the layer (register_full_backward_hook)"
             )
-    if frozen := [name for name, parameter in named.items() if not parameter.requires_grad]:
-        raise BadInput(
-            f"{_listed(frozen)} of the model is frozen (requires_grad=False); frozen parts are not supported yet: "
-            "compute their output beforehand and train the rest on it, or let them train"
-        )
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
     if any(norm.momentum is None for norm in norms):
         raise BadInput("BatchNorm with momentum=None averages over all steps, which rows cannot; give a momentum")

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -11,17 +11,17 @@ from torch.nn import functional as F
 from coterie.engine.called import Called
 from coterie.engine.examine import Way, examine
 from coterie.engine.head import Head, check_name
-from coterie.engine.kernels.lowered import Lowered
+from coterie.engine.kernels.lowered import Lowered, lower
 from coterie.engine.kernels.shapes import Shapes
 from coterie.engine.layout import Columns, Layout, cast
 from coterie.engine.reference import refuse_parts
-from coterie.errors import BadInput, nearest
+from coterie.errors import BadInput
 from coterie.keys import generator
+from coterie.models.parts import Blueprint, last_layer, named
 
 SampleLosses = Callable[[Tensor, Tensor | None], Tensor]  # outputs (k, b, ...) and features (k, b, ...) to (k, b)
 Program = Callable[..., tuple[Tensor, dict[str, Tensor]]]
-NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-WORDS = ("head", "body", "norm")
+APART = 0.01  # of a tensor's spread: how far starts of one pretrained model are from it, for equal ones never part
 COMPARED = 8  # samples from which those are made on which a module is examined
 
 
@@ -30,7 +30,7 @@ class Model:
 
     def __init__(
         self,
-        build: Callable[[], nn.Module] | nn.Module,
+        build: Callable[[], nn.Module] | nn.Module | Blueprint,
         classes: int,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
@@ -46,22 +46,22 @@ class Model:
         names the layer that is the head, where the last layer with weights is not. `sample` is the shape of a sample,
         for who has none to show and must know the head: a server.
         """
-        made = build if isinstance(build, nn.Module) else build()
+        blueprint = build if isinstance(build, Blueprint) else Blueprint(build)
+        if isinstance(blueprint.make, nn.Module):
+            refuse_parts(blueprint.make)  # some of what is refused could not be copied
+            blueprint = replace(blueprint, make=copy.deepcopy(blueprint.make))
+        self._build = blueprint
+        head = blueprint.parts.head if head is None else head
+        made = self._built(0, "base")
         refuse_parts(made)
         if head is not None:
             check_name(made, head)
-        self._given: nn.Module | None = None
-        if isinstance(build, nn.Module):
-            self._build, self._given = _rebuilder(build), copy.deepcopy(build)
-        else:
-            self._build = build
         self.classes, self.device, self.dtype, self.unit = classes, torch.device(device), dtype, unit
-        self.module = cast(made if self._given is None else self._given, self.device, dtype)
-        self.module.requires_grad_(False)
+        self.layout = Layout(made)
+        self.module = cast(made, self.device, dtype).requires_grad_(False)
         for layer in self.module.modules():
             if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
                 layer.sparse = False  # the same numbers, and the columns of a row are all there
-        self.layout = Layout(self.module)
         self.half = precision == "bf16"
         self._shapes = Shapes()
         self._given_head, self._sample = head, sample
@@ -99,30 +99,19 @@ class Model:
         The words `head`, `body` (all but it) and `norm` (layers that normalise, by their type) name parts of any model.
         A pattern that names nothing is refused, unless the columns may be `empty`.
         """
-        found = set[str]()
-        for pattern in patterns:
-            if not (names := self._named(pattern)) and not empty:
-                known = [name for name, _ in self.module.named_modules() if name]
-                raise BadInput(f"the model has nothing named '{pattern}'; {nearest(pattern, [*WORDS, *known])}")
-            found |= names
-        return self.layout.columns(found)
+        return self.layout.columns({name for p in patterns for name in self._trained(p, empty)})
 
-    def _named(self, pattern: str) -> set[str]:
-        """The parameters and buffers that a pattern names."""
-        known = {block.name for block in (*self.layout.parameters, *self.layout.buffers)}
-        if pattern == "head":
-            return known & self._inside([self.module.get_submodule(self.head)])
-        if pattern == "body":
-            return known - self._named("head")
-        if pattern == "norm":
-            return known & self._inside([layer for layer in self.module.modules() if isinstance(layer, NORMS)])
-        return {name for name in known if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")}
+    def _trained(self, pattern: str, empty: bool) -> set[str]:
+        """The columns of a row that a pattern names."""
+        found = self.layout.names & named(self.module, pattern, lambda: self.head, empty)
+        if not found and not empty:
+            raise BadInput(f"all that is named '{pattern}' in the model is frozen; name a part that trains")
+        return found
 
-    def _inside(self, layers: Sequence[nn.Module]) -> set[str]:
-        """What the parameters and buffers of some layers are called in a row, where tied weights have one name."""
-        inside = {id(t) for layer in layers for t in (*layer.parameters(), *layer.buffers())}
-        named = (*self.module.named_parameters(), *self.module.named_buffers())
-        return {name for name, t in named if id(t) in inside}
+    @property
+    def frozen(self) -> dict[str, Tensor]:
+        """What is in no row because it never changes, by name: one for all silos."""
+        return {n: t for n, t in self._own.items() if t.is_floating_point() and n not in self.layout.names}
 
     @property
     def features_shape(self) -> tuple[int, ...]:
@@ -160,16 +149,32 @@ class Model:
         return isinstance(self._way, Lowered) and self.device.type == "cpu"
 
     def start(self, seed: int, *key: object) -> Tensor:
-        """A row of random initial weights, the same for the same key; without a key, the given module's own weights."""
-        if self._given is not None and not key:
-            module = self._given
-        else:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(int(generator(seed, "start", *key).integers(2**62)))
-                module = self._build()
-        named = dict(module.named_parameters()) | dict(module.named_buffers())
-        real = {name: t.to(self.device, self.dtype) for name, t in named.items() if t.is_floating_point()}
-        return self.layout.flatten(real)
+        """A row of initial weights, the same for the same key; without one, just those that the module is made with.
+
+        Where these are not random (a given module, weights from a file), a key's lie a little apart from them.
+        """
+        module = self._built(seed, *key)
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        real = {name: t.to(self.device, self.dtype) for name, t in tensors.items() if t.is_floating_point()}
+        row = self.layout.flatten(real)
+        if not key or not torch.equal(self.layout.weights(row), self.layout.weights(self.layout.flatten(self._own))):
+            return row
+        draw = generator(seed, "apart", *key)
+        for block in self.layout.parameters:
+            own = row[block.start : block.start + block.size]
+            noise = torch.from_numpy(draw.standard_normal(block.size)).to(own)
+            own += APART * own.std(correction=0) * noise
+        return row
+
+    def _built(self, seed: int, *key: object) -> nn.Module:
+        """The module with what is random in it drawn by a key."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(generator(seed, "start", *key).integers(2**62)))
+            return self._build()
+
+    @property
+    def _own(self) -> dict[str, Tensor]:
+        return dict(self.module.named_parameters()) | dict(self.module.named_buffers())
 
     def starts(self, seed: int, names: Sequence[str], common: bool) -> Tensor:
         """The silos' first models (k, d): one random model for all, or each its own."""
@@ -185,19 +190,35 @@ class Model:
             self.module, self.layout, self.start(0), x[:COMPARED], self.device, self.dtype, self._given_head
         )
         self._head = found.head
+        if self._build.supposes_head:
+            self._check_supposed_head(None if found.head is None else found.head.name)
         self.draws, self.output = found.draws, found.output
         self.couples_samples, self.couples_evaluation = found.couples_samples, found.couples_evaluation
         self.still = self.layout.places(found.unused).to(self.device) if found.unused else None
         self._changes_input = found.changes_input
+        head = None if found.head is None else found.head.name
         if found.lowered is None:
-            # A copy: what a module keeps of its last call, for whoever looks, it should not be copied with.
             buffers = [column.name for column in self.layout.buffers]
-            head = None if found.head is None else found.head.name
-            self._way = Called(copy.deepcopy(self.module), buffers, found.draws, found.vmapped, head)
+            self._way = Called(self._shared(self.half and not buffers), buffers, found.draws, found.vmapped, head)
             return
-        self._way = found.lowered
+        # What was examined is in float64, and so is what is frozen in it.
+        self._way = (lower(self._shared(self.half), self.layout.names, head) if self.frozen else None) or found.lowered
         # Fusing what lies between the matrix products pays on a GPU; on a CPU its compiler costs more than it saves.
         self._fused = _compiled(found.lowered) if self.device.type == "cuda" else None
+
+    def _check_supposed_head(self, found: str | None) -> None:
+        """Refuse a module whose last layer with weights is not the last of them to run."""
+        if (supposed := last_layer(self.module)) != found:
+            which = "which one is the last to run is not known" if found is None else f"the last to run is '{found}'"
+            raise BadInput(
+                f"[model] freeze: the model's last layer is '{supposed}', but {which}; name the head: "
+                '[model] head = "…"'
+            )
+
+    def _shared(self, half: bool) -> nn.Module:
+        """A copy with the very tensors of the module: what it keeps of its last call, it is not to be copied with."""
+        made = copy.deepcopy(self.module, {id(t): t for t in self._own.values()})
+        return cast(made, self.device, torch.bfloat16) if half else made
 
     def probe(self, x: Tensor) -> None:
         """Call the module on a few samples, to refuse one that does not fit the data or that rows cannot repeat."""
@@ -313,9 +334,9 @@ class Model:
     def module_of(self, row: Tensor) -> nn.Module:
         """A module of its own with the weights of one row."""
         module = copy.deepcopy(self.module).eval()
-        named = dict(module.named_parameters()) | dict(module.named_buffers())
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         for name, value in self.layout.named(row).items():
-            named[name].copy_(value)
+            tensors[name].copy_(value)
         return module
 
 
@@ -343,21 +364,3 @@ def _grown(t: Tensor, rows: int) -> Tensor:
 
 def _kind(weights: Mapping[str, Tensor]) -> torch.dtype:
     return next(iter(weights.values())).dtype
-
-
-def _rebuilder(module: nn.Module) -> Callable[[], nn.Module]:
-    """New random weights for a given module, by the layers' own `reset_parameters`."""
-
-    def build() -> nn.Module:
-        fresh = copy.deepcopy(module)
-        for name, layer in fresh.named_modules():
-            if hasattr(layer, "reset_parameters"):
-                layer.reset_parameters()
-            elif list(layer.parameters(recurse=False)):
-                raise BadInput(
-                    f"layer '{name}' has weights but no reset_parameters(), so it cannot be started at random; "
-                    "give the model as a class or function instead of an object"
-                )
-        return fresh
-
-    return build

@@ -35,6 +35,7 @@ METHODS: Registry[type[Method]] = Registry(
         "scaffold": "coterie.methods.scaffold:SCAFFOLD",
         "apfl": "coterie.methods.apfl:APFL",
         "ditto": "coterie.methods.ditto:Ditto",
+        "mr-mtl": "coterie.methods.mr_mtl:MRMTL",
         "perfedavg": "coterie.methods.perfedavg:PerFedAvg",
         "pfedme": "coterie.methods.pfedme:PFedMe",
         "fedfomo": "coterie.methods.fedfomo:FedFomo",

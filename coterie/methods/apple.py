@@ -8,13 +8,15 @@ One gradient at that mixture gives both updates by the chain rule. The same mixt
 to which p is not fitted yet, is measured beside it, as the cloud model.
 
 What the paper leaves open, and what differs: λ's exponential is ε^{r/L} (A.1 prints e^{r/L}, which grows); rounds count
-from 1 (Algorithm 1), and `L` is a number of rounds where the paper gives a share of them. p takes plain gradient steps,
-never longer than 1/(λμ), beyond which a step on the penalty overshoots p_0: so μ → ∞ keeps p = p_0. The mixture need be
-neither positive nor sum to one, so BatchNorm's statistics are not mixed: a silo uses its own. Under a budget the silo
-asks for the models it wants next, because p must not leave it; the first it is given are drawn by the server. A p_ij
-whose model was never seen takes no part and does not move.
+from 1 (Algorithm 1), and `L` is a number of rounds where the paper gives a share of them. p's step size is never above
+1/(λμ), beyond which a step on the penalty overshoots p_0: so μ → ∞ keeps p = p_0. The mixture need be neither positive
+nor sum to one, so BatchNorm's statistics are not mixed: a silo uses its own. Under a budget the silo asks for the
+models it wants next, because p must not leave it; the first it asks for are drawn by the server. Before that it is
+given all core models as they start, as in the published code; with `first="budget"` it is not, and a p_ij whose model
+was never seen takes no part and does not move: until all were seen the mixture is short of them.
 
-`fidelity="official"` is the published code: no ½ in eq. 7, and every core model starts from random weights of its own.
+`fidelity="official"` is the published code: no ½ in eq. 7, momentum 0.9 for p, and every core model starts from random
+weights of its own.
 """
 
 import math
@@ -46,6 +48,7 @@ from coterie.options import option
 from coterie.wire import Record, bank, rows, shared
 
 EPSILON = 1e-3  # the floor of the exponential λ, A.1
+MOMENTUM = 0.9  # of p in the published code; like every optimiser's here, it starts afresh each round
 
 
 class Cores(Server):
@@ -99,6 +102,7 @@ class Mixing(State):
     cores: Tensor = bank("the others' core models", picks="picks")
     picks: Tensor = rows("which of them is whose", "N")
     p0: Tensor | None = rows("the centre of the pull on p", "N", default=None)
+    speed: Tensor | None = rows("running sum of p's slopes", "N", default=None)
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,11 @@ class APPLE(Method[Cores, CoresDown, CoreUp, Relations, Mixing]):
     scheduler: Literal["cos", "exp"] = option("cos", "how λ(r), the pull's share in round r, falls from 1 to 0")
     L: int = option(32, "the round after which λ is 0 (the paper: 10, 20 or 30% of its 160 rounds)", low=1)
     dr_lr: float = option(1e-3, "η_2, the learning rate of p", above=0)
+    dr_momentum: float | None = option(
+        None, "momentum of p; none: 0.9 with fidelity = official, 0 with paper", low=0, below=1
+    )
     budget: int | None = option(None, "M, core models a silo downloads in a round; none: all the others'", low=1)
+    first: Literal["all", "budget"] = option("all", "core models a silo is given before round 1: all, or M of them")
     fidelity: Literal["paper", "official"] = option("paper", "its equations, or what its published code does")
 
     def axes(self, roster: Roster, model: Model) -> dict[str, int]:
@@ -137,7 +145,8 @@ class APPLE(Method[Cores, CoresDown, CoreUp, Relations, Mixing]):
             for i, name in enumerate(roster.names)
         ]
         asked = torch.from_numpy(np.stack(first)).to(models.device)
-        return cores.replace(seen=cores.newest.new_full((m, m), -1), asked=asked)
+        given = cores.newest if self.first == "all" else torch.full_like(cores.newest, -1)
+        return cores.replace(seen=given.repeat(m, 1).fill_diagonal_(-1), asked=asked)
 
     def send(self, server: Cores, cohort: Cohort) -> CoresDown:
         p0 = server.p0.expand(len(cohort.ids), -1) if self.pull(cohort.round) else None
@@ -178,7 +187,8 @@ class APPLE(Method[Cores, CoresDown, CoreUp, Relations, Mixing]):
 
     def begin(self, task: Task, down: CoresDown, private: Relations) -> Mixing:
         core, p, place, opt = private.core, private.p, private.place, task.optimizer.init(private.core)
-        return Mixing(core=core, p=p, place=place, opt=opt, cores=down.cores, picks=down.picks, p0=down.p0)
+        speed = torch.zeros_like(p) if self._momentum else None
+        return Mixing(core=core, p=p, place=place, opt=opt, cores=down.cores, picks=down.picks, p0=down.p0, speed=speed)
 
     def step(self, task: Task, state: Mixing, batch: Batch) -> Mixing:
         place = state.place[:, None]
@@ -191,10 +201,12 @@ class APPLE(Method[Cores, CoresDown, CoreUp, Relations, Mixing]):
         if pull and state.p0 is not None:
             slope = slope + pull * (state.p - state.p0)  # eq. 7: λ(r) μ (p_i − p_0)
             lr = min(lr, 1 / pull)
-        p = state.p - lr * slope  # eq. 6; of a model never seen the slope is 0, and so is the pull, for p_ij is at p_0
+        speed = None if state.speed is None else self._momentum * state.speed + slope
+        # eq. 6; of a model never seen the slope is 0, and so is the pull, for p_ij is at p_0
+        p = state.p - lr * (slope if speed is None else speed)
         # eq. 5: ∂F_i/∂c_i = p_ii g
         core, opt = task.optimizer.step(state.core, gradient * own, state.opt, batch.lr)
-        return state.replace(core=core, p=p, opt=opt)
+        return state.replace(core=core, p=p, opt=opt, speed=speed)
 
     def end(self, task: Task, state: Mixing, down: CoresDown, private: Relations) -> tuple[CoreUp, Relations]:
         asked = None if private.order is None else self._wishes(task, state.p, down.picks, private)
@@ -213,6 +225,12 @@ class APPLE(Method[Cores, CoresDown, CoreUp, Relations, Mixing]):
             return 0.0
         share = (math.cos(math.pi * r / self.L) + 1) / 2 if self.scheduler == "cos" else EPSILON ** (r / self.L)  # A.1
         return share * self.mu * (1 if self.fidelity == "paper" else 2)
+
+    @property
+    def _momentum(self) -> float:
+        if self.dr_momentum is not None:
+            return self.dr_momentum
+        return MOMENTUM if self.fidelity == "official" else 0.0
 
     def _wishes(self, task: Task, p: Tensor, picks: Tensor, private: Relations) -> Tensor:
         """Whose core models each silo asks for, to train with in the next round: (k, M)."""

@@ -47,7 +47,7 @@ class FedACS(MessagePassing[Weights]):
         return CloudDown(u=self.attention(cohort.model.layout.weights(w)).to(w.dtype) @ w)  # eq. 4
 
     def begin(self, task: Task, down: CloudDown, private: Personal) -> Weights:
-        w = self.warmed(task, down.u, private)
+        w = self.started(task, down.u, private)
         return Weights(w=w, opt=task.optimizer.init(w))
 
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:

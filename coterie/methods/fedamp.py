@@ -5,9 +5,10 @@ with the experimental weights of its preprint, "Personalized Federated Learning:
 
 `weights="attention"` is how the preprint ran its experiments; its eq. 9 divides by 2σ where this divides by σ, and τ
 is the weight on the others (its eq. 11 and tables). `weights="step"` is eq. 5 with a given α_k; λ of eq. 6 is then
-α/β. With `warmup_epochs` a silo first trains alone, and its first round is pulled towards that model (the preprint's
-start). The pull of eq. 6 is an exact proximal step, with SGD w ← (w − η ∇F_i + η/β u_i) / (1 + η/β): stable for every
-β, as the schedule needs; a step along its gradient is its first order.
+α/β. With `warmup_epochs` a silo's first round is one of training alone, and the next attends over these models (the
+preprint's start); with `common_init=false` silos start apart (Algorithm 1). The pull of eq. 6 is an exact proximal
+step, with SGD w ← (w − η ∇F_i + η/β u_i) / (1 + η/β): stable for every β, as the schedule needs; a step along its
+gradient is its first order.
 """
 
 from dataclasses import dataclass
@@ -61,7 +62,8 @@ class FedAMP(MessagePassing[Pulled]):
         return xi + torch.diag(1 - xi.sum(1))  # ξ_ii = 1 − Σ_{j≠i} ξ_ij
 
     def begin(self, task: Task, down: CloudDown, private: Personal) -> Pulled:
-        return at_centre(task, self.warmed(task, down.u, private), 1 / at(self.beta, task.round))
+        strength = self.pull(private, 1 / at(self.beta, self.iteration(task.round)))
+        return at_centre(task, self.started(task, down.u, private), strength)
 
     def step(self, task: Task, state: Pulled, batch: Batch) -> Pulled:
         return pulled_step(task, state, batch)  # eq. 6: argmin F_i(w) + 1/(2β_k) ‖w − u_i‖²

@@ -50,8 +50,8 @@ class HeurFedAMP(MessagePassing[Pulled]):
             own = private.beta if private.beta is not None else torch.tensor(self.beta).mean()
             strength: Tensor | float = 1 / own
         else:
-            strength = 1 / at(self.beta, task.round)
-        return at_centre(task, self.warmed(task, down.u, private), strength)
+            strength = 1 / at(self.beta, self.iteration(task.round))
+        return at_centre(task, self.started(task, down.u, private), self.pull(private, strength))
 
     def step(self, task: Task, state: Pulled, batch: Batch) -> Pulled:
         return pulled_step(task, state, batch)  # eq. 6: argmin F_i(w) + 1/(2β_k) ‖w − u_i‖²

@@ -1,6 +1,7 @@
 """The models a study can name: each a function of its options, the shape of a sample and the number of outputs."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from coterie.models.char_lstm import CharLSTM, char_lstm
 from coterie.models.cnn import CNN, CNNApple, CNNEm, cnn
 from coterie.models.linear import MLP, Linear, linear, mlp
 from coterie.models.mobilenet import MobileNet, mobilenet_v2
+from coterie.models.parts import Blueprint, Parts
 from coterie.models.resnet import ResNet, resnet18
 from coterie.options import parse, resolved
 from coterie.registry import Registry
@@ -56,29 +58,34 @@ def choose(shape: tuple[int, ...], samples: float) -> dict[str, Any]:
 
 def build(
     table: Mapping[str, Any], shape: tuple[int, ...], outputs: int, samples: float = 0
-) -> tuple[Callable[[], nn.Module], dict[str, Any]]:
-    """A function that makes the model of a `[model]` table, and the table with every default written back.
+) -> tuple[Blueprint, dict[str, Any]]:
+    """What makes the model of a `[model]` table, and the table with every default written back.
 
     `auto` stays as it is where there are no data yet, and so no shape.
     """
-    options = dict(table)
+    options, parts = split_parts(table)
     name = options.pop("name", "mlp")
-    head = {"head": options.pop("head")} if "head" in options else {}  # of any model: the name of the layer that it is
-    if not isinstance(head.get("head", ""), str):
-        raise BadInput(f"[model] head: expected text, the name of a layer, found {shown(head['head'])}")
     if name == AUTO:
-        for key in options:
+        for key in {**options, **parts.as_table()}:
             raise BadInput(f'[model] {key}: name = "auto" chooses all by itself; name the model, or remove it')
         if shape:
-            return build(choose(shape, samples) | head, shape, outputs)
-        return nn.Identity, {"name": AUTO} | head
+            return build(choose(shape, samples), shape, outputs)
+        return Blueprint(nn.Identity), {"name": AUTO}
     if not isinstance(name, str) or name not in MODELS:
         raise BadInput(f"[model] name: unknown model {shown(name)}; {nearest(str(name), [*MODELS, AUTO])}")
     schema, builder = MODELS[name]
     made: Any = parse(schema, options, f"[model] ({name})")
     if outputs:
         _check_size(lambda: builder(made, shape, outputs), name)
-    return lambda: builder(made, shape, outputs), {"name": name} | resolved(made) | head
+    blueprint = Blueprint(lambda: builder(made, shape, outputs), parts)
+    return blueprint, {"name": name} | resolved(made) | parts.as_table()
+
+
+def split_parts(table: Mapping[str, Any]) -> tuple[dict[str, Any], Parts]:
+    """A `[model]` table without what it says of the model's parts, which any model may have, and that."""
+    known = {f.name for f in fields(Parts)}
+    own = {key: value for key, value in table.items() if key not in known}
+    return own, parse(Parts, {key: value for key, value in table.items() if key in known}, "[model]")
 
 
 def _check_size(factory: Callable[[], nn.Module], name: str) -> None:

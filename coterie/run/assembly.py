@@ -20,6 +20,7 @@ from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.methods.wrappers.personal import local_buffers
+from coterie.models.parts import Blueprint
 
 
 def pick_device(name: str) -> torch.device:
@@ -40,7 +41,7 @@ class Assembly(HoldsData):
     def __init__(
         self,
         silos: Sequence[Silo],
-        model: Callable[[], nn.Module] | nn.Module | Model,
+        model: Callable[[], nn.Module] | nn.Module | Blueprint | Model,
         classes: int,
         training: Training,
         seed: int = 0,
@@ -48,12 +49,8 @@ class Assembly(HoldsData):
         rows: int | str = "auto",
         precision: str = "float32",
         data: FederatedData | None = None,
-        head: str | None = None,
     ) -> None:
-        """`data` is where the silos come from, for what is known of them beside their samples.
-
-        `head` names the model's head, where its last layer with weights is not it.
-        """
+        """`data` is where the silos come from, for what is known of them beside their samples."""
         if not silos:
             raise BadInput("a federation needs at least one silo")
         names = [silo.name for silo in silos]
@@ -70,7 +67,7 @@ class Assembly(HoldsData):
             self.model = model
         else:
             unit = next(iter(self.schemas.values())).unit if self.schemas else 1.0
-            self.model = Model(model, classes, pick_device(device), precision=precision, unit=unit, head=head)
+            self.model = Model(model, classes, pick_device(device), precision=precision, unit=unit)
         # PyTorch's own switches: float32 means float32 unless TensorFloat-32 was asked for.
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         torch.backends.cudnn.allow_tf32 = precision == "tf32"

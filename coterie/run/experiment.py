@@ -25,7 +25,8 @@ from coterie.errors import BadInput, warn
 from coterie.measure.measures import AUTO, fitting, measure_of, usual
 from coterie.measure.predictions import Key, Rows
 from coterie.methods import METHODS
-from coterie.models import build, code
+from coterie.models import build, code, split_parts
+from coterie.models.parts import Blueprint
 from coterie.options import parse
 from coterie.personal.export import save_models
 from coterie.run.assembly import Assembly
@@ -42,14 +43,13 @@ from coterie.run.finished import (
     write,
 )
 from coterie.run.method_file import CHECKSUM
-from coterie.run.tuning import tuned
+from coterie.run.tuning import TUNING, tuned
 from coterie.runs.checkpoint import Checkpoint
 from coterie.runs.folder import Begun, checkpoint_folder, claim, cleanup_on_error, close, held
 from coterie.studies.study import Study, check, loads
 
 Watch = Callable[[str, int, Progress], None]  # method, seed, progress
 Say = Callable[[str], None]  # a line for whoever waits
-TUNING = "tuning.parquet"  # all that a search tried, in a run's folder
 WORTH_REHEARSING = 50  # rounds; of fewer on a CPU a rehearsal would be a good part
 
 
@@ -65,7 +65,7 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
     factory, model = (
         build(study.model, shape, outputs, samples)
         if study.code is None
-        else (code.factory(study.code, shape, outputs), study.model)
+        else (Blueprint(code.factory(study.code, shape, outputs), split_parts(study.model)[1]), study.model)
     )
     study = replace(study, model=model, training=_suited(study.training, data))
     machine = study.machine
@@ -81,7 +81,6 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
         machine.rows,
         machine.precision,
         data,
-        model.get("head"),
     )
     federation.table = model
     return study, federation

@@ -5,7 +5,8 @@ on for as many again, and so on. Those with one optimiser are rows of the same c
 """
 
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -14,7 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from coterie.engine.exchange import Kept
+from coterie.engine.exchange import Engine, Kept
 from coterie.engine.method import Cohort, Method
 from coterie.engine.rounds import Progress, draw_cohort
 from coterie.engine.simulate import Simulator
@@ -28,6 +29,7 @@ from coterie.wire import Deployable, Private, Server
 
 GRID = {"sgd": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0), "adam": (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)}
 RUNGS = (5, 10, 20, 40)  # rounds after which the better half goes on
+TUNING = "tuning.parquet"  # all that a search tried, in a run's folder
 COLUMNS = ["method", "optimizer", "lr", "round", "score"]
 Score = Callable[[Task, Deployable], Tensor]  # what each silo's model is worth, (k,): higher is better, NaN: not known
 
@@ -50,11 +52,23 @@ def tuned(
     if not any(len(silo.validation) for silo in federation.members):
         warn("auto: no silo has validation data to search by; taking fixed values for rounds, lr and optimizer")
         return study.fixed(), pd.DataFrame(columns=COLUMNS)
+    return searched(
+        study,
+        lambda label, keys: search(
+            federation, study.methods[label], study.training_of(label), keys, score, partial(on_round, label)
+        ),
+    )
+
+
+def searched(
+    study: Study, find: Callable[[str, tuple[str, ...]], tuple[dict[str, Any], pd.DataFrame]]
+) -> tuple[Study, pd.DataFrame]:
+    """The study with what is found for each method, by its label and the keys to find, and all that was tried."""
     own, tried = dict(study.own), list[pd.DataFrame]()
-    for label, method in study.methods.items():
+    for label in study.methods:
         if keys := study.searched(label):
-            found, table = search(federation, method, study.training_of(label), keys, score, partial(on_round, label))
-            own[label] = own.get(label, {}) | found
+            found, table = find(label, keys)
+            own |= {label: both} if (both := own.get(label, {}) | found) else {}
             tried.append(table.assign(method=label))
     whole = pd.concat(tried, ignore_index=True)[COLUMNS] if tried else pd.DataFrame(columns=COLUMNS)
     return replace(study, own=own, auto={}), whole
@@ -71,30 +85,95 @@ def search(
     """The values of these keys that suit a method, and all that was tried."""
     inner = federation.engine(method, training, models=False).method  # with its statistics kept local, where they are
     shared = replace(training, buffers="shared")
+    heats: list[Heat] = [
+        Simulated(federation, inner, replace(shared, optimizer=name), GRID[name], score)
+        for name in optimizers(training, keys)
+    ]
+    return halved(heats, training, keys, on_round)
+
+
+def optimizers(training: Training, keys: tuple[str, ...]) -> list[Literal["sgd", "adam"]]:
+    """Those that are tried."""
     both = "optimizer" in keys and not training.momentum  # which Adam has none of
-    names: list[Literal["sgd", "adam"]] = ["sgd", "adam"] if both else [training.optimizer]
-    heats = [Heat(federation, inner, replace(shared, optimizer=name), GRID[name]) for name in names]
-    rungs, tried, done = sorted({min(rung, training.rounds) for rung in RUNGS}), list[dict[str, Any]](), 0
+    return ["sgd", "adam"] if both else [training.optimizer]
+
+
+def rungs_of(training: Training) -> list[int]:
+    """The rounds after which the better half goes on, the last of them after which the best is taken."""
+    return sorted({min(rung, training.rounds) for rung in RUNGS})
+
+
+def halved(
+    heats: "Sequence[Heat]", training: Training, keys: tuple[str, ...], on_round: Callable[[Progress], None]
+) -> tuple[dict[str, Any], pd.DataFrame]:
+    """The values of the best candidate of all heats, and all that was tried."""
+    rungs, tried, done = rungs_of(training), list[dict[str, Any]](), 0
     for rung in rungs:
         for heat in heats:
             for round in range(done, rung):
                 heat.advance(round)
                 on_round(Progress(round + 1, rungs[-1], None, tuning=True))
-            heat.judge(score, rung - 1)
+            heat.judge(rung - 1)
             tried += [{**heat.values(i), "round": rung, "score": heat.latest[i]} for i in range(len(heat.rates))]
         done = rung
         # A run picks its best round, so a candidate is worth what it was at its best; of equals the smaller rate wins.
         ranked = sorted(((h, i) for h in heats for i in range(len(h.rates))), key=lambda each: -each[0].best[each[1]])
         going_on = ranked[: math.ceil(len(ranked) / 2)]
         if rung < rungs[-1]:
-            heats = [heat.narrowed(some) for heat in heats if (some := [i for h, i in going_on if h is heat])]
+            heats = [heat.narrowed(sorted(some)) for heat in heats if (some := [i for h, i in going_on if h is heat])]
     heat, i = ranked[0]
     found = heat.values(i)
     return {key: found[key] for key in keys}, pd.DataFrame(tried)
 
 
-class Heat:
+def advanced(engine: Engine, method: Candidates, server: Server, everyone: Cohort, training: Training) -> Server:
+    """What the candidates' servers keep after one more round; of uploads, those count that are sound."""
+    cohort, _ = draw_cohort(everyone, training)
+    if not len(cohort):
+        return server
+    down = method.send(server, cohort)
+    replies = engine.train(cohort, down)
+    engine.settle(cohort.ids[:0])
+    if not len(replies.cohort):
+        return server
+    down = down.take(torch.searchsorted(cohort.ids, replies.cohort.ids))
+    after: Server = method.receive(server, replies.cohort, method.unpacked(down, replies.up)).settled()
+    return after
+
+
+class Heat(ABC):
     """Candidates with the same optimiser, which train in the same calls."""
+
+    def __init__(self, training: Training, rates: tuple[float, ...], best: list[float] | None = None) -> None:
+        """`best` are their best scores so far."""
+        self.training, self.rates = training, rates
+        self.best = best or [-math.inf] * len(rates)
+        self.latest = list[float]()
+
+    def values(self, i: int) -> dict[str, Any]:
+        """What a candidate trains with."""
+        return {"optimizer": self.training.optimizer, "lr": self.rates[i]}
+
+    def judge(self, round: int) -> None:
+        """Note what each candidate is worth after a round."""
+        self.latest = [score if math.isfinite(score) else -math.inf for score in self.scores(round)]
+        self.best = [max(both) for both in zip(self.best, self.latest, strict=True)]
+
+    @abstractmethod
+    def advance(self, round: int) -> None:
+        """One round, counted from 0."""
+
+    @abstractmethod
+    def scores(self, round: int) -> list[float]:
+        """What each candidate is worth after a round: the mean over silos, not finite where it diverged."""
+
+    @abstractmethod
+    def narrowed(self, chosen: list[int]) -> "Heat":
+        """Some of the candidates, as they stand."""
+
+
+class Simulated(Heat):
+    """Candidates on silos of this process."""
 
     def __init__(
         self,
@@ -102,52 +181,40 @@ class Heat:
         method: Method,
         training: Training,
         rates: tuple[float, ...],
+        score: Score,
         before: tuple[Server, Private] | None = None,
         best: list[float] | None = None,
     ) -> None:
-        """`before` is where the candidates stand, if not at their start, and `best` their best scores so far."""
-        self.federation, self.method, self.training, self.rates = federation, method, training, rates
-        self.best = best or [-math.inf] * len(rates)
-        self.engine = federation.engine(Candidates(method, rates), replace(training, lr=1.0), models=False)
-        self.server = self.engine.method.open(self.engine.roster, self.engine.model)
+        """`before` is where the candidates stand, if not at their start."""
+        super().__init__(training, rates, best)
+        self.federation, self.method, self.score = federation, method, score
+        self.candidates = Candidates(method, rates)
+        self.engine = federation.engine(self.candidates, replace(training, lr=1.0), models=False)
+        self.server = self.candidates.open(self.engine.roster, self.engine.model)
         if before is not None:
             self.server = before[0]
             _put(self.engine, before[1])
 
-    def values(self, i: int) -> dict[str, Any]:
-        """What a candidate trains with."""
-        return {"optimizer": self.training.optimizer, "lr": self.rates[i]}
-
     def advance(self, round: int) -> None:
-        """One round, counted from 0."""
-        engine, method = self.engine, self.engine.method
-        cohort, _ = draw_cohort(Cohort.everyone(engine.roster, engine.model, round), self.training)
-        if len(cohort):
-            down = method.send(self.server, cohort)
-            replies = engine.train(cohort, down)
-            engine.settle(cohort.ids[:0])
-            self.server = method.receive(self.server, cohort, method.unpacked(down, replies.up)).settled()
+        everyone = Cohort.everyone(self.engine.roster, self.engine.model, round)
+        self.server = advanced(self.engine, self.candidates, self.server, everyone, self.training)
 
-    def judge(self, score: Score, round: int) -> None:
-        """Note what each candidate is worth after a round: the mean over silos, -inf where it diverged."""
-        self.latest = [self._score(i, score, round) for i in range(len(self.rates))]
-        self.best = [max(both) for both in zip(self.best, self.latest, strict=True)]
+    def scores(self, round: int) -> list[float]:
+        return [self._score(i, round) for i in range(len(self.rates))]
 
-    def _score(self, i: int, score: Score, round: int) -> float:
+    def _score(self, i: int, round: int) -> float:
         training = replace(self.training, lr=self.rates[i])
         engine = self.federation.engine(self.method, training, models=False)
         _put(engine, each(self.engine.private())[i])
         everyone = Cohort.everyone(engine.roster, engine.model, round)
         models = engine.personal(everyone, self.method.send(each(self.server)[i], everyone))
-        mean = float(score(engine.task(everyone.ids, round), models).nanmean())
-        return mean if math.isfinite(mean) else -math.inf
+        return float(self.score(engine.task(everyone.ids, round), models).nanmean())
 
-    def narrowed(self, chosen: list[int]) -> "Heat":
-        """Some of the candidates, as they stand."""
-        servers, privates, chosen = each(self.server), each(self.engine.private()), sorted(chosen)
+    def narrowed(self, chosen: list[int]) -> "Simulated":
+        servers, privates = each(self.server), each(self.engine.private())
         before = (together(Server, [servers[i] for i in chosen]), together(Private, [privates[i] for i in chosen]))
         rates, best = tuple(self.rates[i] for i in chosen), [self.best[i] for i in chosen]
-        return Heat(self.federation, self.method, self.training, rates, before, best)
+        return Simulated(self.federation, self.method, self.training, rates, self.score, before, best)
 
 
 def _put(engine: Simulator, private: Private) -> None:

@@ -16,7 +16,7 @@ from coterie.errors import BadInput, nearest, shown
 from coterie.measure.measures import AUTO as BY_LABELS
 from coterie.measure.measures import MEASURES, measure_of
 from coterie.methods import METHODS, make, name_of, written
-from coterie.models import AUTO, MODELS, build
+from coterie.models import AUTO, MODELS, build, split_parts
 from coterie.models.code import is_code, load_code
 from coterie.options import option, parse, resolved
 
@@ -284,7 +284,10 @@ def _model(table: Mapping[str, Any], code: str | None, default: str) -> dict[str
     if is_code(name):
         if name != code:
             raise BadInput(f"[model] name: a study runs no code; give --model {name} on the command line")
-        return {"name": name} | {key: table[key] for key in ("head",) if key in table}
+        own, parts = split_parts(table)
+        for key in own.keys() - {"name"}:
+            raise BadInput(f"[model] {key}: not known of {name}, which is your own code; remove it")
+        return {"name": name} | parts.as_table()
     return build({"name": name, **table}, shape=(), outputs=0)[1]
 
 

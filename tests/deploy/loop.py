@@ -43,12 +43,12 @@ def job(method: str, training: Training = TRAINING, **options: object) -> Job:
 
 
 def settle(folder: Path, more: list[Silo] | None = None) -> dict[str, SiloSide]:
-    """Their folders, with data and the default policy."""
+    """Their folders, with data and the policy of a federation to try things out."""
     sides = {}
     for silo in [*silos(), *(more or [])]:
         home = folder / silo.name
         home.mkdir(parents=True)
-        (home / FILE).write_text(policy_text())
+        (home / FILE).write_text(policy_text("all"))
         save_silo(silo, home / "data.npz")
         sides[silo.name] = SiloSide(silo.name, home, SiloSource(home / "data.npz"), "cpu")
     return sides

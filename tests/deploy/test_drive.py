@@ -187,6 +187,6 @@ def test_silos_whose_data_differ_are_told_apart_before_training(tmp_path: Path) 
 def test_a_run_that_every_silo_refuses_ends_with_the_reason(tmp_path: Path) -> None:
     sides = settle(tmp_path)
     for side in sides.values():
-        (side.folder / "silo.toml").write_text('methods = ["fedamp"]\n')
+        (side.folder / "silo.toml").write_text('approve = "all"\nmethods = ["fedamp"]\n')
     with pytest.raises(BadInput, match="every silo refuses to train; east refused: method 'fedavg' is not among"):
         federated(tmp_path / "run", Loop(sides)).run("")

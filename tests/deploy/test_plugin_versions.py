@@ -30,7 +30,7 @@ def federation(folder: Path, allowed: str = 'methods = ["shrunk"]', **study: obj
     """Silos in this process with this policy, about to run the study."""
     sides = settle(folder / "silos")
     for side in sides.values():
-        (side.folder / FILE).write_text(allowed)
+        (side.folder / FILE).write_text(f'approve = "all"\n{allowed}')
     (folder / "run").mkdir()
     loop = Loop(sides)
     patience = Patience(gather=0, reply=1, silence=0, pause=0)

@@ -36,7 +36,7 @@ def question(method: str = "fedavg", **changes: object) -> Request:
 
 def with_policy(folder: Path, text: str) -> SiloSide:
     side = settle(folder)["north"]
-    (side.folder / FILE).write_text(text)
+    (side.folder / FILE).write_text(f'approve = "all"\n{text}')
     return side
 
 
@@ -324,7 +324,7 @@ def test_the_coordinator_hears_the_reason(tmp_path: Path) -> None:
     from coterie.engine.rounds import run_rounds
 
     sides = settle(tmp_path)
-    (sides["east"].folder / FILE).write_text('methods = ["fedamp"]')
+    (sides["east"].folder / FILE).write_text('approve = "all"\nmethods = ["fedamp"]')
     work = job("fedavg")
     made, model, roster = work.built()
     engine = Remote("run", work, made, model, Loop(sides))

@@ -56,7 +56,7 @@ def settled(folder: Path, policy: str = "") -> dict[str, SiloSide]:
     for place, name in enumerate(NAMES):
         home = folder / name
         home.mkdir(parents=True)
-        (home / FILE).write_text(policy or policy_text())
+        (home / FILE).write_text(policy or policy_text("all"))
         patients(place).to_csv(home / "patients.csv", index=False)
         source = SiloSource(home / "patients.csv", "outcome", ("id",))
         sides[name] = SiloSide(name, home, source, "cpu")
@@ -65,7 +65,7 @@ def settled(folder: Path, policy: str = "") -> dict[str, SiloSide]:
 
 @pytest.mark.parametrize("standardize", ["federation", "silo"])
 def test_tables_end_as_in_a_simulation_of_them(standardize: str, tmp_path: Path) -> None:
-    policy = "statistics = false\n" if standardize == "silo" else ""
+    policy = 'approve = "all"\nstatistics = false\n' if standardize == "silo" else ""
     finished = federated(tmp_path / "run", Loop(settled(tmp_path, policy)), TABLE).run("")
     options = OwnData(label="outcome", drop=("id",), standardize=standardize)
     holdings = [from_frame(name, patients(NAMES.index(name)), "outcome", ("id",), name) for name in sorted(NAMES)]
@@ -80,7 +80,7 @@ def test_tables_end_as_in_a_simulation_of_them(standardize: str, tmp_path: Path)
 
 def test_means_leave_only_where_the_policy_lets_them(tmp_path: Path) -> None:
     sides = settled(tmp_path)
-    (sides["east"].folder / FILE).write_text("statistics = false\n")
+    (sides["east"].folder / FILE).write_text('approve = "all"\nstatistics = false\n')
     federated(tmp_path / "run", Loop(sides), TABLE).run("")
     for name, numbers in (("north", 1), ("east", 0)):
         left = {e["field"]: e["shape"] for e in Ledger(sides[name].folder).entries() if e["kind"] == "describe"}

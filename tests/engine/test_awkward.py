@@ -37,7 +37,7 @@ def plain_module(build: Callable[[], nn.Module], model: Model, row: Tensor) -> n
     module = module._apply(lambda t: t.to(model.dtype) if t.is_floating_point() else t)
     named = dict(module.named_parameters()) | dict(module.named_buffers())
     with torch.no_grad():
-        for name, value in model.layout.named(row).items():
+        for name, value in (model.frozen | model.layout.named(row)).items():
             named[name].copy_(value)
     return module
 
@@ -152,10 +152,8 @@ def test_a_module_that_knows_float32_alone_runs_in_it() -> None:
 
 
 def test_a_given_module_is_looked_at_before_it_is_copied() -> None:
-    given = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
-    given[0].weight.requires_grad_(False)
-    with pytest.raises(BadInput, match=r"'0.weight'.* frozen"):
-        Model(given, 3)
+    with pytest.raises(BadInput, match="no size yet"):
+        Model(nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 3)), 3)
     lazy = nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 3))
     lazy(torch.zeros(1, 5))  # has its sizes now
     Model(lazy, 3).probe(torch.randn(2, 5))

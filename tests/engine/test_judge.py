@@ -22,7 +22,8 @@ from coterie.methods import METHODS, make
 from coterie.methods.fedem import ComponentsUp
 from coterie.methods.parts.averaging import GlobalDown, ModelUp
 from coterie.methods.scaffold import ChangeUp, ControlledDown
-from coterie.wire import described
+from coterie.methods.wrappers.candidates import Candidates
+from coterie.wire import Down, Up, described
 
 
 def build() -> nn.Module:
@@ -236,3 +237,39 @@ def test_what_no_axis_fixes_must_be_as_most_have_it() -> None:
         for name, c in zip("abc", (2, 3, 3), strict=True)
     }
     assert set(alike(ups, {"d": model.width}, model)) == {"a"}
+
+
+class TwoUp(Up):
+    small: ModelUp
+    large: ModelUp
+
+
+class TwoDown(Down):
+    small: GlobalDown
+    large: GlobalDown
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "reason"),
+    [
+        ((1, 1.2, 30, 0.8), (900, 1000, 1100, 1000), "'small.w' is 30 long; usual: 1"),
+        ((1, 1.2, 1, 0.8), (900, 1000, 3e4, 1000), "'large.w' is 3e+04 long; usual: 1e+03"),
+        ((1, 1.2, torch.nan, 0.8), (900, 1000, 1100, 1000), "'small.w' is not finite"),
+        ((1, 1.2, 1, 0.8), (900, 1000, torch.inf, 1000), "'large.w' is not finite"),
+    ],
+)
+def test_records_inside_an_upload_are_each_judged_by_their_own(small, large, reason) -> None:
+    up = TwoUp(small=ModelUp(w=models(*small)), large=ModelUp(w=models(*large)))
+    down = TwoDown(small=GlobalDown(w=models(1)[0]), large=GlobalDown(w=models(1000)[0]))
+    reasons, lengths, marks = verdicts(up, down, of_equal_size(4), limit=10)
+    assert reasons == {2: reason}
+    assert lengths.shape == marks.shape == (2, 4)
+
+
+@pytest.mark.parametrize(("spoil", "reason"), [(not_a_number, "not finite"), (huge, "long; usual")])
+@pytest.mark.parametrize("method", ["fedavg", "apple", "scaffold"])
+def test_a_rogue_among_candidates_is_rejected(method: str, spoil: Spoil, reason: str) -> None:
+    engine = make_engine(build, method=Candidates(make(method, {}), (1.0, 0.5)), rows=1, rounds=2)
+    outcome = run(engine, Rogue(engine, "south", spoil))
+    assert [each["silo"] for each in outcome.rejected] == ["south"] * 2
+    assert all("'c0." in each["reason"] and reason in each["reason"] for each in outcome.rejected)

@@ -23,6 +23,7 @@ from coterie.deploy.remote import Remote, declarations
 from coterie.engine.exchange import Failure
 from coterie.engine.method import Cohort
 from coterie.methods import METHODS
+from coterie.methods.wrappers.candidates import Candidates
 from coterie.models import build
 
 COUNT = len(NAMES)
@@ -153,6 +154,44 @@ def test_what_a_server_sends_is_taken_or_refused(sent: tuple[str, bytes]) -> Non
     assert down is None or decode(method.down, encode(down)).tensors().keys() == down.tensors().keys()
 
 
+@cache
+def of_candidates(name: str) -> tuple[type[Any], int, bytes]:
+    """The type of what candidates are sent, the columns of a model, and such a record."""
+    _, inner, model, roster, _, _ = exchanged(name)
+    method = Candidates(inner, (1.0, 0.3))
+    down = method.send(method.open(roster, model), Cohort.everyone(roster, model, 0))
+    return method.down, model.width, encode(down.one(0))
+
+
+@st.composite
+def misnested(draw: Any, valid: bytes) -> bytes:
+    """A valid record that holds records, some of its fields under other names, or missing, or there twice."""
+    import safetensors.torch as store
+
+    named = store.load(valid)
+    inner = sorted({name.split(".")[-1] for name in named})
+    path = st.lists(st.sampled_from(["c0", "c1", "c2", "", *inner]), min_size=1, max_size=3).map(".".join)
+    for _ in range(draw(st.integers(1, 2))):
+        tensor = named[draw(st.sampled_from(sorted(named)))].clone()
+        if draw(st.booleans()) and len(named) > 1:
+            del named[draw(st.sampled_from(sorted(named)))]
+        named[draw(path)] = tensor
+    return store.save(named)
+
+
+NESTED = st.sampled_from(["fedavg", "apple", "fedem", "scaffold"])
+
+
+@fuzz(
+    400, NESTED.flatmap(lambda n: st.tuples(st.just(n), misnested(of_candidates(n)[2]) | edited(of_candidates(n)[2])))
+)
+def test_a_record_that_holds_records_is_exactly_that_or_refused(sent: tuple[str, bytes]) -> None:
+    kind, width, valid = of_candidates(sent[0])
+    taken = survives(lambda: decode(kind, sent[1], rows=1, d=width, N=COUNT, m=COUNT))
+    if taken is not None:
+        assert taken.tensors().keys() == decode(kind, valid).tensors().keys()
+
+
 DECLARED = Declared(
     sizes=torch.tensor([[6, 2, 2]]), sample=torch.tensor([[5]]), classes=torch.tensor([3]), outputs=torch.tensor([3])
 )
@@ -255,6 +294,7 @@ def test_a_request_is_answered_or_refused(head: str) -> None:
         ".lock",
         "state",
         "models",
+        "spent.json",
     }
     assert {path.name for path in side.folder.parent.iterdir()} == set(NAMES)
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import wilcoxon
 
 from coterie.errors import BadInput
 from coterie.measure.significance import benjamini_hochberg, beside, compare, holm, signed_rank
@@ -20,6 +21,26 @@ def test_five_silos_all_better_have_the_exact_p():
 def test_nothing_differs_is_p_one():
     assert signed_rank(np.zeros(6)) == 1.0
     assert signed_rank(np.full(6, 1e-14)) == 1.0  # noise of the last bit is no difference
+
+
+@pytest.mark.parametrize("silos", [1, 2, 5, 9, 13])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_p_is_scipys_where_that_is_exact(silos, seed):
+    rng = np.random.default_rng(seed)
+    for differences in (rng.normal(0.5, 1, silos), rng.integers(-3, 5, silos).astype(float)):  # without ties, with
+        expected = wilcoxon(differences).pvalue if differences.any() else 1.0
+        assert signed_rank(differences) == pytest.approx(expected, abs=1e-12)
+
+
+def test_ties_leave_the_p_exact_where_scipy_takes_the_normal_distribution():
+    # Twenty silos that gain alike have one rank: the p is that of the sign test.
+    assert signed_rank(np.full(20, 2.0)) == pytest.approx(2 / 2**20)
+    assert signed_rank(np.array([2.0] * 15 + [-2.0] * 5)) == pytest.approx(2 * 21700 / 2**20)
+
+
+def test_many_silos_have_the_normal_p_of_scipy():
+    differences = np.random.default_rng(0).normal(0.2, 1, 300)
+    assert signed_rank(differences) == pytest.approx(wilcoxon(differences).pvalue)
 
 
 def test_holm_steps_down_and_never_decreases():

@@ -38,14 +38,19 @@ NAMES = ("north", "south", "east")
     "apple",
     {"mu": 0.0, "dr_lr": 0.05},
     {"budget": 1, "mu": 0.5, "dr_lr": 0.02, "scheduler": "exp", "L": 4, "fidelity": "official"},
+    {"budget": 1, "mu": 0.5, "dr_lr": 0.02, "first": "budget", "dr_momentum": 0.9},
 )
 def test_conformance(method: Method, check: Callable[[Ground], None]) -> None:
     check(Ground(method))
 
 
 def train(oracle: Oracle, i: int, k: int, core: np.ndarray, held: dict[int, np.ndarray], p: np.ndarray, **o: float):
-    """Lines 6-9 of Algorithm 1 for one silo in a round counted from 0; `held` are the others' models it knows."""
+    """Lines 6-9 of Algorithm 1 for one silo in a round counted from 0; `held` are the others' models it knows.
+
+    With a momentum β the step on p is torch.optim.SGD's: v ← β v + slope, p ← p − η_2 v, from v = 0 in every round.
+    """
     x, y = oracle.data(i)
+    velocity = np.zeros(3)
     p0 = oracle.sizes / oracle.sizes.sum()
     known = [j for j in range(3) if j == i or j in held]
     for b in oracle.batches(i, k, o.get("purpose", "train")):
@@ -53,7 +58,8 @@ def train(oracle: Oracle, i: int, k: int, core: np.ndarray, held: dict[int, np.n
         g = oracle.grad(sum(p[j] * models[j] for j in known), x[b], y[b])  # eq. 4
         new = p.copy()
         for j in known:
-            new[j] = p[j] - o["dr_lr"] * (models[j] @ g + o["pull"] * (p[j] - p0[j]))  # eq. 6, 7
+            velocity[j] = o.get("momentum", 0.0) * velocity[j] + models[j] @ g + o["pull"] * (p[j] - p0[j])  # eq. 7
+            new[j] = p[j] - o["dr_lr"] * velocity[j]  # eq. 6
         core = core - oracle.training.lr * p[i] * g  # eq. 5
         p = new
     return core, p
@@ -105,16 +111,49 @@ def test_three_rounds_with_every_model(options: dict[str, object], pulls: list[f
     close(cloud(oracle, played, down), p @ cores)
 
 
-def test_the_published_code_has_no_half_and_starts_every_core_model_by_itself() -> None:
+def test_the_published_code_has_no_half_gives_p_momentum_and_starts_every_core_model_by_itself() -> None:
     oracle, mu, dr_lr = Oracle(), 0.7, 0.05
     played = oracle.play(APPLE(mu=mu, dr_lr=dr_lr, L=4, fidelity="official"), rounds=1)
     cores = np.stack([oracle.start(name) for name in NAMES])
     pull = 2 * mu * (math.cos(math.pi / 4) + 1) / 2
     for i in range(3):
         held = {j: cores[j] for j in range(3) if j != i}
-        core, p = train(oracle, i, 0, cores[i], held, oracle.sizes / oracle.sizes.sum(), dr_lr=dr_lr, pull=pull)
+        p0 = oracle.sizes / oracle.sizes.sum()
+        core, p = train(oracle, i, 0, cores[i], held, p0, dr_lr=dr_lr, pull=pull, momentum=0.9)
         close(oracle.vector(played.ups[0].core)[i], core)
         close(played.privates[1].p[i], p)
+
+
+@pytest.mark.parametrize("fidelity", ["paper", "official"])
+def test_p_has_the_momentum_that_is_given(fidelity: str) -> None:
+    oracle, dr_lr, momentum = Oracle(), 0.02, 0.5
+    options = {"mu": 0.0, "dr_lr": dr_lr, "dr_momentum": momentum, "fidelity": fidelity}
+    played = oracle.play(make("apple", options), rounds=2)
+    cores = np.stack([oracle.start(*([] if fidelity == "paper" else [name])) for name in NAMES])
+    p = np.tile(oracle.sizes / oracle.sizes.sum(), (3, 1))
+    for k in range(2):
+        held = [{j: cores[j] for j in range(3) if j != i} for i in range(3)]
+        made = [
+            train(oracle, i, k, cores[i], held[i], p[i], dr_lr=dr_lr, pull=0.0, momentum=momentum) for i in range(3)
+        ]
+        cores, p = np.stack([c for c, _ in made]), np.stack([q for _, q in made])
+        close(played.privates[k + 1].p, p)
+
+
+def test_all_first_core_models_are_handed_out_unless_the_budget_holds_from_the_first_round() -> None:
+    oracle = Oracle()
+    played = oracle.play(APPLE(mu=0.0, dr_lr=0.05, budget=1, fidelity="official", dr_momentum=0.0), rounds=2)
+    cores, p0 = np.stack([oracle.start(name) for name in NAMES]), oracle.sizes / oracle.sizes.sum()
+    for i in range(3):
+        held = {j: cores[j] for j in range(3) if j != i}
+        core, p = train(oracle, i, 0, cores[i], held, p0, dr_lr=0.05, pull=0.0)
+        close(oracle.vector(played.ups[0].core)[i], core)
+        close(played.privates[1].p[i], p)
+    new = [played.downs[1].picks[i] >= 0 for i in range(3)]
+    assert all(int(each.sum()) == 2 for each in new), "the others are used as last seen"
+    later = played.downs[1].cores[played.downs[1].picks[0, [1, 2]]]
+    fresh = [any(np.allclose(oracle.vector(c), up) for up in oracle.vector(played.ups[0].core)) for c in later]
+    assert sorted(fresh) == [False, True], "one of them is new, which is the budget"
 
 
 def test_a_missing_silos_last_core_model_stands_in() -> None:
@@ -133,7 +172,8 @@ def test_a_missing_silos_last_core_model_stands_in() -> None:
 
 def test_under_a_budget_models_are_used_as_last_seen_and_unseen_weights_stay() -> None:
     oracle, dr_lr, total = Oracle(), 0.05, 5
-    played = oracle.play(APPLE(mu=0.3, L=100, dr_lr=dr_lr, budget=1, fidelity="official"), rounds=total)
+    method = APPLE(mu=0.3, L=100, dr_lr=dr_lr, budget=1, fidelity="official", first="budget", dr_momentum=0.0)
+    played = oracle.play(method, rounds=total)
     cores = np.stack([oracle.start(name) for name in NAMES])
     p0 = oracle.sizes / oracle.sizes.sum()
     p = np.tile(p0, (3, 1))
@@ -180,7 +220,7 @@ def test_models_that_nobody_uses_any_more_are_dropped() -> None:
 
 
 def test_a_round_brings_a_silo_no_more_new_models_than_its_budget() -> None:
-    ground = Ground(APPLE(budget=2), silos=small_silos(sizes=(6,) * 6))
+    ground = Ground(APPLE(budget=2, first="budget"), silos=small_silos(sizes=(6,) * 6))
     engine = ground.engine()
     server = ground.method.open(engine.roster, engine.model)
     had: list[list[torch.Tensor]] = [[] for _ in range(6)]
@@ -240,7 +280,7 @@ def test_confidence_in_p_grows_with_the_rounds_as_eq_8_says() -> None:
 def test_without_end_to_mu_p_stays_and_all_mixtures_of_the_newest_models_are_one() -> None:
     oracle = Oracle()
     p0 = oracle.sizes / oracle.sizes.sum()
-    method = APPLE(mu=1e14, L=100)
+    method = APPLE(mu=1e14, L=100, dr_momentum=0.9)
     played = oracle.play(method, rounds=2)
     close(played.privates[-1].p, np.tile(p0, (3, 1)))
     down = method.send(played.servers[-1], Cohort(torch.arange(3), 2, played.engine.roster, played.engine.model))

@@ -82,12 +82,38 @@ def test_too_large_an_alpha_is_refused_with_the_largest_that_works() -> None:
     close(clipped, np.array([[0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]]))
 
 
-def test_warmup_trains_alone_first_and_is_the_first_centre() -> None:
+@pytest.mark.parametrize("epochs", [1, 5])
+@pytest.mark.parametrize("common", [True, False])
+def test_after_a_warm_up_attention_is_over_the_models_that_silos_trained_alone(epochs: int, common: bool) -> None:
+    """The preprint's start: w_i^0 is trained alone and collected; u_i^1 is a mixture of these, β_1 the first β."""
+    oracle, beta = Oracle(), StepDecay(2.0, 0.5, 1)
+    method = FedAMP(warmup_epochs=epochs, beta=beta, sigma=0.5, common_init=common)
+    played = oracle.play(method, rounds=3)
+    alone = []
+    for i, name in enumerate(("north", "south", "east")):
+        w = oracle.start(*([] if common else [name]))
+        if epochs > 2:  # a round has two epochs of its own
+            w = oracle.descend(i, w, 0, purpose="warmup", epochs=epochs - 2)
+        alone.append(oracle.descend(i, w, 0))
+    w = np.stack(alone)
+    close(oracle.vector(played.ups[0].w), w)
+    for k in (1, 2):
+        u = method.attention(torch.from_numpy(w)).numpy() @ w
+        close(oracle.vector(played.downs[k].u), u)
+        w = np.stack([oracle.descend(i, u[i], k, 1 / beta.at(k - 1), u[i]) for i in range(3)])
+        close(oracle.vector(played.ups[k].w), w)
+
+
+def test_a_silo_that_comes_late_warms_up_in_its_own_first_round() -> None:
     oracle = Oracle()
-    played = oracle.play(FedAMP(warmup_epochs=3, beta=2.0), rounds=1)
-    for i in range(3):
-        alone = oracle.descend(i, oracle.start(), 0, purpose="warmup", epochs=3)
-        close(oracle.vector(played.ups[0].w)[i], oracle.descend(i, alone, 0, 0.5, alone))
+    method = FedAMP(warmup_epochs=2, beta=2.0)
+    engine = oracle.engine(method)
+    server = method.open(engine.roster, engine.model)
+    for r, ids in enumerate(([0, 1], [0, 1, 2])):
+        cohort = Cohort(torch.tensor(ids), r, engine.roster, engine.model)
+        up = engine.train(cohort, method.send(server, cohort)).up
+        server = method.receive(server, cohort, up)
+    close(oracle.vector(up.w)[2], oracle.descend(2, oracle.start(), 1))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from coterie.engine.kernels.lowered import lower
+from coterie.engine.layout import Layout
 from coterie.models import build
 
 
@@ -69,5 +70,6 @@ def test_step_by_step_it_is_too_long_to_be_compiled():
         ("mobilenet_v2", (3, 32, 32), True),
         ("resnet18", (3, 32, 32), False),
     ):
-        written = lower(build({"name": name}, shape, 20)[0]())
+        module = build({"name": name}, shape, 20)[0]()
+        written = lower(module, Layout(module).names)
         assert written is not None and written.long == long

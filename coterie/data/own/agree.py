@@ -103,7 +103,7 @@ def _shapes(words: Mapping[str, Words]) -> list[Difference]:
 
 def _kinds(words: Mapping[str, Words]) -> list[Difference]:
     """Columns that a silo lacks, or that are of another kind there; an empty one is of any kind."""
-    kinds = {silo: _kinds_of(said) for silo, said in words.items()}
+    kinds = {silo: kinds_of(said) for silo, said in words.items()}
     found = list[Difference]()
     for name in dict.fromkeys(name for mine in kinds.values() for name in mine):
         having = [silo for silo, mine in kinds.items() if name in mine]
@@ -152,7 +152,7 @@ def _classes(words: Mapping[str, Words], label: str, task: Task) -> tuple[tuple[
 def _columns(every: Mapping[str, Moments], words: Mapping[str, Words]) -> tuple[tuple[Column, ...], list[Difference]]:
     columns, found = list[Column](), list[Difference]()
     places = {silo: {name: i for i, name in enumerate(said.numbers)} for silo, said in words.items()}
-    for name in _kinds_of(next(iter(words.values()))):
+    for name in kinds_of(next(iter(words.values()))):
         moments = [
             every[silo][:, place]
             for silo, mine in places.items()
@@ -206,7 +206,8 @@ def _pooled(parts: Sequence[Moments]) -> tuple[float, float]:
     return centre, float(np.median(spread)) if len(spread) else 0.0
 
 
-def _kinds_of(words: Words) -> dict[str, str]:
+def kinds_of(words: Words) -> dict[str, str]:
+    """What each column of a silo is: number, date, category, text or empty."""
     kinds = dict.fromkeys(words.numbers, "number") | dict.fromkeys(words.dates, "date")
     kinds |= dict.fromkeys(words.categories or {}, "category") | dict.fromkeys(words.texts, "text")
     return kinds | dict.fromkeys(words.empty, "empty")

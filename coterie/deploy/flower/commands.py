@@ -104,10 +104,10 @@ def write_home(home: Path, host: str, port: int, ca: Path | None) -> None:
         path.write_text(text, "utf-8")
 
 
-def write_guard(folder: Path) -> Path:
-    """Programs that stand before Flower's on a silo's path."""
+def write_guard(folder: Path, *names: str) -> Path:
+    """Programs that stand before Flower's of these names on a party's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("supernode", "superexec"):
+    for name in names:
         path = folder / f"flower-{name}"
         path.write_text(f"#!{sys.executable}\nfrom coterie.deploy.flower.{name} import main\nmain()\n", "utf-8")
         path.chmod(0o755)

@@ -24,15 +24,17 @@ ASK = 10.0  # seconds without news, until Flower is asked whether the app still 
 
 
 @owner_only()
-def ask_run(folder: Path, table: dict[str, Any], methods: list[str] | None, patience: Patience, command: str) -> Path:
+def ask_run(
+    folder: Path, table: dict[str, Any], methods: list[str] | None, patience: Patience, command: str, tune: bool = True
+) -> Path:
     """A new run's folder, with what was asked."""
-    study = study_of(table, methods)
+    study = study_of(table, methods, tune)
     coordinator = running_coordinator(folder)
     run = coordinator / "runs" / f"{file_name(study.name)}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     run.mkdir(parents=True)
     plain = {key: value for key, value in table.items() if key != "data"}
     (run / "asked.toml").write_text(toml.dumps(plain), "utf-8")
-    asked = {"methods": methods, "command": command, "patience": resolved(patience)}
+    asked = {"methods": methods, "command": command, "patience": resolved(patience), "tune": tune}
     (run / "asked.json").write_text(json.dumps(asked), "utf-8")
     return run
 

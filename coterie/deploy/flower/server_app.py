@@ -27,7 +27,8 @@ def main(grid: Grid, context: Context) -> None:
         _note(folder, pid=os.getpid(), state="gathering")
         try:
             asked = json.loads((folder / "asked.json").read_text("utf-8"))
-            study = study_of(tomllib.loads((folder / "asked.toml").read_text("utf-8")), asked["methods"])
+            table = tomllib.loads((folder / "asked.toml").read_text("utf-8"))
+            study = study_of(table, asked["methods"], asked.get("tune", False))  # before, nothing was searched for
             patience = parse(Patience, asked["patience"], "patience")
             transport = GridTransport(grid, lambda: nodes(coordinator), lambda silos: _note(folder, waiting=silos))
             RemoteRun(folder, study, transport, lambda: sorted(nodes(coordinator)), patience).run(asked["command"])

@@ -42,7 +42,7 @@ def coordinator(folder: Path, say: Say) -> None:
     own = settings(folder, inner=int, proxy=bool)
     home, inner, ca = folder / "flower", own["inner"], _ca(folder, own)
     commands.write_home(home, LOOPBACK, inner, ca)
-    env = commands.environment(home, **{COORDINATOR: str(folder)})
+    env = _guarded(folder, commands.environment(home, **{COORDINATOR: str(folder)}), "superlink")
     logs, members = folder / "logs", Members(folder, home, say)
     programs = [Program("SuperLink", commands.superlink(folder, LOOPBACK, inner, ca), env, logs / "superlink.log")]
     programs += [Program("SuperExec", commands.superexec(LOOPBACK, inner, ca), env, logs / "superexec.log")]
@@ -79,9 +79,7 @@ def silo(folder: Path, source: str, say: Say) -> None:
     own = settings(folder, name=str)
     samples, ca = _looked(folder, source), _ca(folder, own)
     address = f"{own['host']}:{own['port']}"
-    guard = commands.write_guard(folder / "flower" / "guard")
-    env = commands.environment(folder / "flower", **{SILO: str(folder)})
-    env["PATH"] = f"{guard}{os.pathsep}{env['PATH']}"
+    env = _guarded(folder, commands.environment(folder / "flower", **{SILO: str(folder)}), "supernode", "superexec")
     with only_one(folder / "state", f"silo {own['name']}"):
         end_left_over(folder)
         close_folder(folder)
@@ -125,6 +123,12 @@ def _ca(folder: Path, own: dict[str, object]) -> Path | None:
     if not is_loopback(str(own["host"])):
         raise BadInput(f"{folder / 'settings.json'}: insecure is for this machine alone, not for {own['host']}")
     return None
+
+
+def _guarded(folder: Path, env: dict[str, str], *names: str) -> dict[str, str]:
+    """An environment in which our programs stand before Flower's of these names."""
+    guard = commands.write_guard(folder / "flower" / "guard", *names)
+    return env | {"PATH": f"{guard}{os.pathsep}{env['PATH']}"}
 
 
 def _introduced(folder: Path, own: dict[str, str], program: Program) -> bool:

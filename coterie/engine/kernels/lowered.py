@@ -58,34 +58,44 @@ class Tracer(fx.Tracer):
 class Rewriter:
     """Writes the graph of a module anew, for rows."""
 
-    def __init__(self, module: nn.Module, training: bool, head: str | None) -> None:
+    def __init__(self, module: nn.Module, in_rows: set[str], training: bool, head: str | None) -> None:
         module.train(training)
         self.layers, self.training = dict(module.named_modules()), training
         self.names = _first_names(module)
+        self.in_rows = in_rows
         self.graph = fx.Graph()
         names = ("tensors", "x", "k", "keys", "mask")
         self.tensors, x, self.k, self.keys, self.mask = (self.graph.placeholder(name) for name in names)
         self.drawn = 0
         self.moved: dict[str, fx.Node] = {}
         made: dict[fx.Node, fx.Node] = {}
+        self.fixed = {x}  # what does not depend on a row but by its samples
         tracer = Tracer(None if head is None else module.get_submodule(head))
         for node in tracer.trace(module).nodes:
+            alike = self.fixed.issuperset(made[n] for n in node.all_input_nodes)
             arguments = fx.map_arg((node.args, node.kwargs), lambda n: made[n])
             if node.op == "placeholder":
                 if len(made):
                     raise Unknown
                 made[node] = self.call(torch.flatten, x, 0, 1)
                 tracer.features = node if head == "" else tracer.features
+            elif node.op == "call_module" and self.frozen(node.target):
+                made[node] = self.graph.call_module(node.target, *arguments)
             elif node.op == "call_module":
-                made[node] = self.layer(str(node.target), *arguments[0], **arguments[1])
-            elif node.op == "call_function" and node.target in FUNCTIONS:
+                made[node] = self.layer(node.target, *arguments[0], **arguments[1])
+            elif node.op == "get_attr" and self.names.get(node.target) not in {None, *in_rows}:
+                made[node] = self.graph.get_attr(node.target)
+            elif node.op == "call_function" and (alike or node.target in FUNCTIONS):
                 made[node] = self.graph.call_function(node.target, *arguments)
-            elif node.op == "call_method" and node.target in METHODS:
+            elif node.op == "call_method" and (alike or node.target in METHODS):
                 made[node] = self.graph.call_method(node.target, *arguments)
             elif node.op == "output" and isinstance(arguments[0][0], fx.Node):
                 self.graph.output((arguments[0][0], self.moved))
+                break
             else:
                 raise Unknown
+            if self.fixed.issuperset(made[node].all_input_nodes):
+                self.fixed.add(made[node])
         self.module = fx.GraphModule(module, self.graph)
         self.features = None if tracer.features is None else made[tracer.features]
         self.takes_padding = bool(self.mask.users)
@@ -98,7 +108,17 @@ class Rewriter:
         """A node that takes all rows' weights or buffers of that name: (k, ...)."""
         if name not in self.names:
             raise Unknown  # computed from others
-        return self.call(operator.getitem, self.tensors, self.names[name])
+        first = self.names[name]
+        if first not in self.in_rows:
+            return self.call(row_layers.of_all, self.graph.get_attr(first), self.k)
+        return self.call(operator.getitem, self.tensors, first)
+
+    def frozen(self, name: str) -> bool:
+        """Whether a layer does the same for all rows: its weights are in none, and nothing is drawn."""
+        inside, prefix = list(self.layers[name].modules()), f"{name}."
+        own = [first for each, first in self.names.items() if each.startswith(prefix)]
+        draws = self.training and any(isinstance(layer, DROPOUTS) and layer.p for layer in inside)
+        return bool(own) and not draws and self.in_rows.isdisjoint(own)
 
     def layer(self, name: str, x: fx.Node) -> fx.Node:
         """A layer of the module, over rows."""
@@ -155,7 +175,7 @@ class Rewriter:
     ) -> fx.Node:
         """Normalisation by the batch, whose running statistics move; by these when not training."""
         tracks, running = layer.track_running_stats, [f"{name}.{key}" for key in ("running_mean", "running_var")]
-        if tracks and not self.training:
+        if tracks and not layer.training:
             return self.call(
                 row_layers.normalized, x, self.k, *(self.tensor(key) for key in running), w, bias, layer.eps
             )
@@ -210,12 +230,15 @@ class Lowered:
         return _by_row(out, len(x)), moved, _by_row(features, len(x))
 
 
-def lower(module: nn.Module, head: str | None = None) -> Lowered | None:
-    """The module over rows, or None where something in it is not known here; it is traced, so give a copy."""
+def lower(module: nn.Module, in_rows: set[str], head: str | None = None) -> Lowered | None:
+    """The module over rows, or None where something in it is not known here; it is traced, so give a copy.
+
+    What is not `in_rows` is the module's own, for all of them.
+    """
     if any(_hooks(layer) for layer in module.modules()):
         return None
     try:
-        return Lowered(*(Rewriter(module, training, head) for training in (False, True)))
+        return Lowered(*(Rewriter(module, in_rows, training, head) for training in (False, True)))
     except Exception:  # a user's module may do anything while it is traced; whatever fails, another way will do
         return None
 

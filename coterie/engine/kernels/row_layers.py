@@ -14,6 +14,11 @@ LONELY = (
 )
 
 
+def of_all(t: Tensor, k: int) -> Tensor:
+    """What all k rows have in common as each row's: (k, ...)."""
+    return t.expand(k, *t.shape)
+
+
 def linear(x: Tensor, k: int, w: Tensor, bias: Tensor | None) -> Tensor:
     """x (k·b, ..., in), w (k, out, in)."""
     # w on the left: its gradient then comes in w's own order of memory.

@@ -56,7 +56,9 @@ class MessagePassing(Method[Models, CloudDown, PersonalUp, Personal, Trained]):
     private: ClassVar[type[Private]] = Personal
 
     common_init: bool = option(True, "all silos start from one random model")
-    warmup_epochs: int = option(0, "epochs that a silo trains alone before its first round", low=0)
+    warmup_epochs: int = option(
+        0, "above 0: a silo trains alone in its first round, for so many epochs or for those of a round if more", low=0
+    )
 
     def attention(self, w: Tensor) -> Tensor:
         """ξ (m, m): the share of each silo's model in each cloud model, by the models' weights."""
@@ -76,11 +78,25 @@ class MessagePassing(Method[Models, CloudDown, PersonalUp, Personal, Trained]):
         w = model.starts(roster.seed, roster.take(rows).names, self.common_init)
         return Personal(w=w, rounds=w.new_zeros(len(rows)) if self.warmup_epochs else None)
 
-    def warmed(self, task: Task, u: Tensor, private: Personal) -> Tensor:
-        """Where a silo's training starts: u_i, or in its first round a model it trained alone."""
-        if private.rounds is None or bool((private.rounds > 0).all()):
+    def started(self, task: Task, u: Tensor, private: Personal) -> Tensor:
+        """Where a silo's training starts: u_i, or in its warm-up its own model (after epochs beyond a round's)."""
+        alone = _alone(private)
+        if alone is None:
             return u
-        return torch.where(private.rounds[:, None] > 0, u, task.fit(u, "warmup", self.warmup_epochs))
+        more = self.warmup_epochs - task.epochs
+        w = task.fit(private.w, "warmup", more) if more > 0 else private.w
+        return torch.where(alone[:, None], w, u)
+
+    def pull(self, private: Personal, strength: Tensor | float) -> Tensor | float:
+        """How strongly a silo is pulled: not at all in its warm-up."""
+        alone = _alone(private)
+        if alone is None:
+            return strength
+        return torch.where(alone, 0, torch.as_tensor(strength, dtype=private.w.dtype, device=alone.device))
+
+    def iteration(self, round: int) -> int:
+        """k of the papers counted from 0: the round of the warm-up, which makes their w_i^0, is none."""
+        return max(round - 1, 0) if self.warmup_epochs else round
 
     def end(self, task: Task, state: Trained, down: CloudDown, private: Personal) -> tuple[PersonalUp, Personal]:
         rounds = None if private.rounds is None else private.rounds + 1
@@ -112,3 +128,10 @@ class MessagePassing(Method[Models, CloudDown, PersonalUp, Personal, Trained]):
         """A newcomer's cloud model: one attention step against the members' models, no other newcomer's."""
         everyone = torch.cat([server.w, newcomer[None]])
         return self.attention(model.layout.weights(everyone))[-1].to(everyone.dtype) @ everyone
+
+
+def _alone(private: Personal) -> Tensor | None:
+    """Which silos are in their warm-up (k,); None: none is."""
+    if private.rounds is None or bool((private.rounds > 0).all()):
+        return None
+    return private.rounds == 0

@@ -28,7 +28,7 @@ from coterie.engine.method import (
     Task,
     Up,
 )
-from coterie.wire import Record, described
+from coterie.wire import Record, described, every_field
 
 R = TypeVar("R", bound=Record)
 LARGEST = 1e15  # of a number that may leave a silo: its square is still finite
@@ -36,25 +36,34 @@ LARGEST = 1e15  # of a number that may leave a silo: its square is still finite
 
 @dataclass(frozen=True)
 class Candidates(Method):
-    """Trains a method once for each rate, a multiple of the learning rate; what it deploys is the first one's."""
+    """Trains a method once for each rate, a multiple of the learning rate; what it deploys is the first one's.
+
+    With `going` only those go on: nothing of the others crosses, and what is kept of them stays as it is.
+    """
 
     method: Method
     rates: tuple[float, ...]
+    going: tuple[int, ...] = ()
 
     @property
     def down(self) -> type[Down]:  # type: ignore[override]
-        made: type[Down] = _several(Down, len(self.rates))
+        made: type[Down] = _several(Down, (self.method.down,) * len(self.places))
         return made
 
     @property
     def up(self) -> type[Up]:  # type: ignore[override]
-        made: type[Up] = _several(Up, len(self.rates))
+        made: type[Up] = _several(Up, (self.method.up,) * len(self.places))
         return made
 
     @property
     def private(self) -> type[Private]:  # type: ignore[override]
-        made: type[Private] = _several(Private, len(self.rates))
+        made: type[Private] = _several(Private, (self.method.private,) * len(self.rates))
         return made
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Which of the candidates go on."""
+        return self.going or tuple(range(len(self.rates)))
 
     # Server
 
@@ -62,10 +71,11 @@ class Candidates(Method):
         return together(Server, [self.method.open(roster, model)] * len(self.rates))
 
     def send(self, server: Any, cohort: Cohort) -> Any:
-        return together(Down, [self.method.send(own, cohort) for own in each(server)])
+        return together(Down, [self.method.send(own, cohort) for own in self._those(server)])
 
     def receive(self, server: Any, cohort: Cohort, up: Any) -> Any:
-        return together(Server, [self._received(*both, cohort) for both in zip(each(server), each(up), strict=True)])
+        both = zip(self._those(server), each(up), strict=True)
+        return self._with(server, [self._received(*pair, cohort) for pair in both])
 
     def _received(self, server: Any, up: Any, cohort: Cohort) -> Any:
         sound = _sound(up, len(cohort))
@@ -91,16 +101,16 @@ class Candidates(Method):
         return together(Private, [self.method.enroll(roster, model, rows)] * len(self.rates))
 
     def begin(self, task: Task, down: Any, private: Any) -> Any:
-        parts = zip(self._tasks(task), each(down), each(private), strict=True)
+        parts = zip(self._tasks(task), each(down), self._those(private), strict=True)
         states = [self.method.begin(*part) for part in parts]
         fused = self.method.lr_by_row and _stackable(states[0])
         return _stacked(states) if fused else together(State, states)
 
     def step(self, task: Task, state: Any, batch: Batch) -> Any:
-        if _apart(state):
+        if isinstance(state, Several):
             parts = zip(self._tasks(task), each(state), strict=True)
             return together(State, [self.method.step(own, s, replace(batch, lr=own.lr)) for own, s in parts])
-        count = len(self.rates)
+        count = len(self.places)
         rates = torch.tensor([own.lr for own in self._tasks(task)], dtype=task.model.dtype, device=batch.x.device)
         batch = replace(batch.repeated(count), lr=rates.repeat(task.k))
         wide = replace(task, silos=task.silos.repeat_interleave(count))
@@ -108,10 +118,11 @@ class Candidates(Method):
         return _mapped(after, lambda t: t.reshape(task.k, count, *t.shape[1:]))
 
     def end(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
-        apart = each(state) if _apart(state) else [_mapped(state, _column(i)) for i in range(len(self.rates))]
-        parts = zip(self._tasks(task), apart, each(down), each(private), strict=True)
+        columns = map(_column, range(len(self.places)))
+        apart = each(state) if isinstance(state, Several) else [_mapped(state, own) for own in columns]
+        parts = zip(self._tasks(task), apart, each(down), self._those(private), strict=True)
         ups, kept = zip(*(self._ended(*part) for part in parts), strict=True)
-        return together(Up, ups), together(Private, kept)
+        return together(Up, ups), self._with(private, kept)
 
     def _ended(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
         up, kept = self.method.end(task, state, down, private)
@@ -119,18 +130,32 @@ class Candidates(Method):
         return up, kept.put(lost, private.take(lost)) if len(lost) else kept
 
     def personal(self, task: Task, down: Any, private: Any) -> Deployable:
-        return self.method.personal(next(self._tasks(task)), each(down)[0], each(private)[0])
+        return next(self.personals(task, down, private))[1]
+
+    def personals(self, task: Task, down: Any, private: Any) -> Iterator[tuple[Task, Deployable]]:
+        """The model that each candidate would deploy, and the task with its rate."""
+        for own, *parts in zip(self._tasks(task), each(down), self._those(private), strict=True):
+            yield own, self.method.personal(own, *parts)
 
     def refusal(self, roster: Roster, model: Model) -> str | None:
         return self.method.refusal(roster, model)
 
     def _tasks(self, task: Task) -> Iterator[Task]:
-        return (replace(task, lr=task.lr * rate) for rate in self.rates)
+        return (replace(task, lr=task.lr * self.rates[place]) for place in self.places)
+
+    def _those(self, record: Record) -> list[Any]:
+        """What is kept of the candidates that go on."""
+        parts = each(record)
+        return [parts[place] for place in self.places]
+
+    def _with(self, record: Record, parts: Sequence[Record]) -> Any:
+        """What is kept of all candidates, with these of those that go on."""
+        return record.replace(**{f"c{place}": part for place, part in zip(self.places, parts, strict=True)})
 
 
 def together(kind: Any, parts: Sequence[Record]) -> Any:
     """The records of all candidates as one."""
-    return _several(kind, len(parts))(**{f"c{i}": part for i, part in enumerate(parts)})
+    return _several(kind, tuple(map(type, parts)))(**{f"c{i}": part for i, part in enumerate(parts)})
 
 
 def each(record: Record) -> list[Any]:
@@ -138,16 +163,15 @@ def each(record: Record) -> list[Any]:
     return [getattr(record, f.name) for f in fields(record)]  # type: ignore[arg-type]
 
 
+class Several(Record):
+    """Holds one record of each candidate."""
+
+
 @cache
-def _several(kind: Any, count: int) -> Any:
-    """A record that holds one of each candidate, as c0, c1, …"""
-    inner = {"__annotations__": {f"c{i}": kind for i in range(count)}, "__module__": __name__}
-    return type(f"Several{kind.__name__}", (kind,), {"__doc__": "One of each candidate.", **inner})
-
-
-def _apart(state: Record) -> bool:
-    """Whether the candidates' states are not stacked."""
-    return type(state) is _several(State, len(fields(state)))  # type: ignore[arg-type]
+def _several(kind: Any, parts: tuple[type[Record], ...]) -> Any:
+    """A type of records that hold one of each candidate, as c0, c1, …"""
+    inner = {"__annotations__": {f"c{i}": part for i, part in enumerate(parts)}, "__module__": __name__}
+    return type(f"Several{kind.__name__}", (Several, kind), {"__doc__": "One of each candidate.", **inner})
 
 
 def _stackable(state: Record) -> bool:
@@ -195,8 +219,8 @@ def _column(i: int) -> Callable[[Tensor], Tensor]:
 def _sound(up: Record, k: int) -> Tensor:
     """Whether a silo's upload is of numbers that can be reckoned with: (k,)."""
     found = torch.ones(k, dtype=torch.bool)
-    for name, about in described(up).items():
-        value = getattr(up, name)
-        if value is not None and about.kind == "rows":
+    about = every_field(up)
+    for name, value in up.tensors().items():
+        if about[name].kind == "rows":
             found = found.to(value.device) & (value.abs() < LARGEST).reshape(k, -1).all(1)
     return found

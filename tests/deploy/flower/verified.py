@@ -17,6 +17,7 @@ NOTE = Path(__file__).with_name(".verified")
 ENTRANCES = (
     "coterie.deploy.",
     "coterie.commands.federation",
+    "coterie.commands.silo",
     "coterie.methods.",  # found by name,
     "coterie.models.",  # as these are
     "coterie.personal.file",  # with which the tests look at what a silo keeps

@@ -1,5 +1,6 @@
 """Candidates are runs of their own, whatever the method: the same models to the last digits, in one call."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -7,7 +8,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coterie.conformance import CLASSES, FEATURES, Ground, ground_of, predictions, small_silos
+from coterie.conformance import (
+    CHECKS,
+    CLASSES,
+    FEATURES,
+    Ground,
+    check_every_field_matters,
+    check_newcomers,
+    ground_of,
+    predictions,
+    small_silos,
+)
 from coterie.engine.method import Cohort, Method
 from coterie.engine.simulate import Simulator
 from coterie.engine.task import Batch, Task
@@ -131,3 +142,14 @@ def test_candidates_share_a_step() -> None:
     calls.clear()
     train(replace(ground, method=Candidates(Counting(), (0.1, 0.2, 0.3))))
     assert calls == [3 * k for k in alone]
+
+
+# None of them trains newcomers, and what all but the first deploy is never asked for.
+FITTING = [check for check in CHECKS if check not in (check_newcomers, check_every_field_matters)]
+
+
+@pytest.mark.parametrize("check", FITTING, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", ["fedavg", "apple", "scaffold", "fedem"])
+def test_candidates_pass_the_suite_through_the_wire_too(name: str, check: Callable[[Ground], None]) -> None:
+    method = make(name, {"budget": 2} if name == "apple" else {})
+    check(replace(ground_of(method), method=Candidates(method, (1.0, 0.5))))

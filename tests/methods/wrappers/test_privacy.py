@@ -25,7 +25,7 @@ from coterie.methods.wrappers.spent import epsilon, spent, spent_by_all
 COVERED = {
     "fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn", "fedrod", "knn-per",
     "fedavg", "fedprox", "fedavg-local", "fedavg-ft", "fedprox-ft", "scaffold", "apfl", "ditto", "perfedavg", "pfedme",
-    "cfl", "fedamp", "heurfedamp", "fedacs", "fedem",
+    "cfl", "fedamp", "heurfedamp", "fedacs", "fedem", "mr-mtl",
 }  # fmt: skip
 OFF = {"clip": math.inf, "noise": 0.0}
 

@@ -1,0 +1,163 @@
+"""`coterie silo`: take part in a federation, and look after what leaves."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from coterie.commands.federation import need_flower, say
+from coterie.errors import LONGEST, BadInput, plain
+
+if TYPE_CHECKING:
+    from coterie.deploy.approval import Proposal
+
+SHOWN_COLUMNS = 40  # of a study that is to be approved
+
+
+def silo(
+    arguments: Annotated[list[str], typer.Argument(metavar="[ACTION] DIR", help="the silo's folder")],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="its data: .npz, .csv, .parquet, a folder of pictures or tables; none: data.npz there"),
+    ] = None,
+    label: Annotated[str, typer.Option(help="of a table: the column to predict")] = "",
+    drop: Annotated[str, typer.Option(help="of a table: columns to leave out, e.g. id,name")] = "",
+    group: Annotated[
+        str, typer.Option(help="of a table: the column whose values stay on one side of the split, e.g. patient")
+    ] = "",
+    time: Annotated[
+        str, typer.Option(help="of a table: the column of dates or numbers: past rows train, the last test")
+    ] = "",
+    split_column: Annotated[
+        str, typer.Option(help="of a table: the column that holds train, validation or test for each row")
+    ] = "",
+    text: Annotated[str, typer.Option(help="of a table: columns of free text, whose words are hashed")] = "",
+    resize: Annotated[
+        int, typer.Option(help="bring pictures to so many pixels, e.g. 64; 0: as they are", min=0, max=4096)
+    ] = 0,
+    task: Annotated[str, typer.Option(help="auto, classification or regression")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+) -> None:
+    """Take part in a federation until Ctrl-C; or, with an action before the folder, look after it.
+
+    ledger DIR: show and verify what has left this silo. approve DIR [HASH]: show the studies that wait to be approved
+    and ask about each, or approve the one with that hash.
+    """
+    action, *rest = arguments
+    if action in ACTIONS and rest:
+        folder = Path(rest[0])
+        if not folder.is_dir():
+            raise BadInput(f"{folder}: no such folder")
+        return ACTIONS[action](folder, rest[1:])
+    if rest:
+        raise BadInput(f"silo: give its folder, or {', '.join(ACTIONS)} and its folder")
+    need_flower()
+    from coterie.deploy.flower import services
+
+    if task not in ("auto", "classification", "regression"):
+        raise BadInput(f"--task {task}: take auto, classification or regression")
+    folder = Path(action)
+    path = folder / "data.npz" if data is None else data
+    named = {"drop": drop, "text": text}
+    columns = {key: [name.strip() for name in names.split(",") if name.strip()] for key, names in named.items()}
+    by = {"group": group, "time": time, "split_column": split_column}
+    if path.suffix.lower() == ".npz" and any(by.values()):
+        raise BadInput(f"{path}: is no table to split by a column; leave out --group, --time and --split-column")
+    source = {"path": str(path.resolve()), "label": label, "task": task, "device": device, "resize": resize}
+    services.silo(folder, json.dumps(source | columns | by), say)
+
+
+def show_ledger(folder: Path, more: list[str]) -> None:
+    """Every field that left, and whether the chain is whole."""
+    from coterie.deploy.ledger import Ledger
+
+    entries = Ledger(folder).entries()
+    table = Table(box=None, pad_edge=False)
+    for heading in ("time", "run", "what", "round", "field", "shape", "bytes", "sha256"):
+        table.add_column(heading, justify="right" if heading in ("round", "bytes") else "left", no_wrap=True)
+    for e in entries:
+        shape = "×".join(map(str, e["shape"]))
+        row = (
+            e["time"],
+            e["run"],
+            e["kind"],
+            str(e["round"] + 1),
+            e["field"],
+            shape,
+            str(e["bytes"]),
+            e["sha256"][:12],
+        )
+        table.add_row(*(escape(str(cell)) for cell in row))
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    console.print(table)
+    console.print(f"{len(entries)} fields left, {sum(e['bytes'] for e in entries)} bytes; the chain is whole")
+
+
+def approve(folder: Path, more: list[str]) -> None:
+    """Approve a study by its hash, or ask about each that waits."""
+    from coterie.deploy.approval import Approvals
+    from coterie.deploy.budget import Budget
+    from coterie.deploy.home import owner_only
+    from coterie.deploy.policy import read_policy
+
+    approvals, policy = Approvals(folder), read_policy(folder)
+    with owner_only():
+        if more:
+            typer.echo(f"approved: {_title(approvals.approve(more[0]))}")
+            return
+        spent = Budget(folder, policy).spent()
+        for each in approvals.proposals():
+            typer.echo(_described(each))
+            if typer.confirm("Approve it?"):
+                approvals.approve(each.digest)
+    allowed = f"; ε = {spent.epsilon(policy.delta):.4g} of {policy.epsilon:g} for δ = {policy.delta:g}"
+    typer.echo(f"{spent.answers} of {policy.answers} answers given over all runs{allowed}")
+    if policy.approve == "all":
+        typer.echo('silo.toml has approve = "all": studies within its limits run without asking')
+
+
+def _title(proposal: "Proposal") -> str:
+    from coterie.deploy.approval import SHOWN
+
+    return f"study '{proposal.job.study}', method {proposal.job.method}, hash {proposal.digest[:SHOWN]}"
+
+
+def _described(proposal: "Proposal") -> str:
+    """What a person approves: what is computed on which columns, and what of it leaves."""
+    from coterie.deploy.messages import Job
+    from coterie.methods import name_of
+    from coterie.methods.wrappers.spent import privacy_of
+
+    job: Job = proposal.job
+    method, training = job.made(), job.training
+    columns = [f"{c['name']} ({c['kind']})" for c in job.schema.get("columns", [])]
+    more = f" and {len(columns) - SHOWN_COLUMNS} more" if len(columns) > SHOWN_COLUMNS else ""
+    classes = f"classes {', '.join(job.schema['classes'])}" if job.schema.get("classes") else f"{job.outputs} outputs"
+    privacy = privacy_of(method)
+    lines = {
+        _title(proposal): "",
+        "first asked": f"run {proposal.run}, with {', '.join(job.names)}",
+        "runs": f"{name_of(method)} {json.dumps(job.options)}",
+        "model": f"{json.dumps(job.model)} of samples {'×'.join(map(str, job.shape))}, {classes}",
+        "reads": ", ".join(columns[:SHOWN_COLUMNS]) + more if columns else "the arrays as they are",
+        "trains": f"{training.rounds} rounds of {training.local_epochs} epochs, batches of {training.batch_size}",
+        "leaves each round": ", ".join(f.name for f in fields(method.up)) or "nothing",
+        "noise": "none" if privacy is None or not privacy.noise else f"{privacy.noise:g}, clipped to {privacy.clip:g}",
+        "measured on": ", ".join(training.measure),
+    }
+    return "\n".join(f"  {key}: {plain(value, LONGEST)}" if value else f"\n{key}" for key, value in lines.items())
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this command to the others."""
+    app.command(name="silo")(silo)
+
+
+ACTIONS: dict[str, Callable[[Path, list[str]], None]] = {"ledger": show_ledger, "approve": approve}

@@ -1,0 +1,87 @@
+"""Studies that a silo's owner has approved: each by a hash of all that decides what is computed on the silo's data."""
+
+import getpass
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from coterie.deploy.home import json_table, write_whole
+from coterie.deploy.messages import AWAITS, Job
+from coterie.deploy.policy import Refused
+from coterie.errors import BadInput
+from coterie.options import parse
+
+PROPOSED, APPROVED = "proposed", "approved"  # in a silo's folder
+MOST, LARGEST = 100, 1 << 20  # studies that may wait to be approved, and bytes of one
+SHOWN = 16  # digits of a hash that people compare
+ROSTER = ("seed", "names", "sizes", "validation")  # of a job: what does not change what one silo computes and sends
+CANDIDATES = ("rates", "going")  # of a job: what a search tries of what its rounds (`tuning`) allow
+SEARCHED = ("lr", "optimizer")  # of its training: what a search on the silos' own data may choose
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A study that waits for its approval."""
+
+    digest: str
+    job: Job
+    run: str
+
+
+class Approvals:
+    """What was proposed to a silo and what its owner has approved, as its folder holds them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def judge(self, jobs: Sequence[Job], run: str) -> None:
+        """Refuse jobs that are not approved, and keep them for the owner to look at."""
+        waiting = [job for job in jobs if not self._path(APPROVED, study_hash(job)).exists()]
+        for job in waiting:
+            self._propose(job, run)
+        if waiting:
+            named = ", ".join(f"{job.method} {study_hash(job)[:SHOWN]}" for job in waiting)
+            raise Refused(f"{AWAITS} by the silo's owner (`coterie silo approve`): study '{waiting[0].study}', {named}")
+
+    def proposals(self) -> list[Proposal]:
+        """Those that wait."""
+        tables = [json_table(path, "remove it") for path in sorted((self.folder / PROPOSED).glob("*.json"))]
+        jobs = [(parse(Job, table.get("job", {}), "a proposal"), str(table.get("run"))) for table in tables]
+        return [Proposal(study_hash(job), job, run) for job, run in jobs]
+
+    def approve(self, given: str) -> Proposal:
+        """Approve the study whose hash begins so; from now on it runs, under every seed."""
+        found = [each for each in self.proposals() if each.digest.startswith(given)]
+        if len(given) < SHOWN or len(found) != 1:
+            raise BadInput(f"'{given}': no such study waits to be approved; give {SHOWN} digits of its hash or more")
+        (each,) = found
+        about = {"time": f"{datetime.now():%Y-%m-%d %H:%M:%S}", "by": getpass.getuser()}
+        write_whole(self._path(APPROVED, each.digest), _written(about | {"run": each.run, "job": asdict(each.job)}))
+        self._path(PROPOSED, each.digest).unlink(missing_ok=True)
+        return each
+
+    def _propose(self, job: Job, run: str) -> None:
+        path, content = self._path(PROPOSED, study_hash(job)), _written({"run": run, "job": asdict(job)})
+        if path.exists():
+            return
+        if len(content) > LARGEST or len(list(path.parent.glob("*"))) >= MOST:
+            raise Refused(f"a study of {len(content)} bytes beside {MOST} others at most that wait to be approved")
+        write_whole(path, content)
+
+    def _path(self, kind: str, digest: str) -> Path:
+        return self.folder / kind / f"{digest}.json"
+
+
+def study_hash(job: Job) -> str:
+    """The same for every seed and whoever takes part; any other schema, model, method or training has another."""
+    table: dict[str, Any] = {key: value for key, value in asdict(job).items() if key not in (*ROSTER, *CANDIDATES)}
+    table["train"] = {key: value for key, value in job.train.items() if key not in SEARCHED}
+    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+
+
+def _written(table: dict[str, Any]) -> bytes:
+    return json.dumps(table, indent=1).encode()

@@ -1,0 +1,71 @@
+"""Flower's programs serve whoever connects to their port on loopback; with this, only processes of the same account.
+
+The kernel lists every connection with the account of the process that holds its end. Where it does not (no Linux),
+nothing is checked, and docs/deployment.md asks for a host of its own.
+"""
+
+import os
+import socket
+import sys
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+CONNECTIONS = Path("/proc/net/tcp")
+ESTABLISHED = "01"  # others may be listed without their account
+PUBLISHED = "/v1/fleet/"  # what silos call, with a key each
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class SameAccount:
+    """Refuses requests that come from another account's process, but for those to published paths."""
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], published: str | None = None) -> None:
+        self.app, self.published = app, published
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self._is_published(scope["path"]) or _is_own(scope):
+            return await self.app(scope, receive, send)
+        await send({"type": "http.response.start", "status": 403, "headers": []})
+        await send({"type": "http.response.body", "body": b"only the account that runs this may call it"})
+
+    def _is_published(self, path: str) -> bool:
+        return self.published is not None and path.startswith(self.published)
+
+
+def _is_own(scope: Scope) -> bool:
+    return not CONNECTIONS.exists() or account(scope["client"], scope["server"]) == os.geteuid()
+
+
+def guard(served: Any, published: str | None = None) -> None:
+    """Have the app that a module of Flower's makes refuse other accounts."""
+    create = served.create_app
+
+    def guarded(*given: Any, **named: Any) -> Any:
+        app = create(*given, **named)
+        app.add_middleware(SameAccount, published=published)  # before all others
+        return app
+
+    served.create_app = guarded
+
+
+def account(client: tuple[str, int] | None, server: tuple[str, int] | None) -> int | None:
+    """The number of the account whose process connects from one address to another; None where there is none."""
+    if client is None or server is None:
+        return None
+    try:
+        ends = [_written(*client), _written(*server)]
+    except OSError:  # no address of this kind: loopback is
+        return None
+    for line in CONNECTIONS.read_text("ascii").splitlines()[1:]:
+        _, local, remote, state, _, _, _, uid, *_ = line.split()
+        if [local, remote, state] == [*ends, ESTABLISHED]:
+            return int(uid)
+    return None
+
+
+def _written(host: str, port: int) -> str:
+    """As the kernel writes it: the address as a number of this machine, in hexadecimal."""
+    return f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"

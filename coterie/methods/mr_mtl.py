@@ -1,0 +1,66 @@
+"""MR-MTL: mean-regularized multi-task learning. Each silo's own model is pulled towards the mean of all of them.
+
+Liu, Hu, Wu and Smith, "On Privacy and Personalization in Cross-Silo Federated Learning", NeurIPS 2022: silo k minimises
+F_k(w_k) + λ/2 ‖w_k − w̄‖². A silo goes on from its own model, never from w̄, which it is only pulled towards. The mean is
+that of the models of those who replied, weighted by samples, so that an endless pull is FedAvg. The published code adds
+up the mean of the silos' changes instead, from a start of its own: with different starts that is no mean of the models.
+The pull is an exact proximal step, with SGD w_k ← (w_k − η ∇F_k + η λ w̄) / (1 + η λ), of which a step along its
+gradient is the first order. The paper's noise on every sample's gradient is left out; `privacy` adds noise to what leaves.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from coterie.engine.method import Batch, Cohort, Model, Predictor, Private, Roster, Task, spread
+from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, global_predictor
+from coterie.methods.parts.proximal import Pulled, at_centre, pulled_step
+from coterie.options import option
+from coterie.wire import rows
+
+
+class OwnModel(Private):
+    """A silo's own model."""
+
+    w: Tensor = rows("its personal model w_k", role="model")
+
+
+@dataclass(frozen=True)
+class MRMTL(GlobalModel[OwnModel, Pulled]):
+    """A personal model for each silo, pulled towards the mean of all personal models."""
+
+    paper: ClassVar[str] = "Liu et al., NeurIPS 2022"
+    summary: ClassVar[str] = "each silo's own model, pulled towards the mean of all silos' own models"
+    private: ClassVar[type[Private]] = OwnModel
+    from_own: ClassVar[bool] = True  # all of it, with λ = 0
+    lr_by_row: ClassVar[bool] = True
+
+    lam: float = option(1.0, "λ, the strength of the pull towards the mean", low=0)
+
+    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> OwnModel:
+        return OwnModel(w=model.starts(roster.seed, roster.take(rows).names, common=True))
+
+    def begin(self, task: Task, down: GlobalDown, private: OwnModel) -> Pulled:
+        return at_centre(task, spread(down.w, task.k), self.lam).replace(w=private.w)
+
+    def step(self, task: Task, state: Pulled, batch: Batch) -> Pulled:
+        return pulled_step(task, state, batch)  # F_k(w) + λ/2 ‖w − w̄‖²
+
+    def end(self, task: Task, state: Pulled, down: GlobalDown, private: OwnModel) -> tuple[ModelUp, OwnModel]:
+        return ModelUp(w=state.w), OwnModel(w=state.w)
+
+    def personal(self, task: Task, down: GlobalDown, private: OwnModel) -> Predictor:
+        return Predictor(models=private.w)
+
+    def cloud(self, task: Task, down: GlobalDown, private: OwnModel) -> Predictor:
+        return global_predictor(task, down)
+
+    def adapt(self, task: Task, down: GlobalDown, private: OwnModel | None) -> tuple[None, OwnModel]:
+        """A newcomer starts from the mean and trains for one round, pulled towards it."""
+        return None, OwnModel(w=task.run(pulled_step, at_centre(task, spread(down.w, task.k), self.lam), "arrive").w)
+
+    def trace(self, server: Global, everyone: Cohort, private: OwnModel | None) -> Mapping[str, Tensor]:
+        """How far each silo's model is from the mean: ‖w_k − w̄‖."""
+        return {} if private is None else {"distance": (private.w - server.w).norm(dim=1)}

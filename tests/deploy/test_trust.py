@@ -1,0 +1,281 @@
+"""A silo against its own coordinator: what an audit tried, as crafted requests to the silo's own handler."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import call
+from loop import Loop, job, settle
+from test_drive import federated
+from test_tables import TABLE, patients, settled
+
+from coterie.codec import encode
+from coterie.data.own.schema import Column, Schema
+from coterie.data.own.statistics import LEVELS
+from coterie.deploy.approval import MOST, PROPOSED, Approvals, study_hash
+from coterie.deploy.budget import Budget
+from coterie.deploy.ledger import Ledger
+from coterie.deploy.messages import Job, Request
+from coterie.deploy.policy import FILE, policy_text, read_policy
+from coterie.deploy.silo import SiloSide
+from coterie.engine.method import Cohort
+from coterie.engine.training import Training
+from coterie.errors import BadInput
+from coterie.options import resolved
+
+AGE, WARD = Column("age", mean=50.0, scale=10.0), Column("ward", "category", levels=("a", "b", "c"))
+ONE_STEP = Training(rounds=3, local_epochs=1, batch_size=1000, lr=1.0)
+
+
+SEVERAL = Training(rounds=3, batch_size=16)
+
+
+def asked(schema: Schema, training: Training = SEVERAL, **changes: Any) -> Request:
+    """The first training request of a linear model to north, which holds a table."""
+    work = Job(
+        "fedavg", {}, {"name": "linear"}, resolved(training), 1, schema.shape, len(schema.classes),
+        len(schema.classes) or 1, ("north", "south", "east"), (26, 26, 26), (6, 6, 6), "study", schema.as_table(),
+    )  # fmt: skip
+    method, model, roster = work.built()
+    down = method.send(method.open(roster, model), Cohort.everyone(roster, model, 0))
+    zero = down.map(lambda t: t * 0)
+    return replace(Request("train", "north", "run", 0, cohort=3, job=work, body=encode(zero.one(0))), **changes)
+
+
+def schema(*columns: Column, classes: tuple[str, ...] = ("ill", "well")) -> Schema:
+    return Schema("outcome", classes, columns=columns, shape=(sum(column.width for column in columns),))
+
+
+@pytest.mark.parametrize("policy", ["each", "all"])
+def test_a_coordinator_that_calls_ages_levels_reads_no_patient(policy: Any, tmp_path: Path) -> None:
+    """A zero linear model, one step over all rows and a level for every age gave each patient's age and outcome."""
+    side = settled(tmp_path)["north"]
+    (side.folder / FILE).write_text(policy_text(policy))
+    ages = sorted({str(age) for age in patients(0)["age"]})
+    answer = side.answer(asked(schema(Column("age", "category", levels=tuple(ages))), ONE_STEP))
+    assert answer.body == b"" and Ledger(side.folder).entries() == []
+    assert answer.refusal
+
+
+@pytest.mark.parametrize(
+    ("agreed", "reason"),
+    [
+        (schema(Column("age", "category", levels=("44.1", "44.2"))), "has column 'age' as category; here it is number"),
+        (schema(Column("age", "text")), "has column 'age' as text; here it is number"),
+        (schema(AGE, Column("ward", "text")), "has column 'ward' as text; here it is category"),
+        (schema(AGE, AGE), "is not of this silo's columns, each of them once"),
+        (schema(Column("name")), "has column 'name' as number; here it is missing"),
+        (Schema("outcome", ("ill", "well"), shape=(2,)), "is not of this silo's columns"),
+        (
+            schema(AGE, replace(WARD, levels=tuple(f"{i:03}" for i in range(LEVELS + 1)))),
+            f"{LEVELS + 1} levels of 'ward'",
+        ),
+        (schema(AGE, WARD), ""),
+    ],
+)
+def test_a_schema_must_be_of_the_silos_own_columns(agreed: Schema, reason: str, tmp_path: Path) -> None:
+    answer = settled(tmp_path)["north"].answer(asked(agreed))
+    assert reason in answer.refusal and bool(answer.body) == (not reason)
+
+
+def test_a_label_that_is_a_number_is_not_made_classes_of(tmp_path: Path) -> None:
+    side = settled(tmp_path)["north"]
+    draw = np.random.default_rng(0).normal(size=40)
+    frame = patients(0).assign(outcome=draw)
+    frame.to_csv(side.source.path, index=False)
+    answer = side.answer(asked(schema(AGE, WARD, classes=tuple(sorted(map(str, draw))))))
+    assert "has classes, and this silo's label is a number" in answer.refusal
+
+
+@pytest.mark.parametrize(
+    ("training", "policy", "reason"),
+    [
+        (ONE_STEP, "", "1 training steps before an upload; at least 2 must be"),
+        (replace(ONE_STEP, batch_size=1), "", "1 samples in a training step; at least 4 must be"),
+        (replace(ONE_STEP, batch_size=8, whole_batches=True), "fewest_steps = 4", "3 training steps before"),
+        (replace(ONE_STEP, batch_size=8), "fewest_steps = 4", ""),
+        (replace(ONE_STEP, local_epochs=2), "smallest_batch = 27", "26 samples in a training step; at least 27"),
+    ],
+)
+def test_an_upload_is_of_several_steps_of_several_samples(
+    training: Training, policy: str, reason: str, tmp_path: Path
+) -> None:
+    side = settled(tmp_path, f'approve = "all"\n{policy}')["north"]
+    answer = side.answer(asked(schema(AGE, WARD), training))
+    assert reason in answer.refusal and bool(answer.body) == (not reason)
+
+
+def proposed(side: SiloSide) -> list[str]:
+    return [each.digest for each in Approvals(side.folder).proposals()]
+
+
+def test_a_silo_made_by_itself_trains_nothing_that_its_owner_has_not_approved(tmp_path: Path) -> None:
+    side = settled(tmp_path, policy_text())["north"]
+    request = asked(schema(AGE, WARD))
+    assert request.job is not None
+    for kind in ("train", "measure", "keep", "adapt"):
+        answer = side.answer(replace(request, kind=kind))
+        assert answer.refusal.startswith("awaits approval by the silo's owner (`coterie silo approve`): study 'study'")
+    assert Ledger(side.folder).entries() == [] and not (side.folder / "state").exists()
+    assert proposed(side) == [study_hash(request.job)] and study_hash(request.job)[:16] in answer.refusal
+    approved = Approvals(side.folder).approve(study_hash(request.job)[:16])
+    assert approved.digest == study_hash(request.job) and proposed(side) == []
+    assert side.answer(request).refusal == ""
+    other = replace(
+        request, run="other", job=replace(request.job, seed=2, names=("north", "x"), sizes=(1, 1), validation=(1, 1))
+    )
+    assert side.answer(other).refusal == ""  # another seed, other members: the same study
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda job: {"options": {"finetune": {}}},
+        lambda job: {"method": "fedprox"},
+        lambda job: {"model": {"name": "mlp", "hidden": [2]}},
+        lambda job: {"train": job.train | {"rounds": 4}},
+        lambda job: {"train": job.train | {"batch_size": 4}},
+        lambda job: {"schema": schema(replace(AGE, scale=9.0), WARD).as_table()},
+        lambda job: {"study": "another"},
+    ],
+)
+def test_what_was_approved_is_that_very_study(change: Callable[[Job], dict[str, Any]], tmp_path: Path) -> None:
+    side = settled(tmp_path, policy_text())["north"]
+    request = asked(schema(AGE, WARD))
+    assert request.job is not None
+    side.answer(request)
+    Approvals(side.folder).approve(proposed(side)[0])
+    answer = side.answer(replace(request, job=replace(request.job, **change(request.job))))
+    assert answer.refusal.startswith("awaits approval") and len(proposed(side)) == 1
+
+
+def test_an_owner_reads_what_is_computed_on_which_columns_before_approving_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = settled(tmp_path, policy_text())["north"]
+    request = asked(schema(AGE, WARD))
+    assert request.job is not None
+    spoiled = schema(AGE, replace(WARD, levels=("\x1b[2J",)))
+    assert side.answer(request).refusal and side.answer(asked(spoiled)).refusal
+    monkeypatch.setattr("typer.confirm", lambda question: False)
+    assert call("silo", "approve", side.folder) == 0
+    printed = capfd.readouterr().out
+    assert study_hash(request.job)[:16] in printed and "age (number), ward (category)" in printed
+    assert "leaves each round: w" in printed and "noise: none" in printed and "\x1b" not in printed
+    assert "0 of 100000 answers given over all runs" in printed
+    assert len(proposed(side)) == 2
+    assert call("silo", "approve", side.folder, "0123456789abcdef") == 2
+    assert "no such study waits to be approved" in capfd.readouterr().err
+    assert call("silo", "approve", side.folder, study_hash(request.job)[:16]) == 0
+    assert len(proposed(side)) == 1 and side.answer(request).refusal == ""
+
+
+def test_a_coordinator_cannot_flood_a_silo_with_studies(tmp_path: Path) -> None:
+    side = settled(tmp_path, policy_text())["north"]
+    request = asked(schema(AGE, WARD))
+    assert request.job is not None
+    (side.folder / PROPOSED).mkdir()
+    for place in range(MOST):
+        (side.folder / PROPOSED / f"{place}.json").touch()
+    assert f"beside {MOST} others at most that wait" in side.answer(request).refusal
+    large = replace(request.job, model={"name": "linear", "note": "x" * (1 << 20)})
+    (side.folder / PROPOSED / "0.json").unlink()
+    assert "bytes beside" in side.answer(replace(request, job=large)).refusal
+    assert len(list((side.folder / PROPOSED).iterdir())) == MOST - 1
+
+
+def test_a_run_waits_until_all_owners_have_approved_all_its_methods(tmp_path: Path) -> None:
+    sides = settled(tmp_path, policy_text())
+    table = TABLE | {"methods": {"fedamp": {}, "separate": {}}, "seeds": [1, 2]}
+    with pytest.raises(BadInput, match=r"east, north, south: refused: awaits approval .*fedamp .*go on with --res"):
+        federated(tmp_path / "run", Loop(sides), table).run("")
+    assert json.loads((tmp_path / "run" / "progress.json").read_text())["state"] == "waiting for approval"
+    hashes = {name: sorted(proposed(side)) for name, side in sides.items()}
+    assert hashes["north"] == hashes["south"] == hashes["east"] and len(hashes["north"]) == 2
+    for side in sides.values():
+        assert {entry["kind"] for entry in Ledger(side.folder).entries()} == {"declare", "describe"}
+        for digest in proposed(side):
+            Approvals(side.folder).approve(digest)
+    finished = federated(tmp_path / "run", Loop(sides), table).run("")
+    assert set(finished.results["silo"]) == {*sides} and set(finished.results["seed"]) == {1, 2}
+
+
+PRIVATE = {"privacy": {"clip": 1.0, "noise": 8.0}}
+DEMANDED = 'approve = "all"\nepsilon = 2.0\n'
+
+
+def private(run: str, round: int = 0, method: str = "fedavg", **options: Any) -> Request:
+    """A training request whose upload has noise, unless `options` say otherwise."""
+    work = replace(job(method), options=options or PRIVATE)
+    made, model, roster = work.built()
+    down = made.send(made.open(roster, model), Cohort.everyone(roster, model, round))
+    received = -1 if round == 0 else round - 1
+    return Request("train", "north", run, round, cohort=3, received=received, job=work, body=encode(down.one(0)))
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (private("run", finetune={}), "this silo demands privacy, and what is trained would leave without noise"),
+        (private("run", privacy={"clip": 1.0, "noise": 0.0}), "this silo demands privacy"),
+        (private("run", privacy={"clip": 1.0, "noise": 0.5}), "ε would be 24"),
+        (private("run", method="apple", **PRIVATE), "so noise on that would not cover all that leaves"),
+        (replace(private("run", method="separate", finetune={}), kind="train"), ""),
+        (private("run"), ""),
+    ],
+)
+def test_a_silo_that_demands_privacy_uploads_nothing_without(request_: Request, reason: str, tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    side = settle(tmp_path)["north"]
+    (side.folder / FILE).write_text(DEMANDED)
+    answer = side.answer(request_)
+    assert reason in answer.refusal and bool(answer.body) == (not reason)
+
+
+def test_a_budget_of_privacy_holds_over_runs_methods_and_attempts(tmp_path: Path) -> None:
+    accounting = pytest.importorskip("dp_accounting")
+    from dp_accounting.pld import PLDAccountant
+
+    side = settle(tmp_path)["north"]
+    (side.folder / FILE).write_text(DEMANDED)
+    left = 0
+    for place in range(20):
+        method = ("fedavg", "fedprox")[place % 2]
+        request = private(f"run-{place}", method=method, **PRIVATE)
+        answer = side.answer(request)
+        if answer.refusal:
+            break
+        assert side.answer(request).body == answer.body  # the same question again costs nothing
+        left += 1
+    again = replace(private("run-0", **PRIVATE), attempt=1)
+    assert "over all runs, for δ = 1e-05; allowed: 2" in side.answer(again).refusal
+    accountant, one_more = PLDAccountant(), PLDAccountant()
+    accountant.compose(accounting.GaussianDpEvent(4.0), left)
+    one_more.compose(accounting.GaussianDpEvent(4.0), left + 1)
+    assert accountant.get_epsilon(1e-5) <= 2.0 < one_more.get_epsilon(1e-5)
+    spent = Budget(side.folder, read_policy(side.folder)).spent()
+    assert (spent.answers, spent.bare) == (left, 0)
+    assert spent.epsilon(1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
+
+
+def test_no_budget_covers_what_left_without_noise_before(tmp_path: Path) -> None:
+    side = settle(tmp_path)["north"]
+    assert side.answer(private("run", finetune={})).refusal == ""
+    (side.folder / FILE).write_text(DEMANDED)
+    assert "1 uploads left this silo without noise before" in side.answer(private("other")).refusal
+
+
+def test_answers_are_counted_over_all_runs(tmp_path: Path) -> None:
+    side = settle(tmp_path)["north"]
+    (side.folder / FILE).write_text('approve = "all"\nanswers = 3\n')
+    first = private("a", finetune={})
+    assert side.answer(first).body and side.answer(replace(first, run="b")).body
+    measured = replace(first, run="c", kind="measure", splits=("test",))
+    assert side.answer(measured).body
+    assert "this silo has given 3 answers over all runs; allowed: 3" in side.answer(replace(first, run="d")).refusal
+    assert side.answer(measured).body  # given before: the same bytes
+    assert side.answer(Request("declare", "north", "e", 0)).body
