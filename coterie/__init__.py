@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from coterie.methods.dfedem import DFedEM
     from coterie.methods.ditto import Ditto
     from coterie.methods.fedacs import FedACS
+    from coterie.methods.fedala import FedALA
     from coterie.methods.fedamp import FedAMP
     from coterie.methods.fedavg import FedAvg
     from coterie.methods.fedavg_ft import FedAvgFT
@@ -44,15 +45,18 @@ if TYPE_CHECKING:
     from coterie.methods.fedrep import FedRep
     from coterie.methods.fedrod import FedRoD
     from coterie.methods.heurfedamp import HeurFedAMP
+    from coterie.methods.ifca import IFCA
     from coterie.methods.knn_per import KNNPer
     from coterie.methods.lg_fedavg import LGFedAvg
     from coterie.methods.mocha import MOCHA
     from coterie.methods.mr_mtl import MRMTL
     from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, weighted_mean
     from coterie.methods.perfedavg import PerFedAvg
+    from coterie.methods.pfedgraph import PFedGraph
     from coterie.methods.pfedme import PFedMe
     from coterie.methods.scaffold import SCAFFOLD
     from coterie.methods.separate import Separate
+    from coterie.methods.stack import Stack
     from coterie.methods.wrappers.around import (
         with_clipping,
         with_compression,
@@ -69,15 +73,15 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 __all__ = [
-    "APFL", "APPLE", "MOCHA", "MRMTL", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison",
-    "DFedAvg", "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal",
-    "FedBABU", "FedBN", "FedEM", "FedFomo", "FedPAC", "FedPer", "FedProx", "FedProxFT", "FedRep", "FedRoD",
-    "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP", "KNNPer", "LGFedAvg", "Measure", "Method",
-    "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedMe", "PerFedAvg", "PersonalModel",
-    "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos", "State", "Task", "Up",
-    "Weights", "bank", "check_method", "load_model", "load_result", "method_table", "option", "plain_step", "rows",
-    "shared", "silos", "spread", "study", "weighted_mean", "with_clipping", "with_compression", "with_finetuning",
-    "with_personal", "with_privacy", "with_robustness",
+    "APFL", "APPLE", "IFCA", "MOCHA", "MRMTL", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison",
+    "DFedAvg", "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedALA", "FedAMP", "FedAvg", "FedAvgFT",
+    "FedAvgLocal", "FedBABU", "FedBN", "FedEM", "FedFomo", "FedPAC", "FedPer", "FedProx", "FedProxFT", "FedRep",
+    "FedRoD", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP", "KNNPer", "LGFedAvg", "Measure",
+    "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedGraph", "PFedMe",
+    "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos",
+    "Stack", "State", "Task", "Up", "Weights", "bank", "check_method", "load_model", "load_result", "method_table",
+    "option", "plain_step", "rows", "shared", "silos", "spread", "study", "weighted_mean", "with_clipping",
+    "with_compression", "with_finetuning", "with_personal", "with_privacy", "with_robustness",
 ]  # fmt: skip
 # Where each lies: first what a user needs, then the methods, then what the author of a method does.
 _PLACES = {
@@ -93,6 +97,7 @@ _PLACES = {
     "methods.dfedem": "DFedEM",
     "methods.ditto": "Ditto",
     "methods.fedacs": "FedACS",
+    "methods.fedala": "FedALA",
     "methods.fedamp": "FedAMP",
     "methods.fedavg": "FedAvg",
     "methods.fedavg_ft": "FedAvgFT",
@@ -108,17 +113,19 @@ _PLACES = {
     "methods.fedrep": "FedRep",
     "methods.fedrod": "FedRoD",
     "methods.heurfedamp": "HeurFedAMP",
+    "methods.ifca": "IFCA",
     "methods.knn_per": "KNNPer",
     "methods.lg_fedavg": "LGFedAvg",
     "methods.mocha": "MOCHA",
     "methods.mr_mtl": "MRMTL",
     "methods.perfedavg": "PerFedAvg",
+    "methods.pfedgraph": "PFedGraph",
     "methods.pfedme": "PFedMe",
     "methods.scaffold": "SCAFFOLD",
     "methods.separate": "Separate",
-    "methods.wrappers.around": (
-        "with_clipping with_compression with_finetuning with_personal with_privacy with_robustness"
-    ),
+    "with_clipping with_compression with_finetuning with_personal with_privacy with_robustnessmethods.stack": "Stack",
+    "methods.wrappers.around": "with_clipping with_compression with_finetuning with_privacy with_robustness",
+    "methods.wrappers.around": (),
     "engine.method": "Cohort Method Model Nothing NothingDown NothingKept NothingUp Roster spread",
     "engine.task": "Batch Task Weights plain_step",
     "methods.parts.averaging": "Global GlobalDown GlobalModel ModelUp weighted_mean",

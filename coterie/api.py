@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -62,15 +63,17 @@ def silos(
     group: str = "",
     time: str = "",
     split_column: str = "",
+    subgroups: Sequence[str] = (),
 ) -> Silos:
     """Your silos: a folder with one file or folder each, or a dict of name and DataFrame, (x, y) or Dataset.
 
     Of tables, `group` is the column whose values stay on one side of a split (a patient), `time` the one by which past
-    rows train and the last ones test, `split_column` the one that holds train, validation or test for each row.
+    rows train and the last ones test, `split_column` the one that holds train, validation or test for each row;
+    `subgroups` are those by whose levels measures are taken too.
     """
     table: dict[str, Any] = {"label": label, "task": task, "drop": list(drop), "text": list(text), "resize": resize}
     table |= {"standardize": standardize, "test_share": test_share, "validation": validation}
-    table |= {"group": group, "time": time, "split_column": split_column}
+    table |= {"group": group, "time": time, "split_column": split_column, "subgroups": list(subgroups)}
     if isinstance(source, Mapping):
         options = parse(OwnData, table, "silos")
         holdings = [_holding(name, held, options) for name, held in source.items()]
@@ -145,19 +148,25 @@ class Federation(HoldsData):
         silos: Silos,
         model: Any = None,
         *,
-        seeds: Sequence[int] = (0,),
+        seeds: Sequence[int] | Literal["auto"] = "auto",
         device: str = "auto",
         rows: int | str = "auto",
         precision: str = "float32",
     ) -> None:
-        """`model`: None (the data choose), a name, or any nn.Module: its class, a function that makes it, or itself."""
+        """`model`: None (the data choose), a name, or any nn.Module: its class, a function that makes it, or itself.
+
+        `seeds`: "auto" is three of them where rates are searched for and all takes less than a minute, else one.
+        """
+        if isinstance(seeds, str) and seeds != AUTO:
+            raise BadInput(f"Federation seeds: expected whole numbers or auto, found {quoted(seeds)}")
         code = None if model is None or isinstance(model, str | Mapping) else model
         table = {"name": model} if isinstance(model, str) else dict(model or {"name": AUTO}) if code is None else {}
         machine = {"device": device, "rows": rows, "precision": precision}
         self._study = Study(
             name=silos.name,
             about="",
-            seeds=tuple(seeds),
+            seeds=(0,) if isinstance(seeds, str) else tuple(seeds),
+            auto_seeds=isinstance(seeds, str),
             data={"name": "own" if silos.options.path else "given in Python", **resolved(silos.options)},
             model=build(table, (), 0)[1] if code is None else {"name": code_name(code)},
             training=studies.read_training(OWN["train"], "training")[0],
@@ -220,8 +229,10 @@ def _run(study: Study, out: Path | None, quiet: bool, like: Assembly | None = No
             return replace(_run(study, Path(kept.name) / "run", quiet, like), kept=kept)
         except Stopped:  # which speaks of a folder to go on in; this one is gone
             raise KeyboardInterrupt from None
-    with shown(study, Console(), quiet) as watch:
-        experiment.run_into(study, out, "", watch, like=like)
+    console = Console()
+    with shown(study, console, quiet) as watch:
+        say = (lambda line: None) if quiet else partial(console.print, markup=False, highlight=False)
+        experiment.run_into(study, out, "", watch, say, like)
     return load_result(out, study.code)
 
 

@@ -65,6 +65,10 @@ def run(
     split_column: Annotated[
         str | None, typer.Option(help="with --silos: the column that holds train, validation or test for each row")
     ] = None,
+    subgroup: Annotated[
+        list[str] | None,
+        typer.Option(help="with --silos: a column by whose levels measures are taken too; may be repeated"),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="auto, a model by name, or your own nn.Module as package.module:Class")
     ] = None,
@@ -136,7 +140,7 @@ def run(
 
     if unfinished is not None:
         said = (study, methods, assignments, rounds, seeds, repeats, cell, metric, unseen, device, rows, out)
-        own_data = (silos, label, task, drop, text, resize, standardize, group, time, split_column)
+        own_data = (silos, label, task, drop, text, resize, standardize, group, time, split_column, subgroup or None)
         if any(each is not None for each in (*said, *own_data, None if code else model)):
             raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --track and --quiet")
         if torchrun.used():
@@ -153,11 +157,13 @@ def run(
         columns = {"drop": _split(drop), "text": _split(text)}
         own = {"label": label, "task": task, **columns, "resize": resize, "standardize": standardize}
         own |= {"group": group, "time": time, "split_column": split_column}
+        parts = subgroup or None
         read = None if silos is not None and study is None else studies.select(studies.read(study), cell, scale)
         if silos is not None:
             read = on_folder(read, silos, own)
-        elif any(value is not None for value in own.values()):
-            lost = ", ".join(f"--{key.replace('_', '-')}" for key, value in own.items() if value is not None)
+        elif any(value is not None for value in (*own.values(), parts)):
+            given_own = {**own, "subgroup": parts}
+            lost = ", ".join(f"--{key.replace('_', '-')}" for key, value in given_own.items() if value is not None)
             raise BadInput(f"{lost}: go with --silos FOLDER, your own data")
         named = read or {}
         if model is not None:  # before what --set says of it
@@ -165,7 +171,7 @@ def run(
         table = studies.override(named, assignments or [])
         given: dict[str, Any] = {"rounds": rounds, "unseen": unseen}
         table = _into(table, "train", given)
-        table = _into(table, "measure", {"by": metric})
+        table = _into(table, "measure", {"by": metric, "subgroups": parts})
         table = _into(table, "engine", {"device": device, "rows": _rows(rows)})
         if seeds is not None or repeats is not None:
             table["seeds"] = _seeds(seeds, repeats)

@@ -15,6 +15,7 @@ from coterie.errors import BadInput
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="the folder of a run, finished or not")]
 Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", help="folders of runs")]
+Metric = Annotated[str | None, typer.Option(help="the measure to go by, e.g. auroc; none: the runs' own")]
 Open = Annotated[bool, typer.Option("--open", help="open it in the browser")]
 
 
@@ -35,7 +36,7 @@ def report(
         _browse(target.resolve().as_uri())
 
 
-def compare(folders: Folders) -> None:
+def compare(folders: Folders, metric: Metric = None) -> None:
     """Set runs side by side.
 
     The scores of each method, and whether they differ significantly over the silos that the runs share.
@@ -53,6 +54,7 @@ def compare(folders: Folders) -> None:
     for name, run in runs.items():
         if not run.methods:
             raise BadInput(f"{name}: there are no results yet; wait for its first round")
+    runs = {name: run.seen_by(metric) for name, run in runs.items()}
     console = Console()
     beside = comparison(runs)
     caption, beside.caption = str(beside.caption), None  # a narrow table would break it into a narrow column
@@ -76,6 +78,7 @@ def figures(
     sweep: Annotated[
         str | None, typer.Option(help="draw the runs' scores against this key of their studies, e.g. data.dirty_labels")
     ] = None,
+    metric: Metric = None,
     only: Annotated[str | None, typer.Option(help="draw these figures alone, e.g. test-accuracy,bars")] = None,
 ) -> None:
     """Draw a run's figures as files, for papers and pages.
@@ -91,8 +94,7 @@ def figures(
         raise BadInput(f"--format {kind}: expected {', '.join(FORMATS)}")
     target = folders[0] / "figures" if out is None else out
     runs = [read_run(folder) for folder in folders]
-    if sweep is None:
-        runs = [joined(runs)]
+    runs = [run.seen_by(metric) for run in ([joined(runs)] if sweep is None else runs)]
     with _writing(target):
         target.mkdir(parents=True, exist_ok=True)
         if sweep is None:

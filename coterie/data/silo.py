@@ -57,6 +57,8 @@ class Silo(HoldsData):
     validation: Part
     test: Part
     group: int = field(default=0, kw_only=True)  # the silos of one group were dealt alike
+    # Of its test rows, by column: (n,) text (None: missing) or numbers.
+    subgroups: Mapping[str, Array] = field(default_factory=dict, kw_only=True)
 
     def about(self) -> str:
         train, validation, test = len(self.train), len(self.validation), len(self.test)

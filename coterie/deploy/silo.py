@@ -30,9 +30,9 @@ from coterie.engine.task import measured, task_of
 from coterie.engine.training import Training
 from coterie.errors import BadInput, plain
 from coterie.lock import locked
-from coterie.measure.measures import AUTO, PACKAGED, Array, best_threshold, measure_of, oriented, taken
+from coterie.measure.measures import AUTO, PACKAGED, Array, measure_of, oriented, taken
 from coterie.measure.paired import interval, scored
-from coterie.measure.tempering import curve, temperatures, tempered
+from coterie.measure.tempering import curve, moved, temperatures, threshold
 from coterie.methods.wrappers.candidates import Candidates
 from coterie.methods.wrappers.spent import privacy_of
 from coterie.personal.export import save_models
@@ -236,14 +236,15 @@ def _by_all_measures(
 ) -> dict[tuple[str, str], Tensor]:
     """What a silo reports beside its losses: every measure of its rows, and the standard error of the study's own."""
     found = dict[tuple[str, str], float]()
+    cut = _threshold(silo, outputs.get("validation", {}), training) or 0.5
     by = training.by if training.by != AUTO else "accuracy" if model.classes else "rmse"
     for split, by_silo in outputs.items():
         part, given = getattr(silo, split), by_silo.get(silo.name)
         if given is None or part.y.ndim > 1 or not np.isfinite(given).all():
             continue
         y, p = oriented(part.y, given, training.positive) if model.classes else (part.y * model.unit, given)
-        found |= {(split, name): value for name, value in taken(y, p, model.classes).items() if name in PACKAGED}
-        own = interval(measure_of(by), [scored(measure_of(by), y, p, part.units)])
+        found |= {(split, name): value for name, value in taken(y, p, model.classes, cut).items() if name in PACKAGED}
+        own = interval(measure_of(by), [scored(measure_of(by), y, measure_of(by).seen(p, cut), part.units)])
         found[split, "error"] = own.error if np.isfinite(own.error) else np.nan
         if by not in PACKAGED:
             found[split, "judged"] = own.value
@@ -256,10 +257,18 @@ def _calibrated(silo: Silo, outputs: Mapping[str, Array], training: Training) ->
     if p is None or p.ndim != 2 or y.ndim > 1 or not np.isfinite(p).all():
         return {}
     temperature = temperatures({silo.name: curve(y, p)}, {silo.name: len(y)})[silo.name]
-    if p.shape[1] != 2:
+    cut = _threshold(silo, outputs, training)
+    if cut is None:
         return {"temperature": temperature}
-    threshold = best_threshold(*oriented(y, tempered(p, temperature), training.positive))
-    return {"temperature": temperature, "threshold": threshold}
+    return {"temperature": temperature, "threshold": moved(cut, temperature), "positive": int(training.positive != 0)}
+
+
+def _threshold(silo: Silo, outputs: Mapping[str, Array], training: Training) -> float | None:
+    """From where on a silo's model calls the positive of two classes, by its own validation rows."""
+    p, y = outputs.get(silo.name), silo.validation.y
+    if p is None or p.ndim != 2 or p.shape[1] != 2 or y.ndim > 1 or not np.isfinite(p).all():
+        return None
+    return threshold(*oriented(y, p, training.positive))
 
 
 def as_measured(values: Mapping[tuple[str, str], Tensor], splits: tuple[str, ...]) -> Measured:

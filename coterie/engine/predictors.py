@@ -82,7 +82,8 @@ class Ensemble(Deployable):
             beside = (-1, *[1] * (out.ndim - 1))
             if model.classes:
                 out = tempered(out, self.temperatures[:, c].reshape(beside), 2)
-            out = self.weights[:, c].reshape(beside) * out
+            share = self.weights[:, c].reshape(beside)
+            out = torch.where(share == 0, 0, share * out)  # a candidate that diverged has no share, and 0 · NaN is NaN
             mixed = out if mixed is None else mixed + out
         assert mixed is not None  # there is at least one candidate
         return mixed
@@ -122,7 +123,9 @@ class Ensembled(nn.Module):
         if self.classes:
             every = self.get_buffer("temperatures").unbind()
             outputs = [tempered(out, t, 1) for out, t in zip(outputs, every, strict=True)]
-        return weighted_sum(self.get_buffer("weights"), outputs)
+        weights = self.get_buffer("weights")
+        sound = [torch.where(weight == 0, 0, out) for weight, out in zip(weights.unbind(), outputs, strict=True)]
+        return weighted_sum(weights, sound)
 
 
 def tempered(p: Tensor, temperature: Tensor | float, axis: int) -> Tensor:

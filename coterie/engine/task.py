@@ -1,8 +1,7 @@
 """What a method's silo half works with: k silos' data and the few things one can do with k rows on them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +17,7 @@ from coterie.engine.store import Store
 from coterie.engine.training import Training
 from coterie.keys import generator
 from coterie.measure.measures import AUTO, measure_of, oriented
+from coterie.measure.tempering import threshold
 from coterie.wire import Deployable, Record, State, rows, stack
 
 S = TypeVar("S", bound=Record)
@@ -186,20 +186,25 @@ class Task:
         """Class probabilities (k, b, C, ...) of each silo's model, or values for regression, on x (k, b, ...)."""
         return predictor.predict(self.model, x)
 
-    def measure(self, predictor: Deployable, split: str, by: str = "", positive: int | str = 1) -> dict[str, Tensor]:
+    def measure(self, predictor: Deployable, split: str) -> dict[str, Tensor]:
         """What each silo's model is worth on a split: (k,) each, NaN for an empty split.
 
-        The mean loss; of classes also the accuracy, of numbers rmse and mae in the label's own unit, and r2; and the
-        measure that the study goes `by`.
+        The mean loss; of classes also the accuracy, of numbers rmse and mae in the label's own unit, and r2.
         """
-        return self.judged(predictor, split, by, positive)[0]
+        return self.judged(predictor, split)[0]
 
     def judged(
-        self, predictor: Deployable, split: str, by: str = "", positive: int | str = 1
+        self,
+        predictor: Deployable,
+        split: str,
+        by: str = "",
+        positive: int | str = 1,
+        thresholds: Mapping[str, float] | None = None,
     ) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
-        """The same, and by silo what its model gives for every sample: probabilities (n, C) or numbers (n,).
+        """The same and the measure that the study goes `by`; by silo also what its model gives for every sample.
 
-        Of sequences and of several targets, which no row of a table holds, it is how right or how far off (n,).
+        That is probabilities (n, C) or numbers (n,). Of sequences and of several targets, which no row of a table
+        holds, it is how right or how far off (n,).
         """
         outcomes = self.outcomes(predictor, split)
         rows, counts = outcomes.pop("outputs", None), self.counts(split)
@@ -210,20 +215,38 @@ class Task:
         sizes = counts.tolist()
         outputs = {name: row[:n] for name, row, n in zip(self.names, rows.cpu().numpy(), sizes, strict=True) if n}
         if by not in ("", AUTO) and by not in means:
-            found = [self._measured(by, positive, name, split, outputs) for name in self.names]
+            cuts = thresholds or {}
+            found = [self._measured(by, positive, name, split, outputs, cuts.get(name, 0.5)) for name in self.names]
             means[by] = torch.tensor(found, dtype=torch.float64, device=counts.device)
         return means, outputs
 
-    def _measured(self, by: str, positive: int | str, name: str, split: str, outputs: dict[str, np.ndarray]) -> float:
+    def thresholds(self, predictor: Deployable, positive: int | str) -> dict[str, float]:
+        """By silo from where on its model calls the positive of two classes, where it has validation data."""
+        given = self.judged(predictor, "validation")[1]
+        labels = {name: self.store.labels("validation", name) for name in given}
+        return {
+            name: threshold(*oriented(labels[name], p, positive)) for name, p in given.items() if np.isfinite(p).all()
+        }
+
+    def _measured(
+        self,
+        by: str,
+        positive: int | str,
+        name: str,
+        split: str,
+        outputs: dict[str, np.ndarray],
+        threshold: float,
+    ) -> float:
         """One silo by a measure of its predictions; NaN where it is undefined."""
-        labels = self.store.labels(split, name)
+        labels, measure = self.store.labels(split, name), measure_of(by)
         if name not in outputs or labels.ndim > 1:
             return np.nan
         if not np.isfinite(outputs[name]).all():  # a model that diverged is worth nothing
-            return 0.0 if measure_of(by).higher else np.inf
+            return 0.0 if measure.higher else np.inf
         if self.model.classes:
-            return measure_of(by).of(*oriented(labels, outputs[name], positive))
-        return measure_of(by).of(labels * self.model.unit, outputs[name])
+            y, p = oriented(labels, outputs[name], positive)
+            return measure.of(y, measure.seen(p, threshold))
+        return measure.of(labels * self.model.unit, outputs[name])
 
     @torch.no_grad()
     def outcomes(self, predictor: Deployable, split: str) -> dict[str, Tensor]:
@@ -378,9 +401,13 @@ def measured(
 ) -> tuple[dict[tuple[str, str], Tensor], dict[str, dict[str, np.ndarray]]]:
     """What silos' models are worth, (k,) by split and measure; by split and silo what they give for each sample."""
     values, outputs = dict[tuple[str, str], Tensor](), dict[str, dict[str, np.ndarray]]()
-    for (suffix, predictor), split in product({"": personal, "_cloud": cloud}.items(), splits):
-        if predictor is not None:
-            means, each = task.judged(predictor, split, training.by, training.positive)
+    cuts = training.by != AUTO and measure_of(training.by).cut and task.model.classes == 2 and "validation" in splits
+    for suffix, predictor in {"": personal, "_cloud": cloud}.items():
+        if predictor is None:
+            continue
+        thresholds = task.thresholds(predictor, training.positive) if cuts else {}
+        for split in splits:
+            means, each = task.judged(predictor, split, training.by, training.positive, thresholds)
             values |= {(split, name + suffix): value.double() for name, value in means.items()}
             outputs.setdefault(split, each)
     return values, outputs

@@ -8,6 +8,7 @@ from pandas import DataFrame
 from coterie.errors import BadInput
 from coterie.measure import verdict_words
 from coterie.measure.measures import Array
+from coterie.measure.metrics import silo_scores
 from coterie.measure.predictions import Predictions
 from coterie.measure.significance import compare
 from coterie.measure.verdict import judge
@@ -31,7 +32,8 @@ def judgement(
         "silos": [verdict_words.silo(standing, verdict) for standing in verdict["silos"]],
     }
     try:
-        pairs = compare({name: scores["per_silo_picked"] for name, scores in methods.items()}).to_dict("records")
+        measure, scores = silo_scores(methods, verdict["measure"])
+        pairs = compare(scores).assign(measure=measure).to_dict("records")
     except BadInput:  # real silos come and go: two methods may have been measured on different ones
         pairs = []
     return {"verdict": {**verdict, "words": words}, "significance": pairs}

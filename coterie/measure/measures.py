@@ -19,7 +19,6 @@ LEAST = 1e-15  # probability that a log-loss counts
 BINS = 10  # of the calibration error
 RARE = 0.2  # share of the smaller of two classes, below which accuracy says little
 ENOUGH = 20  # rows of each class from which a threshold is chosen
-AT_THRESHOLD = ("sensitivity", "specificity", "f1")
 MOST_CLASSES = 20  # beyond which the measures of one class against the rest are not taken
 
 
@@ -37,6 +36,7 @@ class Measure:
     relative: bool = False  # the margin is a share of the value
     row: float | None = 1.0  # the least by which a row that was not tested could count; None: by anything
     two: bool = False  # of two classes alone
+    cut: bool = False  # of two classes taken at a threshold, so that only what is above it counts
     by_class: bool = False  # the rows of each class count by themselves, so the smallest decides what is known
     # How far each row moves the measure, (n,) with mean 0, so that its variance is their sum of squares over n².
     influence: Callable[[Array, Array], Array] | None = None
@@ -44,6 +44,10 @@ class Measure:
     def fits(self, classes: int) -> bool:
         """Whether it can be taken of labels of so many classes (0: numbers)."""
         return (self.kind == "classes") == bool(classes) and (not self.two or classes == 2)
+
+    def seen(self, p: Array, threshold: float | Array) -> Array:
+        """Predictions as it takes them: of two classes it may go by their threshold, put at 0.5."""
+        return at_threshold(p, threshold) if self.cut and p.ndim == 2 and p.shape[1] == 2 else p
 
     def better(self, value: float, other: float) -> float:
         """By how much a value is better than another: positive for better."""
@@ -91,7 +95,8 @@ def auprc(y: Array, p: Array) -> float:
 
 def f1(y: Array, p: Array) -> float:
     """The harmonic mean of precision and recall, of the second of two classes or the mean over those present."""
-    guess, classes = p.argmax(1), [1] if p.shape[1] == 2 else np.unique(y)
+    two = p.shape[1] == 2
+    guess, classes = (p[:, 1] >= 0.5, [1]) if two else (p.argmax(1), np.unique(y))
     both = [((guess == c) & (y == c)).sum() for c in classes]
     all_of = [((guess == c).sum() + (y == c).sum()) for c in classes]
     found = [2 * hit / total for hit, total in zip(both, all_of, strict=True) if total]
@@ -260,14 +265,14 @@ PACKAGED = {
         row=0.1, by_class=True, influence=_of_auroc,
     ),
     "auprc": Measure("AUPRC", "average precision", "classes", auprc, by_class=True),
-    "f1": Measure("F1", "harmonic mean of precision and recall", "classes", f1, by_class=True),
+    "f1": Measure("F1", "harmonic mean of precision and recall", "classes", f1, by_class=True, cut=True),
     "sensitivity": Measure(
         "sensitivity", "share of the positive rows found at the threshold", "classes", sensitivity, percent=True,
-        two=True, by_class=True,
+        two=True, by_class=True, cut=True,
     ),
     "specificity": Measure(
         "specificity", "share of the negative rows left alone at the threshold", "classes", specificity, percent=True,
-        two=True, by_class=True,
+        two=True, by_class=True, cut=True,
     ),
     "brier": Measure(
         "Brier score", "mean squared error of the probabilities", "classes", brier, higher=False, margin=0.01,
@@ -338,8 +343,7 @@ def taken(y: Array, p: Array, classes: int, threshold: float | Array = 0.5, by: 
     found = fitting(classes) | ({} if by in ("", AUTO) else {by: measure_of(by)})
     if classes > MOST_CLASSES:
         found = {name: each for name, each in found.items() if name not in ("auroc", "auprc")}
-    cut = at_threshold(p, threshold) if classes == 2 else p
-    return {name: each.of(y, cut if name in AT_THRESHOLD else p) if len(y) else np.nan for name, each in found.items()}
+    return {name: each.of(y, each.seen(p, threshold)) if len(y) else np.nan for name, each in found.items()}
 
 
 def at_threshold(p: Array, threshold: float | Array) -> Array:

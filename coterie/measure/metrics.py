@@ -81,6 +81,29 @@ def main_measure(runs: DataFrame, by: str = AUTO) -> str:
     return next((measure for measure in (by, *SCORES) if measure in found), "loss")
 
 
+def plain_measure(methods: Mapping[str, Mapping[str, Any]]) -> str:
+    """What a summary's own scores are of: accuracy, or the error of regression."""
+    return next((e for e in ERRORS if any(f"best_{e}" in scores for scores in methods.values())), "accuracy")
+
+
+def silo_scores(methods: Mapping[str, Mapping[str, Any]], by: str | None) -> tuple[str, dict[str, dict[str, float]]]:
+    """A measure, and by method every silo's test score by it at the picked round, in percent where people count so.
+
+    It is the one asked for, or the plain one where that is unknown of some method.
+    """
+    plain = plain_measure(methods)
+    if by not in (None, plain):
+        scale = 100 if measure_of(str(by)).percent else 1
+        found = {
+            method: {silo: scale * value for silo, value in scores["measures"][by]["silos"].items()}
+            for method, scores in methods.items()
+            if by in scores.get("measures", {})
+        }
+        if len(found) == len(methods):
+            return str(by), found
+    return plain, {method: scores["per_silo_picked"] for method, scores in methods.items()}
+
+
 def ranks(run: DataFrame, by: str = AUTO) -> dict[int, Rank]:
     """What each round of one method and seed is picked by."""
     measure = main_measure(run, by)

@@ -53,7 +53,7 @@ class Rows(HoldsData):
             value = float(self.predicted.mean())
             moved = (self.predicted - value) / len(self.predicted)
             return Scored(value, self.units, moved, np.zeros(len(self.units), dtype=int))
-        return scored(measure, self.labels, self.predicted, self.units)
+        return scored(measure, self.labels, measure.seen(self.predicted, self.threshold), self.units)
 
     def measured(self, by: str = "") -> dict[str, float]:
         """By every measure; of probabilities some also as they were before tempering."""
@@ -64,6 +64,17 @@ class Rows(HoldsData):
             before = taken(self.labels, self.raw, self.classes)
             found |= {f"{name}_raw": before[name] for name in RAW}
         return found
+
+    def take(self, places: Array) -> "Rows":
+        """Some of them."""
+        cut = self.threshold[places] if isinstance(self.threshold, np.ndarray) else self.threshold
+        raw = None if self.raw is None else self.raw[places]
+        fields = {name: getattr(self, name)[places] for name in ("labels", "predicted", "rows", "units")}
+        return replace(self, raw=raw, threshold=cut, **fields)
+
+    def apart(self, place: int) -> "Rows":
+        """With units that no other silo's rows share."""
+        return replace(self, units=np.unique(self.units, return_inverse=True)[1] + (place << 40))
 
     def seen_from(self, positive: int | str) -> "Rows":
         """With the positive of two classes as the second."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from coterie.measure.measures import LEAST, Array
+from coterie.measure.measures import LEAST, Array, best_threshold
 
 GRID = np.exp(np.linspace(np.log(0.25), np.log(10.0), 61))
 PRIOR = 100.0  # validation rows that all silos together are worth to one of them
@@ -40,6 +40,22 @@ def temperatures(curves: Mapping[str, Array], rows: Mapping[str, int]) -> dict[s
     held = TOWARDS_ONE * np.log(GRID) ** 2
     pooled = (sum(curves.values(), np.zeros(len(GRID))) + held) / max(count, 1)
     return {silo: _lowest(each + PRIOR * pooled) for silo, each in curves.items()}
+
+
+def threshold(y: Array, p: Array) -> float:
+    """From which probability on a silo's model calls the second of two classes, by its own validation rows.
+
+    Probabilities are as the model gives them; the share of positives, where that is the threshold, is a probability
+    once these rows have tempered them.
+    """
+    own = temperatures({"": curve(y, p)}, {"": len(y)})[""]
+    return moved(best_threshold(y, tempered(p, own)), 1 / own)
+
+
+def moved(threshold: float, temperature: float) -> float:
+    """Where a threshold is once probabilities are at a temperature: it parts the same rows."""
+    at = float(tempered(np.array([[1 - threshold, threshold]]), temperature)[0, 1])
+    return float(np.clip(at, LEAST, 1 - LEAST))
 
 
 def _lowest(values: Array) -> float:

@@ -30,10 +30,14 @@ def load_model(file: str | Path, model: Any = None) -> PersonalModel:
         schema = json.loads(about["schema"]) if "schema" in about else {"shape": shape}
         temperature = float(json.loads(about.get("temperature", "1")))
         form = json.loads(about.get("kind", f'"{Predictor.kind}"'))
+        # Before files had both, the threshold was for whoever read it.
+        positive, threshold = json.loads(about.get("positive", "1")), 0.5
+        threshold = float(json.loads(about.get("threshold", "0.5"))) if "positive" in about else threshold
     except (KeyError, ValueError, TypeError, RecursionError):
         raise BadInput(f"{path}: does not say what model it is; give a file that `coterie run` wrote") from None
     whole = [*shape, outputs, classes]
     sound = isinstance(table, Mapping) and all(type(n) is int and 0 <= n < 2**31 for n in whole)
+    sound = sound and type(positive) is int and positive in (0, 1) and 0 < threshold < 1
     if not sound or not 1e-3 < temperature < 1e3:
         raise BadInput(f"{path}: what it says of its model makes no sense; give a file that `coterie run` wrote")
     known = Schema.read(schema, f"{path} schema")
@@ -45,7 +49,7 @@ def load_model(file: str | Path, model: Any = None) -> PersonalModel:
     except (predictors.Unreadable, RecursionError) as error:
         raise BadInput(f"{path}: {error}") from None
     deployed = Deployed(core, known, classes, temperature)
-    return PersonalModel(about.get("silo", ""), deployed, known, about)
+    return PersonalModel(about.get("silo", ""), deployed, known, about, positive, threshold)
 
 
 def silo_of(file: Path) -> str:

@@ -45,6 +45,8 @@ class PersonalModel:
     module: Deployed
     schema: Schema
     about: Mapping[str, Any] = field(default_factory=dict)  # method, study, round, seed, …
+    positive: int = 1  # of two classes the one that has a threshold
+    threshold: float = 0.5  # the probability from which on it is predicted
 
     def __repr__(self) -> str:
         inputs = " × ".join(map(str, self.schema.shape))
@@ -64,7 +66,10 @@ class PersonalModel:
             named = ["prediction"] if out.shape[1] == 1 else [f"prediction_{i}" for i in range(out.shape[1])]
             return DataFrame(out, index=index, columns=named)
         table = DataFrame(out, index=index, columns=[f"probability_{name}" for name in self.classes])
-        table.insert(0, "prediction", np.array(self.classes, dtype=object)[out.argmax(1)])
+        called = out.argmax(1)
+        if out.shape[1] == 2:
+            called = np.where(out[:, self.positive] >= self.threshold, self.positive, 1 - self.positive)
+        table.insert(0, "prediction", np.array(self.classes, dtype=object)[called])
         return table
 
     def predict_proba(self, data: "DataFrame | Array | Tensor") -> Array:
@@ -74,8 +79,9 @@ class PersonalModel:
         return self._outputs(data)
 
     def score(self, data: "DataFrame | Array | Tensor", labels: Any) -> float:
-        """The accuracy, or of numbers r2, on rows with these labels; rows without a label are left out."""
-        predicted = self.predict(data)["prediction"].to_numpy()
+        """The accuracy of the most probable class, or of numbers r2; rows without a label are left out."""
+        out = self._outputs(data)
+        predicted = np.array(self.classes, dtype=object)[out.argmax(1)] if self.module.classes else out[:, 0]
         column = Series(np.asarray(labels))
         if len(column) != len(predicted):
             raise BadInput(f"score: {len(predicted)} rows but {len(column)} labels; give one label for each row")

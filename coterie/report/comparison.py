@@ -11,8 +11,10 @@ from rich.text import Text
 
 from coterie import toml
 from coterie.errors import BadInput
+from coterie.measure.measures import Measure, measure_of
+from coterie.measure.metrics import plain_measure, silo_scores
 from coterie.measure.significance import ALPHA, holm, signed_rank
-from coterie.report.table import error_of, is_error, main_score
+from coterie.report.table import is_error, judged_scores, main_score
 from coterie.runs.read import Run
 
 
@@ -30,9 +32,10 @@ class Change:
 def changes(runs: Sequence[Run]) -> list[Change]:
     """Every later run against the first, paired over the silos that both have; Holm's correction is over them all."""
     found, p = list[tuple[str, int, int, float]](), list[float]()
-    for i, run in enumerate(runs[1:], 1):
-        for method, scores in run.methods.items():
-            base, own = runs[0].methods.get(method, {}).get("per_silo_picked", {}), scores["per_silo_picked"]
+    first, *others = (judged_scores(run.methods, run.by)[0] for run in runs)
+    for i, scored in enumerate(others, 1):
+        for method, own in scored.items():
+            base = first.get(method, {})
             shared = [silo for silo in own if silo in base]
             if shared:
                 difference = np.array([_minus(own[silo], base[silo]) for silo in shared])
@@ -54,17 +57,20 @@ def settings(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 def comparison(runs: Mapping[str, Run]) -> Table:
     """The table; a column a run, named by its folder."""
-    scored = {error_of(run.methods) or "accuracy" for run in runs.values()}
-    if len(scored) > 1:
-        raise BadInput(f"these runs are scored by {' and by '.join(sorted(scored))}; compare like with like")
-    loss = scored != {"accuracy"}
     all_runs = list(runs.values())
+    judged = list(dict.fromkeys(silo_scores(run.methods, run.by)[0] for run in all_runs))
+    if len(judged) > 1:
+        named = " and by ".join(judged)
+        raise BadInput(f"these runs are judged by {named}; compare like with like, or give --metric that all have")
+    measure = measure_of(judged[0])
     found = {(each.method, each.run): each for each in changes(all_runs)}
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, caption_justify="left")
     table.add_column("method", overflow="fold")
     key, title = main_score(
         {f"{i}/{name}": each for i, run in enumerate(all_runs) for name, each in run.methods.items()}
     )
+    if judged[0] != plain_measure(all_runs[0].methods):
+        key, title = "", judged_scores(all_runs[0].methods, judged[0])[1]
     for i, name in enumerate(runs):
         table.add_column(Text(name), justify="right")
         if i:
@@ -73,9 +79,10 @@ def comparison(runs: Mapping[str, Run]) -> Table:
     for method in dict.fromkeys(method for run in all_runs for method in run.methods):
         cells = [Text(method)]
         for i, run in enumerate(all_runs):
-            cells.append(Text(_score(run.methods.get(method, {}), key)))
+            scores = run.methods.get(method, {})
+            cells.append(Text(_score(scores, key) if key else _mean(scores, measure, judged[0])))
             if i:
-                cells += _change(found.get((method, i)), loss)
+                cells += _change(found.get((method, i)), measure)
         table.add_row(*cells)
     table.caption = (
         f"{title[0].upper()}{title[1:]}. Change and p: against the first run, over the silos of the same name "
@@ -94,13 +101,18 @@ def _score(scores: Mapping[str, Any], key: str) -> str:
     return f"{scores[key]:{digits}}" + ("" if spread is None else f"±{spread:{digits}}")
 
 
-def _change(change: Change | None, loss: bool) -> list[Text]:
+def _mean(scores: Mapping[str, Any], measure: Measure, name: str) -> str:
+    value = scores.get("measures", {}).get(name, {}).get("test")
+    return "-" if value is None else f"{100 * value:.2f}" if measure.percent else f"{value:.4g}"
+
+
+def _change(change: Change | None, measure: Measure) -> list[Text]:
     if change is None:
         return [Text("-"), Text("-")]
     sure = change.p_holm < ALPHA
-    better = (change.difference < 0) == loss
+    better = (change.difference > 0) == measure.higher
     style = ("bold green" if better else "bold red") if sure else ""
-    text = f"{change.difference:+.3g}" if loss else f"{change.difference:+.2f}"
+    text = f"{change.difference:+.2f}" if measure.percent else f"{change.difference:+.3g}"
     return [Text(text + ("*" if sure else " "), style), Text(f"{change.p_holm:.2g}")]
 
 

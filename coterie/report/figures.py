@@ -6,10 +6,9 @@ from typing import Any
 from pandas import DataFrame
 
 from coterie.measure.measures import measure_of
-from coterie.measure.metrics import ERRORS
 from coterie.report.canvas import Figure, axis_labels, blank, label, legend_below
 from coterie.report.series import curve
-from coterie.report.table import compared_score, judged_scores, main_score
+from coterie.report.table import judged_scores, method_scores
 from coterie.report.theme import Ink
 
 Scores = Mapping[str, Mapping[str, Any]]
@@ -28,17 +27,10 @@ def curves(results: DataFrame, inks: Mapping[str, Ink], measure: str = "accuracy
     return figure
 
 
-def bars(summary: Scores, inks: Mapping[str, Ink], verdict: Mapping[str, Any] | None = None) -> Figure:
+def bars(summary: Scores, inks: Mapping[str, Ink], by: str | None = None) -> Figure:
     """Each method's score, its standard deviation over seeds, and what its paper reports."""
-    key, title = compared_score(summary)
-    names = axis_labels(summary)
-    values = [scores.get(key) for scores in summary.values()]
-    spread = [scores.get(f"{key}_std") for scores in summary.values()]
-    if key == main_score(summary)[0] and verdict is not None:
-        scored, title, _ = judged_scores(summary, verdict)
-        if verdict["measure"] not in ("accuracy", *ERRORS):
-            spread = [None] * len(values)
-            values = [sum(each.values()) / len(each) if each else None for each in scored.values()]
+    scores, deviations, title = method_scores(summary, by)
+    names, values, spread = axis_labels(summary), list(scores.values()), list(deviations.values())
     published = [scores.get("published") for scores in summary.values()]
     figure = blank(
         height=90 + 28 * len(summary), bargap=0.35, legend=legend_below(), showlegend=any(published), hovermode="y"
@@ -66,9 +58,9 @@ def bars(summary: Scores, inks: Mapping[str, Ink], verdict: Mapping[str, Any] | 
     return figure
 
 
-def silo_distribution(summary: Scores, inks: Mapping[str, Ink], verdict: Mapping[str, Any] | None = None) -> Figure:
+def silo_distribution(summary: Scores, inks: Mapping[str, Ink], by: str | None = None) -> Figure:
     """Every silo's score at the picked round: a box and a dot per silo for each method."""
-    scored, title, _ = judged_scores(summary, verdict)
+    scored, title, _ = judged_scores(summary, by)
     figure = blank(height=90 + 44 * len(summary), showlegend=False)
     for (method, silos), shown in zip(scored.items(), axis_labels(summary), strict=True):
         figure.add_box(

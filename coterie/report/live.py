@@ -18,7 +18,7 @@ from coterie.report.page import POLICY, page_of, shell
 from coterie.report.table import summary_cells
 from coterie.report.theme import asset, inks
 from coterie.runs.folder import CHECKPOINTS
-from coterie.runs.read import Run, read_run
+from coterie.runs.read import Run, read_run, seeds_of
 
 BODY = """<section><h2>Progress</h2><div id="progress"></div></section>
 <section><h2>Over the rounds</h2><div class="figure"><div class="plot" id="curves" style="height:460px"></div></div>
@@ -126,8 +126,9 @@ def _status(run: Run) -> str:
 def _progress(run: Run) -> str:
     """A bar for every method and seed."""
     study = run.study
-    total = int(study.get("train", {}).get("rounds", 0)) or 1
-    seeds = [int(seed) for seed in study.get("seeds", [0])]
+    rounds = study.get("train", {}).get("rounds", 0)
+    total = rounds if isinstance(rounds, int) and rounds else 1  # not known before the search
+    seeds = seeds_of(study)
     done = run.results.groupby(["method", "seed"])["round"].max().to_dict() if len(run.results) else {}
     bars = ""
     for method, seed in product(study.get("methods", {}), seeds):

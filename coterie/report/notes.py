@@ -47,6 +47,8 @@ def _private(told: Mapping[str, Any]) -> str:
     if not told["noise"]:
         return "changes are clipped but no noise is added, so there is no differential privacy"
     most = f"{told['uploads']} upload{'s' * (told['uploads'] > 1)}"
+    if told.get("in_search"):
+        most += f", {told['in_search']} of them in the search for its learning rate: give its train.lr to save them,"
     return (
         f"ε = {_number(told['epsilon'])} at δ = {told['delta']:g} for all data of a silo, by its {most} "
         f"(clip {told['clip']:g}, noise {told['noise']:g}); declared sizes and reported measures are not covered"

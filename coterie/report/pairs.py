@@ -5,10 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 from pandas import DataFrame
 
+from coterie.measure.metrics import lower_better, plain_measure
 from coterie.measure.significance import ALPHA
 from coterie.report.canvas import Figure, axis_labels, blank
 from coterie.report.clusters import Array
 from coterie.report.heat_map import DIVERGING
+from coterie.runs.read import Run
 
 
 def matrix(pairs: DataFrame, methods: Sequence[str], lower_better: bool) -> tuple[Array, Array]:
@@ -17,6 +19,14 @@ def matrix(pairs: DataFrame, methods: Sequence[str], lower_better: bool) -> tupl
     better, p = (once[key].reindex(columns=methods).to_numpy(float) for key in ("mean_difference", "p_holm"))
     better = np.where(np.isnan(better), -better.T, better)
     return -better if lower_better else better, np.where(np.isnan(p), p.T, p)
+
+
+def less_is_better(run: Run) -> bool:
+    """Whether it is so of the measure that a run's pairs of methods were compared by."""
+    pairs = run.significance
+    return lower_better(
+        plain_measure(run.methods) if pairs is None or "measure" not in pairs else str(pairs["measure"].iloc[0])
+    )
 
 
 def marked(better: Array, p: Array) -> tuple[Array, float]:

@@ -43,14 +43,7 @@ class Predicted(HoldsData):
 
     def measured(self) -> dict[str, float]:
         """Every measure of these rows; of probabilities some also before tempering."""
-        found = taken(self.labels, self.values, len(self.names))
-        if len(self.names) == 2:
-            right = self.guesses == self.labels
-            for name, kind in (("specificity", 0), ("sensitivity", 1)):
-                mine = right[self.labels == kind]
-                found[name] = float(mine.mean()) if len(mine) else np.nan
-            both = int((self.guesses + self.labels).sum())
-            found["f1"] = 2 * int(right[self.labels == 1].sum()) / both if both else np.nan
+        found = taken(self.labels, self.values, len(self.names), self.cuts)
         if self.raw is not None:
             before = taken(self.labels, self.raw, len(self.names))
             found |= {f"{name}_raw": before[name] for name in RAW}

@@ -12,7 +12,8 @@ from coterie.report.in_use import predictions
 from coterie.report.labels import label_distribution
 from coterie.report.learning import adjusted, who_learns_from_whom
 from coterie.report.notes import notes
-from coterie.report.pairs import significance
+from coterie.report.pairs import less_is_better, significance
+from coterie.report.subgroups import subgroups
 from coterie.report.table import error_of, judged_scores, main_score, summary_cells
 from coterie.report.theme import inks
 from coterie.runs.read import Run
@@ -41,7 +42,7 @@ def scores(run: Run) -> str:
     shown = table(["method", *headings], body, dots=_dots(run))
     unit = "" if error else "Accuracies in percent. "
     beside = "".join(note(line) for line in notes(run.methods, run.about.get("privacy")))
-    drawn = plot(figures.bars(run.methods, inks(run.methods), run.verdict))
+    drawn = plot(figures.bars(run.methods, inks(run.methods), run.by))
     return section("Scores", note(f"{unit}{text}") + shown + beside + drawn)
 
 
@@ -67,10 +68,10 @@ def curves(run: Run) -> str:
 
 def distribution(run: Run) -> str:
     """Every silo's score, drawn and as a table."""
-    scored, _, lower = judged_scores(run.methods, run.verdict)
+    scored, _, lower = judged_scores(run.methods, run.by)
     silos = list(dict.fromkeys(silo for each in scored.values() for silo in each))
     rows = {silo: _silo_cells([each.get(silo) for each in scored.values()], lower) for silo in silos}
-    drawn = plot(figures.silo_distribution(run.methods, inks(run.methods), run.verdict))
+    drawn = plot(figures.silo_distribution(run.methods, inks(run.methods), run.by))
     shown = table(["silo", *scored], rows, tall=True)
     return section(
         "Over the silos",
@@ -100,7 +101,7 @@ def differences(run: Run) -> str:
         f" ▲ where the row is significantly better than the column (p < {ALPHA}), ▼ where it is worse; no colour: "
         "may be chance."
     )
-    drawn = plot(significance(run.significance, list(run.methods), error_of(run.methods) is not None))
+    drawn = plot(significance(run.significance, list(run.methods), less_is_better(run)))
     return section("Significance", note(text) + drawn)
 
 
@@ -144,7 +145,7 @@ def reproduce(run: Run) -> str:
 # After the decision, a part for each reader: who tests it, who uses the models, who trains them.
 PARTS: dict[str, tuple[str, list[Callable[[Run], str]]]] = {
     "evidence": ("The evidence", [verdict, measures, scores, distribution, differences]),
-    "predictions": ("The predictions", [predictions]),
+    "predictions": ("The predictions", [predictions, subgroups]),
     "training": ("The training", [curves, who_learns_from_whom, adjusted, data, costs, reproduce]),
 }
 

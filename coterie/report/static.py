@@ -10,15 +10,16 @@ import numpy as np
 from pandas import Series
 
 from coterie.errors import BadInput
+from coterie.measure.measures import measure_of
 from coterie.measure.metrics import main_measure
 from coterie.measure.significance import ALPHA
 from coterie.measure.verdict_words import ranked, unit
 from coterie.personal.export import file_name
 from coterie.report import static_weights
 from coterie.report.gains import COLOURS
-from coterie.report.pairs import marked, matrix
+from coterie.report.pairs import less_is_better, marked, matrix
 from coterie.report.series import class_counts, curve
-from coterie.report.table import compared_score, error_of
+from coterie.report.table import judged_scores, method_scores
 from coterie.report.theme import Ink, inks
 from coterie.runs.read import Run
 
@@ -62,8 +63,8 @@ def figures(run: Run) -> dict[str, tuple[tuple[float, float], Draw]]:
 
 def _figures(run: Run) -> Iterator[tuple[str, tuple[float, float], Draw]]:
     """Names, sizes in inches, and how to draw them."""
-    colours, count, measure = inks(run.methods), len(run.methods), main_measure(run.results)
-    for split, what in dict.fromkeys([("test", measure), ("train", "loss"), ("test", "loss")]):
+    colours, count, plain = inks(run.methods), len(run.methods), main_measure(run.results)
+    for split, what in dict.fromkeys([("test", run.by or plain), ("test", plain), ("train", "loss"), ("test", "loss")]):
         if ((run.results["split"] == split) & (run.results["measure"] == what)).any():
             yield f"{split}-{what}", (5.6, 3.4), partial(_curves, run=run, measure=what, split=split, colours=colours)
     yield "bars", (1.2 + 0.42 * count, 3.2), lambda axes: _bars(axes, run, colours)
@@ -76,7 +77,7 @@ def _figures(run: Run) -> Iterator[tuple[str, tuple[float, float], Draw]]:
         yield "labels", (6.4, 3.0), lambda axes: _labels(axes, class_counts(labels))
     if run.significance is not None and len(run.significance):
         side = 1.6 + 0.3 * count
-        better, p = matrix(run.significance, list(run.methods), error_of(run.methods) is not None)
+        better, p = matrix(run.significance, list(run.methods), less_is_better(run))
         yield "significance", (side + 0.6, side), lambda axes: _significance(axes, better, p, list(run.methods))
     for method, trace in run.traces.items():
         yield from static_weights.figures(file_name(method), trace)
@@ -101,7 +102,8 @@ def _curves(axes: Any, run: Run, measure: str, split: str, colours: Mapping[str,
         top = max(found.max() for found in means)
         axes.set_ylim(floor, top + 0.05 * (top - floor))
     axes.set_xlabel("round")
-    axes.set_ylabel(f"{'training' if split == 'train' else split} {measure}{', %' * (measure == 'accuracy')}")
+    title = measure if measure == "loss" else measure_of(measure).title
+    axes.set_ylabel(f"{'training' if split == 'train' else split} {title}{', %' * (measure == 'accuracy')}")
     legend(axes, len(colours))
 
 
@@ -117,10 +119,10 @@ def _floor(curves: Sequence[Series]) -> float:
 
 
 def _bars(axes: Any, run: Run, colours: Mapping[str, Ink]) -> None:
-    key, title = compared_score(run.methods)
+    scores, deviations, title = method_scores(run.methods, run.by)
     places = np.arange(len(run.methods))
-    spread = [scores.get(f"{key}_std") or 0 for scores in run.methods.values()]
-    heights = [scores.get(key, np.nan) for scores in run.methods.values()]
+    spread = [each or 0 for each in deviations.values()]
+    heights = [np.nan if each is None else each for each in scores.values()]
     shades = [colours[method].colour for method in run.methods]
     axes.bar(places, heights, color=shades, yerr=spread if any(spread) else None, capsize=3)
     published = [(i, s["published"]) for i, s in enumerate(run.methods.values()) if s.get("published") is not None]
@@ -134,8 +136,9 @@ def _bars(axes: Any, run: Run, colours: Mapping[str, Ink]) -> None:
 
 def _distribution(axes: Any, run: Run, colours: Mapping[str, Ink]) -> None:
     rng = np.random.default_rng(0)
-    for i, (method, scores) in enumerate(run.methods.items()):
-        values = [value for value in scores["per_silo_picked"].values() if np.isfinite(value)]
+    scored, title, _ = judged_scores(run.methods, run.by)
+    for i, (method, silos) in enumerate(scored.items()):
+        values = [value for value in silos.values() if np.isfinite(value)]
         colour = colours[method].colour
         axes.boxplot(
             values, positions=[i], orientation="horizontal", widths=0.55, showfliers=False,
@@ -147,7 +150,7 @@ def _distribution(axes: Any, run: Run, colours: Mapping[str, Ink]) -> None:
         axes.plot(values, places, "o", color=colour, markersize=2.5, alpha=0.7, rasterized=many)
     axes.set_yticks(range(len(run.methods)), list(run.methods))
     axes.invert_yaxis()
-    axes.set_xlabel(f"test {error}" if (error := error_of(run.methods)) else "test accuracy, %")
+    axes.set_xlabel(title)
 
 
 def _gains(axes: Any, found: Mapping[str, Any]) -> None:

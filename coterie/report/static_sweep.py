@@ -8,7 +8,7 @@ from coterie import toml
 from coterie.errors import BadInput
 from coterie.personal.export import file_name
 from coterie.report.static import legend, line, saved
-from coterie.report.table import compared_score
+from coterie.report.table import method_scores
 from coterie.report.theme import inks
 from coterie.runs.read import Run
 
@@ -19,17 +19,18 @@ def draw_sweep(runs: Sequence[Run], key: str, folder: Path, kind: str) -> Path:
     if len({x for x, _ in points}) < 2:
         raise BadInput(f"--sweep {key}: it is {points[0][0]:g} in every run; give runs that differ in it")
     methods = inks(dict.fromkeys(method for _, run in points for method in run.methods))
-    score, title = compared_score(points[0][1].methods)
+    scored = [(x, *method_scores(run.methods, run.by)[:2]) for x, run in points]
+    title = method_scores(points[0][1].methods, points[0][1].by)[2]
 
     def draw(axes: Any) -> None:
         for method, ink in methods.items():
             found = [
-                (x, run.methods[method]) for x, run in points if run.methods.get(method, {}).get(score) is not None
+                (x, scores[method], spread[method] or 0)
+                for x, scores, spread in scored
+                if scores.get(method) is not None
             ]
             axes.errorbar(
-                [x for x, _ in found],
-                [each[score] for _, each in found],
-                [each.get(f"{score}_std") or 0 for _, each in found],
+                *([each[i] for each in found] for i in range(3)),
                 label=method,
                 marker="o",
                 markersize=3.5,

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from coterie.data.own.agree import Difference
 from coterie.measure.measures import measure_of
-from coterie.measure.metrics import ERRORS
+from coterie.measure.metrics import ERRORS, lower_better, plain_measure, silo_scores
 from coterie.measure.significance import beside
 
 MARK = "*"  # so that the best shows without colour
@@ -66,7 +66,8 @@ class Cell:
 
 def error_of(summary: Mapping[str, Mapping[str, Any]]) -> str | None:
     """The error that a study of regression is scored by; None: it is scored by accuracy."""
-    return next((e for e in ERRORS if any(f"best_{e}" in scores for scores in summary.values())), None)
+    plain = plain_measure(summary)
+    return None if plain == "accuracy" else plain
 
 
 def main_score(summary: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
@@ -79,25 +80,29 @@ def main_score(summary: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def judged_scores(
-    summary: Mapping[str, Mapping[str, Any]], verdict: Mapping[str, Any] | None
+    summary: Mapping[str, Mapping[str, Any]], by: str | None
 ) -> tuple[dict[str, dict[str, float]], str, bool]:
-    """By method every silo's test score at the picked round, what it is called, and whether less is better.
+    """By method every silo's test score at the picked round, what it is called, and whether less is better."""
+    name, found = silo_scores(summary, by)
+    measure = measure_of(name)
+    title = name if name == "loss" else measure.title
+    return found, f"test {title}{', %' * measure.percent}", not measure.higher
 
-    It is the measure of the verdict, or else the main one.
+
+def method_scores(
+    summary: Mapping[str, Mapping[str, Any]], by: str | None
+) -> tuple[dict[str, float | None], dict[str, float | None], str]:
+    """Each method's score and its standard deviation over seeds, and what they are called.
+
+    Of published figures it is the score that they are of; else by the measure asked for.
     """
-    error = error_of(summary)
-    if verdict is not None and verdict["measure"] != (error or "accuracy"):
-        name, measure = verdict["measure"], measure_of(verdict["measure"])
-        scale = 100 if measure.percent else 1
-        found = {
-            method: {silo: scale * value for silo, value in scores["measures"][name]["silos"].items()}
-            for method, scores in summary.items()
-            if name in scores.get("measures", {})
-        }
-        if len(found) == len(summary):
-            return found, f"test {measure.title}{', %' * measure.percent}", not measure.higher
-    title = "test accuracy, %" if error is None else f"test {error}"
-    return {method: scores["per_silo_picked"] for method, scores in summary.items()}, title, error is not None
+    key, title = compared_score(summary)
+    if key == main_score(summary)[0] and by is not None and silo_scores(summary, by)[0] != plain_measure(summary):
+        silos, title, _ = judged_scores(summary, by)
+        means = {method: sum(each.values()) / len(each) if each else None for method, each in silos.items()}
+        return means, dict.fromkeys(summary), title
+    values = {method: scores.get(key) for method, scores in summary.items()}
+    return values, {method: scores.get(f"{key}_std") for method, scores in summary.items()}, title
 
 
 def compared_score(summary: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
@@ -189,8 +194,10 @@ def summary_table(
 ) -> Table:
     """The summary for a terminal of so many columns; `pairs` show which methods surely differ from the reference."""
     headings, rows = summary_cells(summary, verdict, own)
-    found = beside(pairs, reference, error_of(summary) is not None) if reference is not None else {}
-    place = list(_columns(summary, verdict, own)).index(main_score(summary)[0])  # what the pairs are of
+    measure = pairs[0].get("measure", plain_measure(summary)) if pairs else None
+    found = beside(pairs, reference, lower_better(measure)) if measure and reference is not None else {}
+    columns = list(_columns(summary, verdict, own))
+    place = columns.index(main_score(summary)[0] if measure in (None, plain_measure(summary)) else JUDGED)
     for method, way in found.items():
         rows[method][place] = replace(
             rows[method][place], text=rows[method][place].text + (ABOVE if way > 0 else BELOW)

@@ -15,6 +15,7 @@ MOST_PEERS = 8
 MOST_POINTS = 60
 NAMES = {
     "pi": "π, the share of each component",
+    "shares": "share of each candidate in a silo's mixture",
     "alpha": "α, the weight of the personal model",
     "distance": "distance of each silo's model from the global one",
     "drift": "distance of each silo's control variate from the server's",

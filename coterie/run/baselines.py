@@ -5,6 +5,7 @@ is not installed there are no baselines.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -13,8 +14,9 @@ import numpy as np
 
 from coterie.data.own.schema import Schema
 from coterie.data.silo import Array, Part, Silo
-from coterie.measure.measures import log_loss, rmse
+from coterie.measure.measures import log_loss, oriented, rmse
 from coterie.measure.predictions import Key, Rows
+from coterie.measure.tempering import threshold
 
 SPLITS = ("validation", "test")
 POOLED = ", pooled"
@@ -43,7 +45,7 @@ def suits(silos: Sequence[Silo], classes: int) -> bool:
 
 
 def baselines(
-    silos: Sequence[Silo], classes: int, seed: int, schemas: Mapping[str, Schema]
+    silos: Sequence[Silo], classes: int, seed: int, schemas: Mapping[str, Schema], positive: int | str = 1
 ) -> Iterator[tuple[Key, Rows]]:
     """What every baseline gives for the silos' validation and test rows; its settings are found on the first."""
     together = _joined(silos)
@@ -52,10 +54,14 @@ def baselines(
         for silo in silos:
             alone = _fitted(name, silo, classes, seed)
             for label, model in ((name, alone), (f"{name}{POOLED}", of_all)):
+                cut = 0.5
                 for split in SPLITS:
                     part = getattr(silo, split)
                     if len(part):
-                        yield Key(label, seed, silo.name, split), _rows(model, part, classes, schemas.get(silo.name))
+                        rows = _rows(model, part, classes, schemas.get(silo.name))
+                        if split == "validation" and classes == 2:
+                            cut = threshold(*oriented(rows.labels, rows.predicted, positive))
+                        yield Key(label, seed, silo.name, split), replace(rows, threshold=cut)
 
 
 def _fitted(name: str, silo: Silo, classes: int, seed: int) -> Any:

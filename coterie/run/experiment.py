@@ -29,6 +29,7 @@ from coterie.models import build, code, split_parts
 from coterie.models.parts import Blueprint
 from coterie.options import parse
 from coterie.personal.export import save_models
+from coterie.run import torchrun
 from coterie.run.assembly import Assembly
 from coterie.run.baselines import baselines, suits
 from coterie.run.finished import (
@@ -43,6 +44,7 @@ from coterie.run.finished import (
     write,
 )
 from coterie.run.method_file import CHECKSUM
+from coterie.run.seeds import with_seeds
 from coterie.run.tuning import TUNING, tuned
 from coterie.runs.checkpoint import Checkpoint
 from coterie.runs.folder import Begun, checkpoint_folder, claim, cleanup_on_error, close, held
@@ -167,7 +169,7 @@ def _baselines(study: Study, federations: Mapping[int, Assembly]) -> dict[Key, R
     found = dict[Key, Rows]()
     for seed, each in federations.items():
         if suits(each.members, each.model.classes):
-            found |= dict(baselines(each.members, each.model.classes, seed, each.schemas))
+            found |= dict(baselines(each.members, each.model.classes, seed, each.schemas, study.training.positive))
     return found
 
 
@@ -190,7 +192,7 @@ def _one(
         models, silos = out / "models" / name, [silo.name for silo in federation.members]
         shutil.rmtree(models, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
         told_of = about(study, name, federation, outcome.picked.round)
-        fitted = {silo: _calibration(outcome, silo) for silo in silos}
+        fitted = {silo: _calibration(outcome, silo, study.training.positive) for silo in silos}
         save_models(models, federation.model, outcome.models, silos, told_of, federation.schemas, fitted)
         sync_all(models)
     checkpoint.end(outcome)
@@ -198,10 +200,11 @@ def _one(
     return outcome
 
 
-def _calibration(outcome: Outcome, silo: str) -> dict[str, float]:
-    """What a model's file says beside its weights, of a silo's own."""
+def _calibration(outcome: Outcome, silo: str, positive: int | str) -> dict[str, float]:
+    """What a model's file holds beside its weights, of a silo's own."""
     found = {"temperature": outcome.temperatures.get(silo), "threshold": outcome.thresholds.get(silo)}
-    return {key: value for key, value in found.items() if value is not None}
+    known = {key: value for key, value in found.items() if value is not None}
+    return known | ({"positive": int(positive != 0)} if "threshold" in known else {})
 
 
 def run_into(
@@ -277,12 +280,19 @@ def _check_plugins(machine: Mapping[str, str], out: Path) -> None:
 
 
 def _go_on(study: Study, out: Path, watch: Watch, say: Say, like: Assembly | None = None) -> Finished:
-    begun = Begun.read(out)
+    begun, began = Begun.read(out), time.perf_counter()
     study, federations = prepare_all(study, like)
-    seed = study.seeds[0]
+    seed, prepared = study.seeds[0], time.perf_counter()
     study, tried = tuned(study, federations[seed], lambda name, progress: watch(name, seed, progress))
     if len(tried):
         tried.to_parquet(out / TUNING, index=False)
+    if study.auto_seeds:
+        if len(tried) and not torchrun.used():  # whose processes would each decide by their own clock
+            ended = time.perf_counter()
+            study, why = with_seeds(study, ended - prepared, ended - began)
+            say(why)
+            study, federations = prepare_all(study, federations[seed])
+        study = replace(study, auto_seeds=False)
     machine = {"device": device_name(federations[study.seeds[0]].model.device), **versions(study.plugins)}
     now = Begun(study.as_toml(), begun.command, machine, {str(seed): f.checksum() for seed, f in federations.items()})
     if begun.data and begun.data != now.data:

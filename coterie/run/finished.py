@@ -21,16 +21,18 @@ from coterie.engine.store import SPLITS
 from coterie.engine.training import Training
 from coterie.measure.blocks import block_scores
 from coterie.measure.judgement import judgement
-from coterie.measure.measures import best_threshold, oriented
+from coterie.measure.measures import oriented
 from coterie.measure.metrics import summarize
 from coterie.measure.predictions import Key, Predictions, Rows, as_frame, measured, reported
-from coterie.measure.tempering import curve, temperatures, tempered
+from coterie.measure.subgroups import Place, as_table, subgroups
+from coterie.measure.tempering import curve, moved, temperatures, tempered, threshold
 from coterie.methods.separate import Separate
-from coterie.methods.wrappers.spent import spent, spent_by_all
+from coterie.methods.wrappers.spent import Searched, spent, spent_by_all
 from coterie.report.page import render
 from coterie.run.baselines import pooled
 from coterie.run.beside import set_beside
 from coterie.run.deployable import write_deployable
+from coterie.run.tuning import TUNING
 from coterie.runs.checkpoint import traces_in
 from coterie.runs.folder import RESULTS, checkpoint_folder, partial_results
 from coterie.runs.read import read_run
@@ -54,6 +56,7 @@ class Finished(HoldsData):
     differences: Sequence[Difference] = ()  # between the tables of own silos
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # rows by silo and split, of the first seed
     splits: pd.DataFrame | None = None  # of own data: what each row was for
+    subgroups: pd.DataFrame | None = None  # measures by the levels of columns that were asked for
 
     def about(self) -> str:
         return f"{self.study.name}: {', '.join(self.study.methods)}"
@@ -96,12 +99,27 @@ def collected(
     for (name, _), outcome in outcomes.items():  # those of the first seed, whose models are kept
         both = {"temperatures": outcome.temperatures, "thresholds": outcome.thresholds}
         fitted.setdefault(name, {key: each for key, each in both.items() if each})
-    summary = summarized(study, whole, predictions, kept, sizes, extras, members, device, fitted)
+    searched = _searched(out / TUNING)
+    summary = summarized(study, whole, predictions, kept, sizes, extras, members, device, fitted, searched)
+    parts = _subgroups(predictions, facts, study)
+    summary |= {} if parts is None else {"subgroups": as_table(parts, study.training.by)}
     schemas = next(iter(facts.values())).schemas
     frame = as_frame(predictions, next(iter(schemas.values())).classes if schemas else ())
     first = next(iter(facts.values()))
     counts = {s.name: {split: len(getattr(s, split)) for split in SPLITS} for s in first.silos.values()}
-    return Finished(study, whole, {"seconds": seconds, **summary}, kept, label_counts([]), frame, counts=counts)
+    summary = {"seconds": seconds, **summary}
+    return Finished(study, whole, summary, kept, label_counts([]), frame, counts=counts, subgroups=parts)
+
+
+def _subgroups(predictions: Predictions, facts: Mapping[int, Facts], study: Study) -> pd.DataFrame | None:
+    """Every measure by the levels of columns, where the study asks for them."""
+    columns = dict[str, dict[Place, np.ndarray]]()
+    for seed, each in facts.items():
+        for name, silo in each.silos.items():
+            for column, values in silo.subgroups.items():
+                columns.setdefault(column, {})[seed, name] = values
+    seen = {key: rows.seen_from(study.training.positive) for key, rows in predictions.items()}
+    return subgroups(seen, columns, study.training.by) if columns else None
 
 
 def summarized(
@@ -114,6 +132,7 @@ def summarized(
     members: Mapping[int, Sequence[str]],
     device: torch.device,
     fitted: Mapping[str, Mapping[str, Any]],
+    searched: Searched,
 ) -> dict[str, Any]:
     """What `summary.json` holds."""
     by, positive = study.training.by, study.training.positive
@@ -133,9 +152,9 @@ def summarized(
         most, improving = max(each["rounds_run"] for each in seeds), any(each["still_improving"] for each in seeds)
         methods[name] |= {"rounds_run": most, "still_improving": improving}
     trainings = {name: replace(study.training_of(name), rounds=methods[name]["rounds_run"]) for name in study.methods}
-    for name, told in spent(study.methods, trainings, members).items():
+    for name, told in spent(study.methods, trainings, members, searched).items():
         methods[name]["privacy"] = told
-    together = spent_by_all(study.methods, trainings, members)
+    together = spent_by_all(study.methods, trainings, members, searched)
     alone = next((label for label, method in study.methods.items() if isinstance(method, Separate)), None)
     return {
         "study": study.name,
@@ -148,6 +167,14 @@ def summarized(
     }
 
 
+def _searched(tried: Path) -> Searched:
+    """By method, for how many rounds each candidate of its search trained; nothing where there was none."""
+    if not tried.exists():
+        return {}
+    candidates = pd.read_parquet(tried).groupby(["method", "optimizer", "lr"])["round"].max()
+    return {str(name): [int(rounds) for rounds in each] for name, each in candidates.groupby("method")}
+
+
 def write(finished: Finished, out: Path, command: str) -> None:
     """The files of a finished study."""
     (out / "study.toml").write_text(finished.study.as_toml(), "utf-8")
@@ -155,6 +182,8 @@ def write(finished: Finished, out: Path, command: str) -> None:
     finished.labels.to_parquet(out / "labels.parquet", index=False)
     if finished.splits is not None:
         finished.splits.to_parquet(out / "splits.parquet", index=False, compression="zstd")
+    if finished.subgroups is not None:
+        finished.subgroups.to_parquet(out / "subgroups.parquet", index=False)
     if len(finished.predictions):
         finished.predictions.to_parquet(out / "predictions.parquet", index=False, compression="zstd")
     summary = {"command": command, **finished.summary}
@@ -186,8 +215,7 @@ def predicted(method: str, seed: int, outcome: Outcome, facts: Facts) -> dict[Ke
                 if silo in outcome.temperatures and rows.classes:
                     made = tempered(rows.predicted, outcome.temperatures[silo])
                     rows = replace(rows, predicted=made, raw=rows.predicted)
-                threshold = outcome.thresholds.get(silo, 0.5)
-                found[Key(method, seed, silo, split)] = replace(rows, threshold=threshold)
+                found[Key(method, seed, silo, split)] = replace(rows, threshold=outcome.thresholds.get(silo, 0.5))
     return found
 
 
@@ -220,7 +248,7 @@ def calibrate(outcome: Outcome, silos: Mapping[str, Silo], positive: int | str) 
     )
     for silo, (y, p) in known.items():
         if p.shape[1] == 2:
-            outcome.thresholds[silo] = best_threshold(*oriented(y, tempered(p, outcome.temperatures[silo]), positive))
+            outcome.thresholds[silo] = moved(threshold(*oriented(y, p, positive)), outcome.temperatures[silo])
 
 
 def label_counts(silos: list[Silo], names: Sequence[str] = ()) -> pd.DataFrame:

@@ -29,15 +29,19 @@ def shown(study: Study, console: Console, quiet: bool) -> Iterator[Watch]:
         transient=True,
         disable=not (console.is_terminal or console.is_jupyter),
     )
-    several = len(study.seeds) > 1
-    total = study.training.rounds * len(study.methods) * len(study.seeds)
+    seeds = {*study.seeds}
+    total = study.training.rounds * len(study.methods) * len(seeds)
     with bar:
         job = bar.add_task("", total=total, what="reading the data", score="")
         before = 0
 
         def watch(method: str, seed: int, report: Report) -> None:
-            nonlocal before
-            what = f"{method}, seed {seed}" if several else method
+            nonlocal before, total
+            if seed not in seeds:  # which were added after the search
+                seeds.add(seed)
+                total = study.training.rounds * len(study.methods) * len(seeds)
+                bar.update(job, total=total)
+            what = f"{method}, seed {seed}" if len(seeds) > 1 else method
             if report.tuning:
                 bar.update(job, what=f"tuning {method:<8}", score=f"round {report.round} of {report.rounds}")
                 return

@@ -1,7 +1,7 @@
 """A run in TensorBoard or MLflow: what was set, and the mean test score of every method and seed, round by round."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,7 +12,7 @@ from coterie import toml
 from coterie.engine.rounds import Progress
 from coterie.errors import BadInput, Stopped, nearest
 from coterie.run.experiment import Watch
-from coterie.studies.study import Study
+from coterie.studies.study import Study, loads
 
 FOLDER = "coterie.folder"  # MLflow's tag by which a study that goes on finds its runs
 
@@ -23,7 +23,7 @@ class TensorBoard:
     needs = ("tensorboard",)
 
     def __init__(self, study: Study, out: Path, resumed: bool) -> None:
-        self.study, self.folder = study, out / "tensorboard"
+        self.out, self.folder = out, out / "tensorboard"
         self.writers: dict[tuple[str, int], Any] = {}
 
     def log(self, method: str, seed: int, report: Progress) -> None:
@@ -32,7 +32,7 @@ class TensorBoard:
             tensorboard: Any = import_module("torch.utils.tensorboard")
             # What a run that was killed had logged of this round and of later ones is logged again.
             writer = tensorboard.SummaryWriter(str(self.folder / f"{method}-seed-{seed}"), purge_step=report.round)
-            writer.add_text("study", f"```\n{self.study.as_toml()}```")
+            writer.add_text("study", f"```\n{toml.dumps(_trained(self.out))}```")
             self.writers[method, seed] = writer
         self.writers[method, seed].add_scalar(tag(report), report.score, report.round)
 
@@ -70,7 +70,7 @@ class MLflow:
     def _begin(self, method: str, seed: int) -> str:
         made = self.client.create_run(self.experiment, run_name=_name(method, seed), tags={FOLDER: str(self.out)})
         run = str(made.info.run_id)
-        for key, value in settings(self.study, method, seed).items():
+        for key, value in settings(_trained(self.out), method, seed).items():
             self.client.log_param(run, key, value)
         return run
 
@@ -141,9 +141,13 @@ def tracked(study: Study, names: Sequence[str], out: Path, watch: Watch, resumed
             tracker.close(status)
 
 
-def settings(study: Study, method: str, seed: int) -> dict[str, Any]:
+def _trained(out: Path) -> dict[str, Any]:
+    """The study as it is trained, which a run writes before its first round: with what a search has found."""
+    return loads((out / "study.toml").read_text("utf-8"), "study.toml")
+
+
+def settings(table: Mapping[str, Any], method: str, seed: int) -> dict[str, Any]:
     """What one method of a study was trained with, flat: train.lr, fedamp's own as method.sigma."""
-    table = study.as_table()
     own = table["methods"][method]
     train = {**table["train"], **own.get("train", {})}
     chosen = {"data": table["data"], "model": table["model"], "train": train}

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from coterie.errors import BadInput
+from coterie.measure.metrics import silo_scores
 from coterie.measure.significance import compare
 from coterie.runs.read import Run
 from coterie.studies import study as studies
@@ -40,11 +41,12 @@ def joined(runs: Sequence[Run]) -> Run:
         raise BadInput(f"{twice[0]} is in more than one of the runs; give runs that differ in methods")
     names = ordered(first.name, names)
     scores = {name: run.methods[name] for name in names for run in runs if name in run.methods}
+    measure, by_silo = silo_scores(scores, first.by)
     return replace(
         first,
         methods=scores,
         results=pd.concat([run.results for run in runs], ignore_index=True),
         traces={name: run.traces[name] for name in names for run in runs if name in run.traces},
-        significance=compare({name: each["per_silo_picked"] for name, each in scores.items()}),
+        significance=compare(by_silo).assign(measure=measure),
         verdict=None,
     )

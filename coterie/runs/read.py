@@ -4,7 +4,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ import pyarrow.parquet as pq
 from pandas import DataFrame
 
 from coterie.data.npz import read_npz
-from coterie.errors import BadInput
-from coterie.measure.metrics import ERRORS, summarize
+from coterie.errors import BadInput, nearest
+from coterie.measure.measures import AUTO
+from coterie.measure.metrics import ERRORS, plain_measure, silo_scores, summarize
+from coterie.measure.significance import compare
 from coterie.runs.checkpoint import traces_in
 from coterie.runs.folder import UNFINISHED, Begun, checkpoint_folder, partial_results
 
@@ -43,7 +45,9 @@ class Run:
     finished: bool = True
     data: Mapping[str, Any] = field(default_factory=dict)  # the study's [data]
     baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # plain models, each with its measures
+    subgroups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by column and level
     folder: Path | None = None  # where its files are
+    metric: str | None = None  # to look at it by, where that is another than it was judged by
 
     def __repr__(self) -> str:
         return f"Run({self.name}: {', '.join(self.methods)})"
@@ -52,6 +56,26 @@ class Run:
     def study(self) -> dict[str, Any]:
         """The study's table."""
         return tomllib.loads(str(self.about.get("toml", "")))
+
+    @property
+    def by(self) -> str | None:
+        """The measure that its methods are shown by; None: accuracy, or an error."""
+        if self.metric is not None:
+            return self.metric
+        judged = self.verdict["measure"] if self.verdict else self.study.get("measure", {}).get("by")
+        return None if judged in (None, AUTO) else str(judged)
+
+    def seen_by(self, metric: str | None) -> "Run":
+        """The same by a measure that all its methods have, and with it the significance of their differences."""
+        if metric is None:
+            return self
+        known = {plain_measure(self.methods): 0}  # in the order of the summary
+        known |= dict.fromkeys(name for each in self.methods.values() for name in each.get("measures", {}))
+        found, scores = silo_scores(self.methods, metric) if metric in known else ("", {})
+        if found != metric:
+            raise BadInput(f"--metric {metric}: {self.name} was not measured by it; {nearest(metric, known)}")
+        pairs = compare(scores).assign(measure=metric) if self.significance is not None else None
+        return replace(self, metric=metric, significance=pairs)
 
     def predictions(self, methods: Sequence[str]) -> DataFrame:
         """The test rows at the picked round of these methods, first seed, whose models are saved; maybe none."""
@@ -96,6 +120,7 @@ def read_run(folder: Path) -> Run:
             [f"{each['column']}, {each['silo']}: {each['what']}" for each in own.get("differences", ())],
             data=data,
             baselines=summary.get("baselines") or {},
+            subgroups=summary.get("subgroups") or {},
             folder=folder,
         )
     except OSError as error:
@@ -117,7 +142,7 @@ def _so_far(folder: Path) -> Run:
         for name, scores in (summarize(results, sizes, {}) if len(results) else {}).items()
     }
     traces = {}
-    for place, (name, seed) in enumerate(product(study["methods"], study["seeds"])):
+    for place, (name, seed) in enumerate(product(study["methods"], seeds_of(study))):
         kept = checkpoint_folder(folder, place, name, seed)
         if name in methods and name not in traces and kept.exists() and (found := traces_in(kept)):
             silos = results.loc[(results["method"] == name) & (results["round"] == 0), "silo"].unique()
@@ -129,6 +154,12 @@ def _so_far(folder: Path) -> Run:
 def _current(verdict: Any) -> Any:
     """A verdict, or None where an older version wrote it: it judged by other rules."""
     return verdict if isinstance(verdict, Mapping) and "title" in verdict else None
+
+
+def seeds_of(study: Mapping[str, Any]) -> list[int]:
+    """Those of a study; of one that has yet to choose them the first."""
+    seeds = study.get("seeds", [0])
+    return [0] if seeds == AUTO else [int(seed) for seed in seeds]
 
 
 def _scores(scores: Mapping[str, Any]) -> dict[str, Any]:

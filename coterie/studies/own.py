@@ -6,7 +6,7 @@ from typing import Any
 
 OWN: dict[str, Any] = {
     "name": "own",
-    "seeds": [0],
+    "seeds": "auto",
     "data": {"name": "own"},
     "model": {"name": "auto"},
     "train": {

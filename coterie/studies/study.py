@@ -34,6 +34,7 @@ TEXTS = ("about", "paper", "cell", "scale", "measured")
 PUBLISHED = ("published", "published_decile", "published_cloud")
 KEYS = ("name", *TEXTS, "seeds", "data", "model", "train", "measure", "engine", "methods", *PUBLISHED, "compared")
 MEASURED = ("by", "positive")  # keys of `[measure]`, which training carries
+SUBGROUPS = "subgroups"  # and one that the data carry
 CELLS = ("cells", "small")  # what `select` turns into the keys above
 COMPARED = ("bmta", "weighted", "unseen")
 LARGEST = 1 << 22  # characters of a study
@@ -78,6 +79,7 @@ class Study:
     published_cloud: dict[str, float] = field(default_factory=dict)  # and of the model the server keeps
     compared: str = COMPARED[0]  # the score of ours that `published` is set beside
     auto: dict[str, tuple[str, ...]] = field(default_factory=dict)  # keys that are `auto`, by label; "": in [train]
+    auto_seeds: bool = False  # whether more seeds are added where there is time for them
     # What no file can hold: silos given in Python, and a model given there or named on the command line.
     holdings: Sequence[Holding] | None = field(default=None, repr=False)
     code: Any = None
@@ -97,7 +99,8 @@ class Study:
         own = {label: self.own.get(label, {}) | self._fixed(label) for label in self.methods}
         rounds = "rounds" in self.auto.get("", ())
         training = replace(self.training, rounds=Training.rounds, patience=0) if rounds else self.training
-        return replace(self, auto={}, training=training, own={label: table for label, table in own.items() if table})
+        own = {label: table for label, table in own.items() if table}
+        return replace(self, auto={}, auto_seeds=False, training=training, own=own)
 
     def _fixed(self, label: str) -> dict[str, Any]:
         rate = RATES.get(name_of(self.methods[label]))
@@ -117,11 +120,12 @@ class Study:
             "name": self.name,
             **{key: text for key in TEXTS if (text := getattr(self, key))},
             **({"compared": self.compared} if self.compared != COMPARED[0] else {}),
-            "seeds": list(self.seeds),
-            "data": self.data,
+            "seeds": AUTO if self.auto_seeds else list(self.seeds),
+            "data": {key: value for key, value in self.data.items() if key != SUBGROUPS},
             "model": self.model,
             "train": self._written("", {k: v for k, v in resolved(self.training).items() if k not in MEASURED}),
-            "measure": {key: getattr(self.training, key) for key in MEASURED},
+            "measure": {key: getattr(self.training, key) for key in MEASURED}
+            | ({SUBGROUPS: self.data[SUBGROUPS]} if self.data.get(SUBGROUPS) else {}),
             "engine": resolved(self.machine),
             "methods": {
                 label: written(label, method) | ({"train": train} if train else {})
@@ -229,12 +233,13 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
         if not isinstance(table.get(key, {}), Mapping):
             raise BadInput(f"study: '{key}' must be a table, e.g. [{key}]")
     name, seeds = table.get("name", "study"), table.get("seeds", [0])
+    auto_seeds, seeds = seeds == AUTO, [0] if seeds == AUTO else seeds
     texts = {key: table.get(key, "") for key in TEXTS}
     if not isinstance(name, str) or not name or not all(isinstance(text, str) for text in texts.values()):
         raise BadInput(f"study: name, {', '.join(TEXTS)} must be text")
     if not _whole(seeds):
         raise BadInput(
-            f"study: 'seeds' must be a list of different whole numbers from 0 to 2^63 - 1, found {shown(seeds)}"
+            f"study: 'seeds' must be a list of different whole numbers from 0 to 2^63 - 1 or auto, found {shown(seeds)}"
         )
     data, model = table.get("data", {}), table.get("model", {})
     for where, inner, key in (("data", data, "name"), ("data", data, "split"), ("model", model, "name")):
@@ -243,7 +248,12 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
     chosen: dict[str, Any] = dict(table.get("methods", {}))
     if methods is not None:
         chosen = {each: chosen.get(each, {}) for each in methods}
-    training, common = _training(table.get("train", {}), table.get("measure", {}))
+    measured = {key: value for key, value in table.get("measure", {}).items() if key != SUBGROUPS}
+    training, common = _training(table.get("train", {}), measured)
+    if SUBGROUPS in table.get("measure", {}):
+        if data.get("name") != "own":
+            raise BadInput("[measure] subgroups: are columns of your own tables; leave them out")
+        data = {**data, SUBGROUPS: table["measure"][SUBGROUPS]}
     if "test" not in training.measure:
         raise BadInput(
             f"[train] measure: {list(training.measure)} has no 'test', by which methods are compared; add it"
@@ -264,6 +274,7 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
     return Study(
         name=name,
         seeds=tuple(seeds),
+        auto_seeds=auto_seeds,
         data=catalog.resolved(data.get("name", "digits"), data),
         model=_model(model, code, AUTO if data.get("name") == "own" else "mlp"),
         training=training,
@@ -298,7 +309,7 @@ def _training(table: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[Tr
             raise BadInput(f"[train] unknown key '{key}'; it is a key of [measure]")
     for key in measured:
         if key not in MEASURED:
-            raise BadInput(f"[measure] unknown key '{key}'; {nearest(str(key), MEASURED)}")
+            raise BadInput(f"[measure] unknown key '{key}'; {nearest(str(key), (*MEASURED, SUBGROUPS))}")
     where = "[train]" if not measured else "[train] and [measure]"
     training, auto = read_training({**table, **measured}, where)
     if training.by != BY_LABELS:

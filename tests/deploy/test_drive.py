@@ -28,7 +28,7 @@ TABLE = {
     "seeds": [1],
     "model": {"name": "mlp", "hidden": [4]},
     "train": {"rounds": 3, "local_epochs": 2, "batch_size": 4, "lr": 0.1},
-    "methods": {"fedavg": {}, "scaffold": {}, "fedamp": {}, "apple": {}, "fedem": {}},
+    "methods": {"fedavg": {}, "scaffold": {}, "fedamp": {}, "apple": {}, "fedem": {}, "stack": {}},
 }
 
 
@@ -118,7 +118,7 @@ def kept_model(home: Path, silo: str, method: str) -> tuple[str, dict[str, bytes
         return file.metadata()["round"], {name: file.get_tensor(name).numpy().tobytes() for name in file.keys()}  # noqa: SIM118
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedamp", "fedem"])
+@pytest.mark.parametrize("method", ["fedavg", "fedamp", "fedem", "stack"])
 def test_silos_end_with_the_model_of_the_picked_round_as_a_simulation_does(method: str, tmp_path: Path) -> None:
     table = TABLE | {"methods": {method: {}}, "train": {**TABLE["train"], "lr": 0.5}}
     finished = federated(tmp_path / "run", Loop(settle(tmp_path)), table).run("")

@@ -37,7 +37,15 @@ def silos() -> list[Silo]:
 ALL = [(lr, optimizer) for lr in (0.01, 0.1, 0.5) for optimizer in ("sgd", "adam")]
 NO_FLOOR = {"beta": {"start": 1e4, "factor": 0.1, "every": 30}}
 FAST = [(0.5, "sgd"), (0.5, "adam")]  # for a pull that stays as strong as it is
-CASES = {"fedamp": ALL, "heurfedamp": ALL, "fedprox": FAST, "ditto": FAST, "pfedme": FAST, "mr-mtl": FAST}
+CASES = {
+    "fedamp": ALL,
+    "heurfedamp": ALL,
+    "fedprox": FAST,
+    "ditto": FAST,
+    "pfedme": FAST,
+    "mr-mtl": FAST,
+    "pfedgraph": FAST,
+}
 
 
 @pytest.mark.slow

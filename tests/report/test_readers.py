@@ -154,12 +154,11 @@ def test_baselines_stand_below_the_methods(folder):
 
 def test_bars_and_dots_are_of_the_measure_that_the_verdict_goes_by(folder):
     run = read_run(folder)
-    verdict = {**run.verdict, "measure": "auroc", "title": "AUROC"}
-    bars = figures.bars(run.methods, inks(run.methods), verdict)
-    dots = figures.silo_distribution(run.methods, inks(run.methods), verdict)
+    bars = figures.bars(run.methods, inks(run.methods), "auroc")
+    dots = figures.silo_distribution(run.methods, inks(run.methods), "auroc")
     own = {method: scores["measures"]["auroc"]["silos"] for method, scores in run.methods.items()}
     assert list(bars.data[0].x) == pytest.approx([np.mean(list(each.values())) for each in own.values()])
     assert [list(box.x) for box in dots.data] == [list(each.values()) for each in own.values()]
     assert bars.layout.xaxis.title.text == dots.layout.xaxis.title.text == "test AUROC"
-    plain = figures.bars(run.methods, inks(run.methods), run.verdict)
+    plain = figures.bars(run.methods, inks(run.methods), run.by)
     assert list(plain.data[0].x) == [scores["val_picked"] for scores in run.methods.values()]

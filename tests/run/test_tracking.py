@@ -106,14 +106,18 @@ def test_regression_is_tracked_by_its_error(tmp_path, monkeypatch):
     hospitals(tmp_path / "hospitals")
     words = ("--silos", "hospitals", "--label", "cost", "--drop", "patient,outcome", "--methods", "fedavg")
     assert call("run", *words, "--rounds", 2, "--track", "tensorboard", "--out", "out", "--quiet") == 0
-    logged = events_of("out/tensorboard/fedavg-seed-0").Scalars("rmse/test")
+    events = events_of("out/tensorboard/fedavg-seed-0")
+    told = events.Tensors("study/text_summary")[0].tensor_proto.string_val[0].decode()
+    found = study.read("out/study.toml")["methods"]["fedavg"]["train"]["lr"]  # which a search has found
+    assert f"lr = {found}" in told and 'lr = "auto"' not in told
+    logged = events.Scalars("rmse/test")
     assert {event.step: event.value for event in logged} == pytest.approx(means(tmp_path / "out", "fedavg", "rmse"))
 
 
 def test_the_settings_of_a_method_are_its_own(tmp_path):
     table = study.read(small(tmp_path))
     table["methods"]["fedamp"]["train"] = {"lr": 0.7}
-    checked = study.check(table)
+    checked = study.check(table).as_table()
     assert tracking.settings(checked, "fedamp", 0)["train.lr"] == 0.7
     assert tracking.settings(checked, "separate", 0)["train.lr"] == 0.1
 

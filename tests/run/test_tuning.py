@@ -189,3 +189,12 @@ def test_tuning_can_be_turned_off(here, capfd):
     assert "train" not in told["methods"]["fedamp"] and not Path("a/tuning.parquet").exists()
     assert call(*OWN_RUN, "--tune", "maybe") == 2
     assert "--tune maybe: expected auto or off" in capfd.readouterr().err
+
+
+def test_the_uploads_of_a_private_methods_search_count(here, capsys):
+    words = ["--methods", "fedavg", "--rounds", 2, "--set", "methods.fedavg.privacy.noise=8", "--out", "out"]
+    assert call(*OWN_RUN[:-2], *words) == 0
+    told = json.loads(Path("out/summary.json").read_text("utf-8"))["methods"]["fedavg"]["privacy"]
+    candidates = pd.read_parquet("out/tuning.parquet").groupby(["optimizer", "lr"])["round"].max()
+    assert told["in_search"] == candidates.sum() == 13 + 7 and told["uploads"] == 20 + 2
+    assert "20 of them in the search for its learning rate" in " ".join(capsys.readouterr().out.split())

@@ -1,6 +1,6 @@
 """Own silos made ready to train on: split, declared, agreed on, encoded."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -31,6 +31,7 @@ from coterie.data.own.sides import (
     read_marks,
 )
 from coterie.data.own.statistics import Statistics, declare
+from coterie.data.own.subgroups import check_levels, read_subgroups
 from coterie.data.silo import Array, FederatedData, HoldsData, Indices, Part, Share, Silo, named
 from coterie.errors import BadInput
 from coterie.keys import generator
@@ -54,6 +55,7 @@ class OwnData(SplitBy):
     standardize: Literal["federation", "silo"] = option(
         "federation", "numbers by what all silos declare, or each silo by its own and nothing of it leaves"
     )
+    subgroups: tuple[str, ...] = option((), "columns by whose levels measures are taken too")
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,7 +104,9 @@ def ready(holdings: Sequence[Holding], options: OwnData, seed: int) -> Federated
     differences += [each for s in splits for each in far_values(s, numbers, not schema.classes, options.label)]
     differences += [each for s in splits for each in copied(s, options)] + identified(splits, options)
     schemas = {s.holding.name: fitted(schema, s, not shared) for s in splits}
-    silos = [encoded(s, schemas[s.holding.name]) for s in splits]
+    marked = [read_subgroups(s.holding, options.subgroups, options.label) for s in splits]
+    check_levels(marked)
+    silos = [encoded(s, schemas[s.holding.name], of) for s, of in zip(splits, marked, strict=True)]
     return FederatedData(
         silos, len(schema.classes), "own", _note(declared, schema), [0] * len(silos), [False] * len(silos), schemas,
         differences,
@@ -236,7 +240,7 @@ def _numbers(own: SplitHolding, name: str) -> Array:
     return as_number(own.holding.x[name], name)
 
 
-def encoded(own: SplitHolding, schema: Schema) -> Silo:
+def encoded(own: SplitHolding, schema: Schema, subgroups: Mapping[str, Array] | None = None) -> Silo:
     """A silo as a model takes it."""
     name = own.holding.name
     x = schema.encode(own.holding.x, f"silo '{name}'") if isinstance(own.holding.x, DataFrame) else own.holding.x
@@ -246,7 +250,7 @@ def encoded(own: SplitHolding, schema: Schema) -> Silo:
         Part(x[rows], y[rows], own.rows[rows], None if units is None else units[rows])
         for rows in (own.train, own.validation, own.test)
     ]
-    return Silo(name, *parts)
+    return Silo(name, *parts, subgroups={column: values[own.test] for column, values in (subgroups or {}).items()})
 
 
 def _targets(own: SplitHolding, schema: Schema) -> Array:

@@ -1,14 +1,15 @@
 """What a run spent of its silos' privacy: the ε of all that left them, by Google's dp-accounting.
 
 The silos that took part in a round are known, and every upload is seen on its own. So nothing is won by sampling: the ε
-of a silo is that of its own uploads, over all rounds, seeds and methods, for they are all of the same data; and a run's
-is that of its worst silo.
+of a silo is that of its own uploads, over all rounds, seeds and methods, for they are all of the same data; a search
+for learning rates counts, since its candidates upload. A run's ε is that of its worst silo.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,20 +24,34 @@ from coterie.engine.wrapper import Wrapper
 from coterie.methods.wrappers.privacy import Privacy, WithPrivacy
 
 Members = Mapping[int, Sequence[str]]  # by seed
+Searched = Mapping[str, Sequence[int]]  # by method, for how many rounds each candidate of its search trained
 
 
-def spent(methods: Mapping[str, Method], trainings: Mapping[str, Training], members: Members) -> dict[str, Any]:
+def spent(
+    methods: Mapping[str, Method],
+    trainings: Mapping[str, Training],
+    members: Members,
+    searched: Searched = MappingProxyType({}),
+) -> dict[str, Any]:
     """What a summary says of the privacy of each method that has some: of the silo that it asked most often."""
     told = dict[str, Any]()
     for name, method in methods.items():
         if (o := privacy_of(method)) is not None:
-            uploads = max(asked(trainings[name], members).values())
+            search = _in_search(trainings[name], members, searched.get(name, ()))
+            times = asked(trainings[name], members) + search
+            silo, uploads = times.most_common(1)[0]
             about = {"clip": o.clip, "noise": o.noise, "delta": o.delta, "uploads": uploads}
+            about |= {"in_search": search[silo]} if search else {}
             told[name] = {"epsilon": epsilon({o.noise: uploads}, o.delta), **about}
     return told
 
 
-def spent_by_all(methods: Mapping[str, Method], trainings: Mapping[str, Training], members: Members) -> dict[str, Any]:
+def spent_by_all(
+    methods: Mapping[str, Method],
+    trainings: Mapping[str, Training],
+    members: Members,
+    searched: Searched = MappingProxyType({}),
+) -> dict[str, Any]:
     """What a summary says of all methods together, for the strictest of their δ; nothing where none has privacy."""
     chosen = {name: privacy_of(method) for name, method in methods.items() if fields(method.up)}
     private = {name: o for name, o in chosen.items() if o is not None}
@@ -48,7 +63,8 @@ def spent_by_all(methods: Mapping[str, Method], trainings: Mapping[str, Training
         return {"epsilon": math.inf, "delta": delta, "silo": None, "unprotected": bare}
     by_silo: dict[str, Counter[float]] = {}  # of each, how many uploads have which noise
     for name, o in private.items():
-        for silo, times in asked(trainings[name], members).items():
+        search = _in_search(trainings[name], members, searched.get(name, ()))
+        for silo, times in (asked(trainings[name], members) + search).items():
             by_silo.setdefault(silo, Counter())[o.noise] += times
     # Gaussian mechanisms compose to one whose 1/σ² is the sum of theirs.
     worst = max(by_silo, key=lambda silo: sum(times / noise**2 for noise, times in by_silo[silo].items()))
@@ -75,6 +91,12 @@ def asked(training: Training, members: Members) -> Counter[str]:
             cohort = drawn(roster, everyone, "cohort", round, training.participation, at_least=1)
             times.update(names[place] for place in cohort.tolist())
     return times
+
+
+def _in_search(training: Training, members: Members, candidates: Sequence[int]) -> Counter[str]:
+    """How often each silo was asked in the search, which the first seed makes for all."""
+    first = dict([next(iter(members.items()))])
+    return sum((asked(replace(training, rounds=rounds), first) for rounds in candidates), Counter[str]())
 
 
 def epsilon(uploads: Mapping[float, int], delta: float) -> float:

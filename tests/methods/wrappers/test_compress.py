@@ -21,7 +21,7 @@ from coterie.wire import described
 FITTING = {
     "fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn", "fedrod", "knn-per",
     "fedavg", "fedprox", "fedavg-local", "fedavg-ft", "fedprox-ft", "scaffold", "apfl", "ditto", "perfedavg", "pfedme",
-    "cfl", "fedamp", "heurfedamp", "fedacs", "fedem", "mr-mtl",
+    "cfl", "fedamp", "heurfedamp", "fedacs", "fedem", "mr-mtl", "pfedgraph", "fedala",
 }  # fmt: skip
 WRAPPED = {
     "sparse-fedavg": ("fedavg", {"compress": {"top_k": 0.2}}),

@@ -25,7 +25,7 @@ from coterie.methods.wrappers.spent import epsilon, spent, spent_by_all
 COVERED = {
     "fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn", "fedrod", "knn-per",
     "fedavg", "fedprox", "fedavg-local", "fedavg-ft", "fedprox-ft", "scaffold", "apfl", "ditto", "perfedavg", "pfedme",
-    "cfl", "fedamp", "heurfedamp", "fedacs", "fedem", "mr-mtl",
+    "cfl", "fedamp", "heurfedamp", "fedacs", "fedem", "mr-mtl", "pfedgraph", "fedala",
 }  # fmt: skip
 OFF = {"clip": math.inf, "noise": 0.0}
 
@@ -182,6 +182,16 @@ def test_the_uploads_of_a_method_add_up_over_its_seeds() -> None:
     assert about["fedavg"]["uploads"] == 90
     assert about["fedavg"]["epsilon"] == pytest.approx(analytic({8.0: 90}, 1e-5), rel=1e-3)
     assert about["fedavg"]["epsilon"] == pytest.approx(12.36, abs=0.01)  # of one seed alone it is 6.33
+
+
+def test_every_candidate_of_a_search_uploads_too() -> None:
+    wrapped = {"fedavg": make("fedavg", {"privacy": {"noise": 8.0}})}
+    trainings, members = {"fedavg": Training(rounds=30)}, dict.fromkeys((0, 1), SILOS)
+    told = spent(wrapped, trainings, members, {"fedavg": [40, 20, 10, 5]})["fedavg"]  # in the first seed alone
+    assert (told["uploads"], told["in_search"]) == (135, 75)
+    assert told["epsilon"] == pytest.approx(analytic({8.0: 135}, 1e-5), rel=1e-3)
+    together = spent_by_all(wrapped, trainings, members, {"fedavg": [40, 20, 10, 5]})
+    assert together["epsilon"] == pytest.approx(told["epsilon"])
 
 
 def test_the_silo_that_is_asked_most_often_over_all_seeds_is_the_one_that_counts() -> None:

@@ -1,0 +1,147 @@
+"""Mixing candidates by held-out data: temperatures, a common prior, each silo's weights by EM, and a gate. In float64.
+
+Shapes: k silos, c candidates, n held-out samples (`mask` is 0 where a silo has fewer), g strengths of the prior.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.stats import t as student
+from torch import Tensor
+
+TEMPERATURES = tuple(2.0 ** (i / 2 - 1) for i in range(9))  # 1/2 … 8, at which silos give their summed log-loss
+KAPPAS = (3.0, 10.0, 30.0, 100.0, 300.0, 1e9)  # held-out samples that the prior is worth; the last: as good as all
+TOWARDS_ONE = 0.5  # how strongly a temperature is held at 1: in summed log-loss, of a squared log T
+UNIFORM = 0.02  # the share of the prior that all candidates have alike
+ITERATIONS = 100  # of EM, with a prior that is worth something
+FEWEST = 8  # held-out samples from which on the gate may close
+LEAST = 1e-30  # probability, as of every log-loss here
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """Silos' weights, and what they are worth to each sample when it does not count in them."""
+
+    weights: Tensor  # (k, c)
+    counts: Tensor  # (k, c) samples that each candidate accounts for
+    left_out: Tensor  # (k, n) log-likelihood of a sample by the weights of the others
+
+
+def class_likelihoods(p: Tensor, loss: Tensor, temperature: Tensor) -> Tensor:
+    """log p(y) of samples at temperatures (t,), from probabilities (k, n, C) and −log p(y) at 1 (k, n): (t, k, n)."""
+    logs = p.double().nan_to_num(0.0).clamp_min(LEAST).log()
+    each = [-loss.double() / t - torch.logsumexp(logs / t, 2) for t in temperature.double()]
+    return torch.stack(each)
+
+
+def number_likelihoods(loss: Tensor, variance: Tensor) -> Tensor:
+    """The log-density of samples of squared errors (k, n) under a Gaussian of this variance."""
+    return -0.5 * (math.log(2 * math.pi) + variance.log()) - loss.double() / (2 * variance)
+
+
+def fitted_temperatures(curves: Tensor) -> Tensor:
+    """Of summed log-losses (c, t) at `TEMPERATURES`, where each is lowest, held towards 1: (c,)."""
+    place = curves.new_tensor(TEMPERATURES).log()
+    held = curves + TOWARDS_ONE * place.square()
+    best = held.argmin(1).clamp(1, len(place) - 2)
+    before, at, after = (held.gather(1, (best + step)[:, None])[:, 0] for step in (-1, 0, 1))
+    bend = before - 2 * at + after
+    step = torch.where(bend > 0, 0.5 * (before - after) / bend, 0.0).clamp(-1, 1)  # of a parabola through the three
+    return (place[best] + step * (place[1] - place[0])).exp()
+
+
+def fitted_variances(squares: Tensor, samples: Tensor) -> Tensor:
+    """Of summed squared errors (c,) over so many samples, each candidate's variance; one more sample has 1."""
+    return (squares + 1) / (samples + 1)
+
+
+def common_prior(counts: Tensor) -> Tensor:
+    """π̄: the candidates' shares of all silos' samples (m, c), with a little for each: (c,)."""
+    total, c = counts.sum(0), counts.shape[1]
+    share = total / total.sum() if total.sum() > 0 else torch.full_like(total, 1 / c)
+    return (1 - UNIFORM) * share + UNIFORM / c
+
+
+def weigh(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappas: Tensor, iterations: int) -> Tensor:
+    """EM from the prior: r_cj ∝ π_c ℓ_cj and π_c ∝ Σ_j r_cj + κ π̄_c. (k, c, n), (k, n), (k, c), (g,): (k, g, c)."""
+    scaled = _scaled(likelihoods, mask)
+    kappas = kappas[None, :, None]
+    total = mask.sum(1)[:, None, None] + kappas
+    pi = prior[:, None].expand(-1, kappas.shape[1], -1)
+    for _ in range(iterations):
+        pi = torch.where(total > 0, (_counts(scaled, mask, pi) + kappas * prior[:, None]) / total.clamp_min(1e-300), pi)
+    return pi
+
+
+def left_out(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappas: Tensor, pi: Tensor) -> Tensor:
+    """log Σ_c π_c^(−j) ℓ_cj, where a sample's own share r_cj is taken out of the weights: (k, g, n)."""
+    scaled = _scaled(likelihoods, mask)
+    shares = pi[..., None] * scaled[:, None]  # (k, g, c, n)
+    r = shares / shares.sum(2, keepdim=True).clamp_min(LEAST) * mask[:, None, None]
+    others = r.sum(3, keepdim=True) - r + (kappas[None, :, None] * prior[:, None])[..., None]
+    others = others / others.sum(2, keepdim=True).clamp_min(LEAST)
+    found = (others * scaled[:, None]).sum(2).clamp_min(LEAST).log()
+    return (found + _top(likelihoods)[:, None]) * mask[:, None]
+
+
+def weighed(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappa: Tensor) -> Weighed:
+    """Each silo's weights with a prior that is worth `kappa` samples, or fewer where the bound asks for it.
+
+    The bound: on the samples it was weighed on, no candidate's mean log-loss is lower by more than (log 1/π̄_c)/n.
+    It is held by the first κ of the grid at which it is true. At κ = 0 n iterations suffice: the mean log-likelihood
+    after t of them is at most KL(e_c ‖ π̄)/t below that of candidate c (Csiszár and Tusnády, 1984).
+    """
+    every = prior.new_tensor(KAPPAS).clamp(max=kappa.clamp_min(0))  # all below κ, then κ
+    found = weigh(likelihoods, mask, prior, every, ITERATIONS)  # (k, g, c)
+    fits = _holds(likelihoods, mask, prior, found)
+    none = ~fits.any(1)
+    best = torch.where(none, 0, len(KAPPAS) - 1 - fits.flip(1).int().argmax(1))
+    weights = found.gather(1, best[:, None, None].expand(-1, 1, found.shape[2]))[:, 0]
+    worth = every[best]
+    for row in none.nonzero()[:, 0].tolist():
+        steps = max(ITERATIONS, int(mask[row].sum()))
+        own = slice(row, row + 1)
+        weights[row] = weigh(likelihoods[own], mask[own], prior[own], every.new_zeros(1), steps)[0, 0]
+        worth[row] = 0
+    apart = [
+        left_out(likelihoods[i : i + 1], mask[i : i + 1], prior[i : i + 1], worth[i : i + 1], weights[i : i + 1, None])
+        for i in range(len(weights))
+    ]
+    counts = _counts(_scaled(likelihoods, mask), mask, weights[:, None])[:, 0]
+    return Weighed(weights, counts, torch.cat(apart)[:, 0])
+
+
+def gated(alone: Tensor, mixed: Tensor, mask: Tensor, level: float) -> Tensor:
+    """Whether a candidate beats the mixture: a one-sided paired t-test of log-likelihoods (k, n) each: (k,)."""
+    found = []
+    for one, other, real in zip(alone, mixed, mask, strict=True):
+        off = (one - other)[real > 0].cpu().numpy()
+        n = len(off)
+        spread = off.std(ddof=1) if n >= FEWEST else np.inf
+        found.append(n >= FEWEST and off.mean() * math.sqrt(n) > student.isf(level, n - 1) * max(spread, 1e-12))
+    return torch.tensor(found, dtype=torch.bool, device=alone.device)
+
+
+def _holds(likelihoods: Tensor, mask: Tensor, prior: Tensor, pi: Tensor) -> Tensor:
+    """Whether weights (k, g, c) keep the bound: (k, g)."""
+    mixed = torch.einsum("kgc,kcn->kgn", pi, _scaled(likelihoods, mask)).clamp_min(LEAST).log() * mask[:, None]
+    each = ((likelihoods - _top(likelihoods)[:, None]) * mask[:, None]).sum(2)
+    best = torch.where(prior > 0, each + prior.clamp_min(LEAST).log(), -torch.inf).amax(1)  # (k,)
+    return mixed.sum(2) >= best[:, None] - 1e-9
+
+
+def _counts(scaled: Tensor, mask: Tensor, pi: Tensor) -> Tensor:
+    """Σ_j r_cj: (k, g, c)."""
+    mixed = torch.einsum("kgc,kcn->kgn", pi, scaled).clamp_min(LEAST)
+    return pi * torch.einsum("kcn,kgn->kgc", scaled, mask[:, None] / mixed)
+
+
+def _scaled(likelihoods: Tensor, mask: Tensor) -> Tensor:
+    """Likelihoods of samples, of the best candidate 1."""
+    return (likelihoods - _top(likelihoods)[:, None]).exp() * mask[:, None]
+
+
+def _top(likelihoods: Tensor) -> Tensor:
+    return likelihoods.amax(1)

@@ -1,0 +1,154 @@
+"""pFedGraph: the server infers who should learn from whom, and mixes a model for each silo by that graph.
+
+Ye, Ni, Wu, Chen and Wang, "Personalized Federated Learning with Inferred Collaboration Graphs", ICML 2023. Row i of
+the graph is argmin α ‖x − p‖² − Σ_j cos_ij x_j over the simplex: p are the silos' shares of the samples, cos_ij the
+cosine of what silos i and j have changed of the common start so far, in trained parameters. It is the projection of
+p + cos_i / 2α onto the simplex. A silo then trains from u_i = Σ_j x_j w_j on F_i(w) − λ cos(w, u_i).
+The published code adds λ cos(w, u_i), which turns models away from u_i, and counts cosines above 0.9 as 1; this does
+neither. The graph is over the silos that have ever replied, each with its last model; one that has not is sent their
+mean.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from coterie.engine.method import (
+    Batch,
+    Cohort,
+    Down,
+    Method,
+    Model,
+    Predictor,
+    Private,
+    Roster,
+    Server,
+    State,
+    Task,
+    Up,
+)
+from coterie.methods.parts.attention import cosines
+from coterie.methods.parts.message_passing import CloudDown, Personal, PersonalUp
+from coterie.methods.parts.simplex import nearest_in_simplex
+from coterie.options import option
+from coterie.wire import Record, rows, shared
+
+
+class Collaboration(Server):
+    """The last model of every silo, and where they all began."""
+
+    w: Tensor = rows("the silo's last model w_i", role="model")
+    heard: Tensor = rows("whether it ever replied")
+    sizes: Tensor = rows("its training samples", fixed=True)
+    start: Tensor = shared("the random model that all start from", role="model")
+
+
+class Turned(State):
+    """Local training that turns towards a model."""
+
+    w: Tensor = rows("the model in training", role="model")
+    towards: Tensor = rows("u_i, the model that it turns towards", role="model")
+    opt: Record
+
+
+@dataclass(frozen=True)
+class PFedGraph(Method[Collaboration, CloudDown, PersonalUp, Personal, Turned]):
+    """Each silo starts from a mixture of the models that changed as its own did, and stays aligned with it."""
+
+    paper: ClassVar[str] = "Ye et al., ICML 2023"
+    summary: ClassVar[str] = (
+        "each silo trains from a mixture of models, by a graph inferred from how alike they changed"
+    )
+    down: ClassVar[type[Down]] = CloudDown
+    up: ClassVar[type[Up]] = PersonalUp
+    private: ClassVar[type[Private]] = Personal
+    lr_by_row: ClassVar[bool] = True
+
+    alpha: float = option(0.8, "α, how near a silo's weights stay to the shares of the samples", low=1e-9)
+    lam: float = option(0.01, "λ, how strongly a silo's model is kept aligned with its mixture", low=0)
+
+    # Server
+
+    def open(self, roster: Roster, model: Model) -> Collaboration:
+        w = model.starts(roster.seed, roster.names, common=True)
+        heard = torch.zeros(len(roster), dtype=torch.bool, device=w.device)
+        return Collaboration(w=w, heard=heard, sizes=roster.sizes.double(), start=model.start(roster.seed))
+
+    def send(self, server: Collaboration, cohort: Cohort) -> CloudDown:
+        graph = self.graph(server, cohort.model)[cohort.ids]
+        return CloudDown(u=graph.to(server.w.dtype) @ server.w)  # u_i = Σ_j x_j w_j
+
+    def graph(self, server: Collaboration, model: Model) -> Tensor:
+        """Every silo's weights on all silos' models: (m, m)."""
+        known = server.heard | ~server.heard.any()  # before the first reply all models are one
+        alike = cosines(model.layout.weights(server.w - server.start))
+        share = torch.where(known, server.sizes, 0)
+        wanted = share / share.sum() + alike / (2 * self.alpha)
+        return nearest_in_simplex(torch.where(known, wanted, -torch.inf))
+
+    def receive(self, server: Collaboration, cohort: Cohort, up: PersonalUp) -> Collaboration:
+        w = server.w.index_copy(0, cohort.ids, up.w)  # a missing silo's last model stands in
+        return server.replace(w=w, heard=server.heard.index_fill(0, cohort.ids, True))
+
+    # Silo
+
+    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Personal:
+        return Personal(w=model.starts(roster.seed, roster.take(rows).names, common=True))
+
+    def begin(self, task: Task, down: CloudDown, private: Personal) -> Turned:
+        return Turned(w=down.u, towards=down.u, opt=task.optimizer.init(down.u))
+
+    def step(self, task: Task, state: Turned, batch: Batch) -> Turned:
+        slope = cosine_slope(state.w, state.towards, task.model.layout.trained)
+        gradient = task.grad(state.w, batch) + -self.lam * slope  # of F_i(w) − λ cos(w, u_i)
+        w, opt = task.optimizer.step(state.w, gradient, state.opt, batch.lr)
+        return state.replace(w=w, opt=opt)
+
+    def end(self, task: Task, state: Turned, down: CloudDown, private: Personal) -> tuple[PersonalUp, Personal]:
+        return PersonalUp(w=state.w), Personal(w=state.w)
+
+    def personal(self, task: Task, down: CloudDown, private: Personal) -> Predictor:
+        return Predictor(models=private.w)
+
+    def cloud(self, task: Task, down: CloudDown, private: Personal) -> Predictor:
+        return Predictor(models=down.u)
+
+    # A silo that arrives after training
+
+    def host(self, server: Collaboration, newcomers: Cohort, up: PersonalUp | None) -> CloudDown:
+        if up is None:
+            return CloudDown(u=server.start.expand(len(newcomers), -1))
+        return CloudDown(u=torch.stack([self._mixture(server, newcomers, row, w) for row, w in enumerate(up.w)]))
+
+    def _mixture(self, server: Collaboration, newcomers: Cohort, row: int, w: Tensor) -> Tensor:
+        """A newcomer's mixture of the members' models and its own, no other newcomer's."""
+        grown = server.replace(
+            w=torch.cat([server.w, w[None]]),
+            heard=torch.cat([server.heard, server.heard.new_ones(1)]),
+            sizes=torch.cat([server.sizes, newcomers.sizes[row : row + 1].double()]),
+        )
+        return self.graph(grown, newcomers.model)[-1].to(w.dtype) @ grown.w
+
+    def adapt(self, task: Task, down: CloudDown, private: Personal | None) -> tuple[PersonalUp | None, Personal]:
+        """A newcomer trains alone from the common start, is answered with its mixture, and trains once more."""
+        if private is None:
+            w = task.fit(down.u, "arrive")
+            return PersonalUp(w=w), Personal(w=w)
+        return None, Personal(w=task.run(self.step, self.begin(task, down, private), "settle").w)
+
+    # What a person wants to know
+
+    def trace(self, server: Collaboration, everyone: Cohort, private: Personal | None) -> Mapping[str, Tensor]:
+        return {"collaboration": self.graph(server, everyone.model)}
+
+
+def cosine_slope(w: Tensor, u: Tensor, trained: int) -> Tensor:
+    """∇_w cos(w, u) = (u/‖u‖ − cos(w, u) w/‖w‖) / ‖w‖ over the trained columns of rows (k, d), 0 in all others."""
+    length = w[:, :trained].norm(dim=1, keepdim=True)
+    own, other = (F.normalize(each[:, :trained]) for each in (w, u))
+    slope = (other - (own * other).sum(1, keepdim=True) * own) / length
+    return F.pad(torch.where(length > 0, slope, 0), (0, w.shape[1] - trained))

@@ -1,0 +1,427 @@
+"""Stack: a silo need not choose a method. Several train side by side, and each silo mixes their predictions.
+
+Coterie's own; its parts are Guo et al. (ICML 2017) for temperatures, mixture weights by EM with a prior that is learned
+from all silos (empirical Bayes), and log-loss bounds of Bayesian mixtures (Vovk 1990; Csiszár and Tusnády 1984).
+
+Candidates are what each member would deploy and, where it has one, the model that the server keeps for the silo.
+1. Temper: one temperature T_c for a candidate (of numbers a variance), from sums over all silos' held-out samples.
+2. Held-out samples are the validation split: ℓ_cj = p_c(y_j | x_j).
+3. Weigh: EM, r_cj ∝ π_c ℓ_cj and π_c ∝ Σ_j r_cj + κ π̄_c. The prior π̄ and κ, in samples, are common to all silos.
+4. Gate: a silo takes its model alone instead if that is better on its held-out samples by a paired test.
+Temperatures, prior and κ come from the uploads of earlier rounds. A silo finds its own weights whenever its model is
+asked for, from the candidates of that very round, so one round is one model.
+
+Members that share a training share it: FedAvg is trained once for itself, for its fine-tuned and its local copies, and
+by Ditto. A member's draws, and with them its models, are those of a run of its own.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.engine.method import (
+    Batch,
+    Cohort,
+    Deployable,
+    Down,
+    Method,
+    Model,
+    Private,
+    Roster,
+    Server,
+    State,
+    Task,
+    Up,
+)
+from coterie.engine.predictors import Ensemble
+from coterie.engine.wrapper import Wrapper
+from coterie.methods import make
+from coterie.methods.ditto import Ditto
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.fedavg_local import FedAvgLocal
+from coterie.methods.parts import stacking
+from coterie.methods.parts.averaging import GlobalDown
+from coterie.methods.parts.stacking import KAPPAS, TEMPERATURES
+from coterie.methods.separate import Separate
+from coterie.methods.wrappers.finetune import FineTuned
+from coterie.methods.wrappers.privacy import WithPrivacy
+from coterie.options import option
+from coterie.wire import Record, rows, shared
+
+MEMBERS = ("separate", "fedavg-ft", "fedamp", "ditto", "fedem")
+FIRST_KAPPA = 30.0
+
+
+class Sums(Server):
+    """What the silos last sent of their held-out samples, beside what the members keep."""
+
+    curves: Tensor = rows("summed log-loss of each candidate at each temperature", "c", "t")
+    counts: Tensor = rows("held-out samples that each candidate accounts for", "c")
+    fits: Tensor = rows("leave-one-out log-likelihood at each κ", "g")
+    samples: Tensor = rows("held-out samples that this is of")
+
+
+class StackDown(Down):
+    """What all silos' sums give, beside what the members send."""
+
+    scale: Tensor = shared("the candidates' temperatures T_c; of numbers their variances", "c")
+    prior: Tensor = shared("the candidates' common weights, each silo's prior", "c")
+    fitted: Tensor = shared("κ, the samples that the prior is worth, and the gate's level", "2")
+
+
+class StackUp(Up):
+    """Sums over a silo's held-out samples, beside what the members upload; zeros between the rounds of fitting."""
+
+    curves: Tensor = rows(
+        "summed log-loss of each candidate at each temperature; of numbers the summed squared error", "c", "t",
+        seen_by="server",
+    )  # fmt: skip
+    counts: Tensor = rows("held-out samples that each candidate accounts for", "c", seen_by="server")
+    fits: Tensor = rows("leave-one-out log-likelihood of the silo's mixture at each κ", "g", seen_by="server")
+
+
+class StackPrivate(Private):
+    """What the members keep."""
+
+
+class StackState(State):
+    """The members in training."""
+
+
+class Candidate(NamedTuple):
+    """One of the models that are mixed."""
+
+    name: str
+    training: str  # whose records it is made of
+    give: Callable[[Task, Any, Any], Deployable | None]
+
+
+@dataclass(frozen=True)
+class Stack(Method):
+    """Several methods side by side; each silo mixes their predictions by its held-out data."""
+
+    paper: ClassVar[str] = "Coterie's own"
+    summary: ClassVar[str] = "several methods at once, whose predictions each silo mixes by its validation data"
+
+    of: tuple[str | dict[str, Any], ...] = option(
+        MEMBERS, "the methods: names, or tables that name one as `method` beside its options"
+    )
+    alpha: float = option(0.05, "α, the chance that the gate switches any silo wrongly", above=0, below=1)
+    fit_every: int = option(5, "rounds between two fits of temperatures, prior and κ, after the first ones", low=1)
+
+    def __post_init__(self) -> None:
+        if not self.of:
+            raise ValueError("'of' names no method; give at least one")
+        if "stack" in (each if isinstance(each, str) else each.get("method") for each in self.of):
+            raise ValueError("'of' has a stack inside; name its members instead")
+
+    # Who trains, and who is mixed.
+
+    @cached_property
+    def members(self) -> dict[str, Method]:
+        """The methods by label."""
+        made: dict[str, Method] = {}
+        for each in self.of:
+            table = {"method": each} if isinstance(each, str) else each
+            name = label = str(table.get("method", "?"))
+            while label in made:
+                label = f"{name}-{sum(each.startswith(name) for each in made) + 1}"
+            made[label] = make(label, table)
+        return made
+
+    @cached_property
+    def trainings(self) -> dict[str, Method]:
+        """What is trained, each once, by the name of its fields in records."""
+        distinct: dict[str, Method] = {}
+        for label, member in self.members.items():
+            plain = _trained(member)
+            if plain not in distinct.values():
+                distinct[_field(label if plain is member else label.removesuffix("-ft"))] = plain
+        if any(_carries_fedavg(each) for each in distinct.values()):
+            distinct = {name: each for name, each in distinct.items() if each != FedAvg()}
+        return distinct
+
+    @cached_property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """All that is mixed."""
+        own = [Candidate(label, self._training_of(each), each.personal) for label, each in self.members.items()]
+        known = {each.training for each in own if isinstance(self.members[each.name], FedAvg)}
+        kept = []
+        for label, member in self.members.items():
+            plain, training = _trained(member), self._training_of(member)
+            if plain is not member and plain not in self.members.values():
+                kept.append(Candidate(label.removesuffix("-ft"), training, plain.personal))
+                known |= {training} if isinstance(plain, FedAvg) else set()
+            if _has_cloud(plain) and not (training in known and plain.down is GlobalDown):
+                kept.append(Candidate(f"{label} cloud", training, plain.cloud))
+        return (*own, *kept)
+
+    def _training_of(self, member: Method) -> str:
+        plain = _trained(member)
+        found = [name for name, each in self.trainings.items() if each == plain]
+        return found[0] if found else next(n for n, each in self.trainings.items() if _carries_fedavg(each))
+
+    @property
+    def alone(self) -> int | None:
+        """Which candidate is training alone: what the gate holds the mixture against."""
+        found = [i for i, each in enumerate(self.candidates) if isinstance(self.members.get(each.name), Separate)]
+        return found[0] if found else None
+
+    # What crosses: the members' records side by side, and the sums.
+
+    @property
+    def down(self) -> type[Down]:  # type: ignore[override]
+        return self._holding(StackDown, "down")
+
+    @property
+    def up(self) -> type[Up]:  # type: ignore[override]
+        return self._holding(StackUp, "up")
+
+    @property
+    def private(self) -> type[Private]:  # type: ignore[override]
+        return self._holding(StackPrivate, "private")
+
+    def _holding(self, kind: Any, what: str) -> Any:
+        return _holding(kind, tuple((name, getattr(each, what)) for name, each in self.trainings.items()))
+
+    @property
+    def from_own(self) -> bool:  # type: ignore[override]
+        return any(each.from_own for each in self.trainings.values())
+
+    def axes(self, roster: Roster, model: Model) -> dict[str, int]:
+        inside = {
+            f"{name}.{axis}": size
+            for name, each in self.trainings.items()
+            for axis, size in each.axes(roster, model).items()
+        }
+        return super().axes(roster, model) | inside | {"c": len(self.candidates), "t": _points(model), "g": len(KAPPAS)}
+
+    # Server
+
+    def open(self, roster: Roster, model: Model) -> Any:
+        m, c = len(roster), len(self.candidates)
+        sums = {"curves": (m, c, _points(model)), "counts": (m, c), "fits": (m, len(KAPPAS)), "samples": (m,)}
+        empty = {name: torch.zeros(shape, dtype=torch.float64, device=model.device) for name, shape in sums.items()}
+        return _together(Sums, {name: each.open(roster, model) for name, each in self.trainings.items()}, **empty)
+
+    def send(self, server: Any, cohort: Cohort) -> Any:
+        parts = {name: each.send(getattr(server, name), cohort) for name, each in self.trainings.items()}
+        return _together(StackDown, parts, **self._fitted(server, cohort))
+
+    def _fitted(self, server: Any, cohort: Cohort) -> dict[str, Tensor]:
+        """What all silos' sums give."""
+        total = server.samples.sum()
+        if cohort.model.classes:
+            scale = stacking.fitted_temperatures(server.curves.sum(0))
+        else:
+            scale = stacking.fitted_variances(server.curves.sum((0, 2)), total)
+        kappa = KAPPAS[int(server.fits.sum(0).argmax())] if total > 0 else FIRST_KAPPA
+        fitted = scale.new_tensor([kappa, self.alpha / len(cohort.roster)])
+        return {"scale": scale, "prior": stacking.common_prior(server.counts), "fitted": fitted}
+
+    def receive(self, server: Any, cohort: Cohort, up: Any) -> Any:
+        parts = {
+            name: each.receive(getattr(server, name), cohort, getattr(up, name))
+            for name, each in self.trainings.items()
+        }
+        if not self._fits(cohort.round):
+            return server.replace(**parts)
+        held = cohort.roster.validation[cohort.ids].to(server.samples)
+        sums = {name: getattr(server, name).index_copy(0, cohort.ids, getattr(up, name)) for name in UPLOADED}
+        return server.replace(**parts, **sums, samples=server.samples.index_copy(0, cohort.ids, held))
+
+    def unpacked(self, down: Any, up: Any) -> Any:
+        parts = {name: each.unpacked(getattr(down, name), getattr(up, name)) for name, each in self.trainings.items()}
+        return _together(StackUp, parts, **{name: getattr(up, name) for name in UPLOADED})
+
+    # Silo
+
+    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Any:
+        return _together(StackPrivate, {n: each.enroll(roster, model, rows) for n, each in self.trainings.items()})
+
+    def begin(self, task: Task, down: Any, private: Any) -> Any:
+        return _together(
+            StackState,
+            {n: each.begin(task, getattr(down, n), getattr(private, n)) for n, each in self.trainings.items()},
+        )
+
+    def step(self, task: Task, state: Any, batch: Batch) -> Any:
+        return state.replace(**{n: each.step(task, getattr(state, n), batch) for n, each in self.trainings.items()})
+
+    def end(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
+        ended = {
+            name: each.end(task, getattr(state, name), getattr(down, name), getattr(private, name))
+            for name, each in self.trainings.items()
+        }
+        kept = _together(StackPrivate, {name: each for name, (_, each) in ended.items()})
+        sums = self._sums(task, down, kept) if self._fits(task.round) else self._nothing(task)
+        return _together(StackUp, {name: each for name, (each, _) in ended.items()}, **sums), kept
+
+    def _fits(self, round: int) -> bool:
+        """Whether silos send their sums: fitting trains what is fine-tuned once more, so not in every round."""
+        return round + 1 in (1, 2, 4) or (round + 1) % self.fit_every == 0
+
+    def _sums(self, task: Task, down: Any, private: Any) -> dict[str, Tensor]:
+        """What leaves of a silo's held-out samples."""
+        held = self._held(task, down, self._deployed(task, down, private))
+        every = held.prior.new_tensor(KAPPAS)
+        pi = stacking.weigh(held.likelihoods, held.mask, held.prior, every, stacking.ITERATIONS)
+        fits = stacking.left_out(held.likelihoods, held.mask, held.prior, every, pi).sum(2)
+        found = stacking.weighed(held.likelihoods, held.mask, held.prior, down.fitted[0])
+        return {"curves": held.curves, "counts": found.counts, "fits": fits}
+
+    def _nothing(self, task: Task) -> dict[str, Tensor]:
+        c = len(self.candidates)
+        sums = {"curves": (c, _points(task.model)), "counts": (c,), "fits": (len(KAPPAS),)}
+        device = task.model.device
+        return {n: torch.zeros(task.k, *shape, dtype=torch.float64, device=device) for n, shape in sums.items()}
+
+    def personal(self, task: Task, down: Any, private: Any) -> Deployable:
+        candidates = self._deployed(task, down, private)
+        held = self._held(task, down, candidates)
+        found = stacking.weighed(held.likelihoods, held.mask, held.prior, down.fitted[0])
+        weights = found.weights
+        if self.alone is not None:
+            alone = held.likelihoods[:, self.alone]
+            closed = stacking.gated(alone, found.left_out, held.mask, float(down.fitted[1].clamp(1e-12, 0.5)))
+            only = torch.nn.functional.one_hot(torch.tensor(self.alone), len(candidates)).to(weights)
+            weights = torch.where(closed[:, None], only, weights)
+        temperatures = down.scale if task.model.classes else torch.ones_like(down.scale)
+        kind = task.model.dtype
+        return Ensemble.of(candidates, temperatures.expand(task.k, -1).to(kind), weights.to(kind))
+
+    def _deployed(self, task: Task, down: Any, private: Any) -> list[Deployable]:
+        made = []
+        for each in self.candidates:
+            given = each.give(task, getattr(down, each.training), getattr(private, each.training))
+            assert given is not None  # a candidate is there or it is not, whatever the round
+            made.append(given)
+        return made
+
+    def _held(self, task: Task, down: Any, candidates: Sequence[Deployable]) -> "Held":
+        """What the candidates are worth on each silo's held-out samples."""
+        counts = task.counts("validation")
+        n = int(counts.max())
+        mask = (torch.arange(n, device=counts.device) < counts[:, None]).double()
+        likelihoods, curves, usable = [], [], []
+        for c, candidate in enumerate(candidates):
+            found = task.outcomes(candidate, "validation") if n else {}
+            loss = found.get("loss", mask)
+            if task.model.classes:
+                p = found.get("outputs", mask[..., None])
+                every = torch.cat([down.scale.new_tensor(TEMPERATURES), down.scale[c : c + 1].clamp_min(1e-3)])
+                own = stacking.class_likelihoods(p, loss, every)  # (t + 1, k, n)
+                curves.append((-own[:-1] * mask).sum(2).T)
+                likelihoods.append(own[-1])
+                usable.append(p.isfinite().flatten(1).all(1))
+            else:
+                curves.append((loss.double() * mask).sum(1, keepdim=True))
+                likelihoods.append(stacking.number_likelihoods(loss, down.scale[c].clamp_min(1e-9)))
+                usable.append(loss.isfinite().all(1))
+        sound = torch.stack(usable, 1).double()  # what has diverged has no share
+        prior = down.prior.clamp_min(1e-9) * torch.where(sound.any(1, keepdim=True), sound, 1.0)
+        finite = torch.stack(likelihoods, 1).nan_to_num(nan=-1e9, neginf=-1e9).clamp_min(-1e9)
+        totals = torch.stack(curves, 1).nan_to_num(nan=1e9, posinf=1e9).clamp_max(1e9)
+        return Held(finite, totals, mask, prior / prior.sum(1, keepdim=True))
+
+    # A silo that arrives after training: it weighs its candidates by its own validation data and the members' prior.
+
+    def host(self, server: Any, newcomers: Cohort, up: Any | None) -> Any:
+        parts = {
+            name: each.host(getattr(server, name), newcomers, None if up is None else getattr(up, name))
+            for name, each in self.trainings.items()
+        }
+        return _together(StackDown, parts, **self._fitted(server, newcomers))
+
+    def adapt(self, task: Task, down: Any, private: Any | None) -> tuple[Any | None, Any]:
+        adapted = {
+            name: each.adapt(task, getattr(down, name), None if private is None else getattr(private, name))
+            for name, each in self.trainings.items()
+        }
+        kept = _together(StackPrivate, {name: each for name, (_, each) in adapted.items()})
+        if all(up is None for up, _ in adapted.values()):
+            return None, kept
+        ups = {name: self._filled(task, name, up, down, kept) for name, (up, _) in adapted.items()}
+        return _together(StackUp, ups, **self._nothing(task)), kept
+
+    def _filled(self, task: Task, name: str, up: Any | None, down: Any, private: Any) -> Any:
+        """A member's upload; of one that has settled, what it would send untrained, since others wait for an answer."""
+        if up is not None:
+            return up
+        each, sent, kept = self.trainings[name], getattr(down, name), getattr(private, name)
+        return each.end(task, each.begin(task, sent, kept), sent, kept)[0]
+
+    # What a person wants to know.
+
+    def refusal(self, roster: Roster, model: Model) -> str | None:
+        if model.classes and len(model.output) > 1:
+            return "a class for every place of a sequence cannot be weighed yet; take one of its members"
+        for label, member in self.members.items():
+            if any(isinstance(each, WithPrivacy) for each in _layers(member)):
+                return f"{label}: privacy covers its upload, not the sums by which candidates are weighed; leave it out"
+            if reason := member.refusal(roster, model):
+                return f"{label}: {reason}"
+        return None
+
+    def trace(self, server: Any, everyone: Cohort, private: Any | None) -> Mapping[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for name, each in self.trainings.items():
+            inside = each.trace(getattr(server, name), everyone, None if private is None else getattr(private, name))
+            found = {**inside, **found}
+        return {**found, "shares": server.counts / server.counts.sum(1, keepdim=True).clamp_min(1)}
+
+
+UPLOADED = ("curves", "counts", "fits")
+
+
+class Held(NamedTuple):
+    """k silos' held-out samples by c candidates."""
+
+    likelihoods: Tensor  # (k, c, n)
+    curves: Tensor  # (k, c, t)
+    mask: Tensor  # (k, n)
+    prior: Tensor  # (k, c)
+
+
+def _trained(member: Method) -> Method:
+    """The method whose training a member needs: fine-tuning comes after it."""
+    return _trained(member.base) if isinstance(member, FineTuned) else member
+
+
+def _carries_fedavg(method: Method) -> bool:
+    """Whether FedAvg's global model is trained in it, by the very steps of FedAvg."""
+    return isinstance(method, FedAvgLocal) or (isinstance(method, Ditto) and method.personal_epochs == "shared")
+
+
+def _has_cloud(method: Method) -> bool:
+    return type(_layers(method)[-1]).cloud is not Method.cloud
+
+
+def _layers(method: Method) -> list[Method]:
+    """A method, and those inside its wrappers."""
+    inner = method.base if isinstance(method, Wrapper) else None
+    return [method, *([] if inner is None else _layers(inner))]
+
+
+def _points(model: Model) -> int:
+    return len(TEMPERATURES) if model.classes else 1
+
+
+def _field(label: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in label)
+
+
+def _together(kind: Any, parts: Mapping[str, Record], **own: Tensor) -> Any:
+    """The members' records beside what a record has of its own."""
+    return _holding(kind, tuple((name, type(part)) for name, part in parts.items()))(**parts, **own)
+
+
+@cache
+def _holding(kind: Any, parts: tuple[tuple[str, type[Record]], ...]) -> Any:
+    """A type of records that hold one of each member."""
+    inner = {"__annotations__": dict(parts), "__module__": __name__}
+    return type(kind.__name__, (kind,), {"__doc__": kind.__doc__, **inner})

@@ -1,0 +1,137 @@
+"""Mixing candidates by held-out data, against NumPy, and the promises it makes."""
+
+import numpy as np
+import pytest
+import torch
+from oracle import close
+
+from coterie.methods.parts import stacking
+from coterie.methods.parts.stacking import ITERATIONS, KAPPAS, TEMPERATURES
+
+
+def made(seed: int, c: int, n: int, spread: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
+    """Random log-likelihoods (c, n) and a prior."""
+    draw = np.random.default_rng(seed)
+    prior = draw.dirichlet(np.full(c, 0.3)) * 0.98 + 0.02 / c
+    return draw.normal(-1, spread, (c, n)) + draw.normal(0, 1, (c, 1)), prior / prior.sum()
+
+
+def em(ll: np.ndarray, prior: np.ndarray, kappa: float, iterations: int = ITERATIONS) -> tuple[np.ndarray, np.ndarray]:
+    """The two lines of EM, as they are written: the weights, and the samples' shares by them."""
+    pi, n = prior.copy(), ll.shape[1]
+    for _ in range(iterations):
+        r = pi[:, None] * np.exp(ll)
+        r /= r.sum(0)
+        pi = (r.sum(1) + kappa * prior) / (n + kappa)
+    r = pi[:, None] * np.exp(ll)
+    return pi, r / r.sum(0)
+
+
+def tensors(ll: np.ndarray, prior: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return torch.tensor(ll)[None], torch.ones(1, ll.shape[1]).double(), torch.tensor(prior)[None]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_are_em_from_the_prior_and_each_sample_is_judged_by_the_others(seed):
+    ll, prior = made(seed, 4, 17)
+    every = torch.tensor(KAPPAS).double()
+    likelihoods, mask, priors = tensors(ll, prior)
+    pi = stacking.weigh(likelihoods, mask, priors, every, ITERATIONS)
+    apart = stacking.left_out(likelihoods, mask, priors, every, pi)
+    for g, kappa in enumerate(KAPPAS):
+        expected, r = em(ll, prior, kappa)
+        close(pi[0, g], expected)
+        others = r.sum(1, keepdims=True) - r + kappa * prior[:, None]
+        close(apart[0, g], np.log((others / others.sum(0) * np.exp(ll)).sum(0)))
+
+
+def test_silos_side_by_side_are_each_alone_and_filling_counts_for_nothing():
+    (short, prior), (long, _) = made(0, 3, 5), made(1, 3, 12)
+    filled = np.concatenate([short, np.full((3, 7), 99.0)], 1)
+    mask = torch.tensor(np.stack([np.arange(12) < 5, np.arange(12) < 12])).double()
+    both = stacking.weighed(
+        torch.tensor(np.stack([filled, long])), mask, torch.tensor(np.stack([prior] * 2)), kappa(30)
+    )
+    for row, ll in enumerate((short, long)):
+        alone = stacking.weighed(*tensors(ll, prior), kappa(30))
+        close(both.weights[row], alone.weights[0])
+        close(both.left_out[row, : ll.shape[1]], alone.left_out[0])
+
+
+def kappa(value: float) -> torch.Tensor:
+    return torch.tensor(value).double()
+
+
+def regret(ll: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """By how much each candidate's summed log-loss is lower than the mixture's: (c,)."""
+    top = ll.max(0)
+    return ll.sum(1) - (np.log((weights[:, None] * np.exp(ll - top)).sum(0)) + top).sum()
+
+
+@pytest.mark.parametrize("worth", [3.0, 100.0, 1e9])
+@pytest.mark.parametrize("seed", range(40))
+def test_no_candidate_is_better_by_more_than_the_log_of_its_prior(seed, worth):
+    n, c = [1, 2, 7, 40, 300][seed % 5], [2, 3, 8][seed % 3]
+    ll, prior = made(seed, c, n, spread=[0.1, 1.0, 6.0][seed % 3])
+    found = stacking.weighed(*tensors(ll, prior), kappa(worth))
+    assert (regret(ll, found.weights[0].numpy()) <= np.log(1 / prior) + 1e-9).all()
+
+
+@pytest.mark.parametrize("worth", [3.0, 1e9])
+@pytest.mark.parametrize("n", [1, 10, 500])
+def test_the_bound_holds_against_an_adversary(n, worth):
+    """The candidate that the prior likes least is perfect; the others are wrong and sure of it, or take turns."""
+    prior = np.array([0.001, 0.4995, 0.4995])
+    wrong = np.stack([np.zeros(n), np.full(n, -30.0), np.full(n, -30.0)])
+    turns = np.stack([np.full(n, -0.7), *(np.where(np.arange(n) % 2 == i, 0.0, -40.0) for i in range(2))])
+    near = np.stack([np.full(n, -0.5), np.full(n, -0.5 - 8 / n), np.full(n, -0.5 - 6.5 / n)])
+    for ll in (wrong, turns, near):
+        found = stacking.weighed(*tensors(ll, prior), kappa(worth))
+        assert (regret(ll, found.weights[0].numpy()) <= np.log(1 / prior) + 1e-9).all()
+
+
+def test_one_candidate_that_is_much_better_takes_it_all_and_a_useless_one_nothing():
+    draw = np.random.default_rng(0)
+    ll = np.stack([draw.normal(-0.1, 0.05, 200), draw.normal(-3, 1, 200), np.full(200, np.log(0.1))])
+    weights = stacking.weighed(*tensors(ll, np.full(3, 1 / 3)), kappa(3)).weights[0]
+    assert weights[0] > 0.98 and weights[2] < 0.01
+
+
+def test_the_common_prior_is_all_silos_samples_by_candidate_with_a_little_for_each():
+    counts = torch.tensor([[3.0, 1.0, 0.0], [5.0, 1.0, 0.0]]).double()
+    close(stacking.common_prior(counts), 0.98 * np.array([0.8, 0.2, 0.0]) + 0.02 / 3)
+    close(stacking.common_prior(torch.zeros(2, 4).double()), np.full(4, 0.25))
+
+
+def test_a_temperature_is_where_the_summed_log_loss_is_lowest():
+    draw = np.random.default_rng(2)
+    z = draw.normal(0, 3, (3000, 4))
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    soft = p ** (1 / 2.3)
+    y = np.array([draw.choice(4, p=row / row.sum()) for row in soft])
+    loss = torch.tensor(-np.log(p[np.arange(len(y)), y]))[None]
+    every = torch.tensor(TEMPERATURES).double()
+    found = stacking.class_likelihoods(torch.tensor(p)[None], loss, every)
+    by_hand = np.log((p**0.5 / (p**0.5).sum(1, keepdims=True))[np.arange(len(y)), y])
+    close(found[TEMPERATURES.index(2.0), 0], by_hand)
+    assert abs(float(stacking.fitted_temperatures(-found.sum(2).T)[0]) - 2.3) < 0.15
+    close(stacking.fitted_temperatures(torch.zeros(1, len(every)).double()), [1.0])  # nothing known
+
+
+def test_numbers_are_weighed_under_gaussians_of_each_candidates_own_variance():
+    close(stacking.fitted_variances(torch.tensor([9.0, 0.0]).double(), torch.tensor(4.0).double()), [2.0, 0.2])
+    squares = np.array([[0.5, 2.0]])
+    expected = np.log(np.exp(-squares / (2 * 1.7)) / np.sqrt(2 * np.pi * 1.7))
+    close(stacking.number_likelihoods(torch.tensor(squares), torch.tensor(1.7, dtype=torch.float64)), expected)
+
+
+def test_the_gate_closes_for_a_clear_winner_and_seldom_by_chance():
+    draw = np.random.default_rng(3)
+    mask = torch.ones(1000, 40).double()
+    none = torch.tensor(draw.normal(0, 1, (1000, 40)))
+    by_chance = stacking.gated(none, torch.zeros_like(none), mask, 0.05).double().mean()
+    assert abs(float(by_chance) - 0.05) < 0.02
+    better = none + 1
+    assert stacking.gated(better, torch.zeros_like(none), mask, 0.001).double().mean() > 0.95
+    few = mask * (torch.arange(40) < stacking.FEWEST - 1)
+    assert not stacking.gated(better + 9, torch.zeros_like(none), few, 0.5).any()
