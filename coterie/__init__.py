@@ -124,8 +124,8 @@ _PLACES = {
     "methods.scaffold": "SCAFFOLD",
     "methods.separate": "Separate",
     "with_clipping with_compression with_finetuning with_personal with_privacy with_robustnessmethods.stack": "Stack",
-    "methods.wrappers.around": "with_clipping with_compression with_finetuning with_privacy with_robustness",
-    "methods.wrappers.around": (),
+    "methods.wrappers.around": "with_clipping with_compression with_finetuning with_personal with_privacy "
+    "with_robustness",
     "engine.method": "Cohort Method Model Nothing NothingDown NothingKept NothingUp Roster spread",
     "engine.task": "Batch Task Weights plain_step",
     "methods.parts.averaging": "Global GlobalDown GlobalModel ModelUp weighted_mean",

@@ -57,6 +57,28 @@ METHODS: Registry[type[Method]] = Registry(
     "a class made from coterie.engine.method.Method",
 )
 
+# What the silos of a method share, for people to find one by; what a package brings is listed after these.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "nothing, or one model for all": ("separate", "fedavg", "fedprox", "scaffold", "dfedavg"),
+    "one model, which each silo makes its own": (
+        "fedavg-local", "fedavg-ft", "fedprox-ft", "fedala", "perfedavg", "knn-per",
+    ),
+    "one model, beside one of the silo's own": ("apfl", "ditto", "pfedme", "mr-mtl"),
+    "a part of the model": ("fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn", "fedrod", "fedpac"),
+    "models of silos that are alike": (
+        "fedamp", "heurfedamp", "fedacs", "apple", "fedfomo", "cfl", "ifca", "pfedgraph", "mocha",
+    ),
+    "the components of a mixture": ("fedem", "dfedem"),
+    "what its members share": ("stack",),
+}  # fmt: skip
+
+
+def grouped() -> dict[str, list[str]]:
+    """The names of all methods by what their silos share; what packages bring comes last."""
+    known = {name for names in GROUPS.values() for name in names}
+    others = [name for name in METHODS if name not in known]
+    return {what: list(names) for what, names in GROUPS.items()} | ({"brought by packages": others} if others else {})
+
 
 def method_class(name: str) -> type[Method]:
     """The method of that name."""
