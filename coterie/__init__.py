@@ -34,12 +34,20 @@ if TYPE_CHECKING:
     from coterie.methods.fedavg import FedAvg
     from coterie.methods.fedavg_ft import FedAvgFT
     from coterie.methods.fedavg_local import FedAvgLocal
+    from coterie.methods.fedbabu import FedBABU
+    from coterie.methods.fedbn import FedBN
     from coterie.methods.fedem import FedEM
     from coterie.methods.fedfomo import FedFomo
+    from coterie.methods.fedpac import FedPAC
+    from coterie.methods.fedper import FedPer
     from coterie.methods.fedprox import FedProx
     from coterie.methods.fedprox_ft import FedProxFT
+    from coterie.methods.fedrep import FedRep
+    from coterie.methods.fedrod import FedRoD
     from coterie.methods.heurfedamp import HeurFedAMP
     from coterie.methods.ifca import IFCA
+    from coterie.methods.knn_per import KNNPer
+    from coterie.methods.lg_fedavg import LGFedAvg
     from coterie.methods.mocha import MOCHA
     from coterie.methods.mr_mtl import MRMTL
     from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, weighted_mean
@@ -53,6 +61,7 @@ if TYPE_CHECKING:
         with_clipping,
         with_compression,
         with_finetuning,
+        with_personal,
         with_privacy,
         with_robustness,
     )
@@ -66,12 +75,13 @@ __version__ = VERSION
 __all__ = [
     "APFL", "APPLE", "IFCA", "MOCHA", "MRMTL", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison",
     "DFedAvg", "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedALA", "FedAMP", "FedAvg", "FedAvgFT",
-    "FedAvgLocal", "FedEM", "FedFomo", "FedProx", "FedProxFT", "Federation", "Global", "GlobalDown", "GlobalModel",
-    "HeurFedAMP", "Measure", "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp",
-    "PFedGraph", "PFedMe", "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster",
-    "Separate", "Server", "Silos", "Stack", "State", "Task", "Up", "Weights", "bank", "check_method", "load_model",
-    "load_result", "method_table", "option", "plain_step", "rows", "shared", "silos", "spread", "study",
-    "weighted_mean", "with_clipping", "with_compression", "with_finetuning", "with_privacy", "with_robustness",
+    "FedAvgLocal", "FedBABU", "FedBN", "FedEM", "FedFomo", "FedPAC", "FedPer", "FedProx", "FedProxFT", "FedRep",
+    "FedRoD", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP", "KNNPer", "LGFedAvg", "Measure",
+    "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedGraph", "PFedMe",
+    "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos",
+    "Stack", "State", "Task", "Up", "Weights", "bank", "check_method", "load_model", "load_result", "method_table",
+    "option", "plain_step", "rows", "shared", "silos", "spread", "study", "weighted_mean", "with_clipping",
+    "with_compression", "with_finetuning", "with_personal", "with_privacy", "with_robustness",
 ]  # fmt: skip
 # Where each lies: first what a user needs, then the methods, then what the author of a method does.
 _PLACES = {
@@ -92,12 +102,20 @@ _PLACES = {
     "methods.fedavg": "FedAvg",
     "methods.fedavg_ft": "FedAvgFT",
     "methods.fedavg_local": "FedAvgLocal",
+    "methods.fedbabu": "FedBABU",
+    "methods.fedbn": "FedBN",
     "methods.fedem": "FedEM",
     "methods.fedfomo": "FedFomo",
+    "methods.fedpac": "FedPAC",
+    "methods.fedper": "FedPer",
     "methods.fedprox": "FedProx",
     "methods.fedprox_ft": "FedProxFT",
+    "methods.fedrep": "FedRep",
+    "methods.fedrod": "FedRoD",
     "methods.heurfedamp": "HeurFedAMP",
     "methods.ifca": "IFCA",
+    "methods.knn_per": "KNNPer",
+    "methods.lg_fedavg": "LGFedAvg",
     "methods.mocha": "MOCHA",
     "methods.mr_mtl": "MRMTL",
     "methods.perfedavg": "PerFedAvg",
@@ -105,8 +123,9 @@ _PLACES = {
     "methods.pfedme": "PFedMe",
     "methods.scaffold": "SCAFFOLD",
     "methods.separate": "Separate",
-    "methods.stack": "Stack",
-    "methods.wrappers.around": "with_clipping with_compression with_finetuning with_privacy with_robustness",
+    "with_clipping with_compression with_finetuning with_personal with_privacy with_robustnessmethods.stack": "Stack",
+    "methods.wrappers.around": "with_clipping with_compression with_finetuning with_personal with_privacy "
+    "with_robustness",
     "engine.method": "Cohort Method Model Nothing NothingDown NothingKept NothingUp Roster spread",
     "engine.task": "Batch Task Weights plain_step",
     "methods.parts.averaging": "Global GlobalDown GlobalModel ModelUp weighted_mean",

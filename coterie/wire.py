@@ -7,12 +7,14 @@ bytes, checking, clipping, noise, compression and the page `docs/wire.md` go by 
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, dataclass_transform
 
 import torch
 from torch import Tensor, nn
 
+R = TypeVar("R", bound="Record")
 Index = Tensor | slice
 Role = Literal["model", "change", "number", "silo"]
 Which = Literal["all", "shared"]
@@ -83,6 +85,24 @@ def _axes(axes: tuple[str, ...], role: Role, columns: Which = "all") -> tuple[st
 
 def _field(about: About, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"about": about})
+
+
+def with_shared_columns(kind: type[R]) -> type[R]:
+    """The same record with the shared columns alone of every model in it."""
+    whatever: Any = kind  # mypy takes the class of a record for something without a hash
+    made: type[R] = _with_shared_columns(whatever)
+    return made
+
+
+@cache
+def _with_shared_columns(kind: Any) -> Any:
+    made: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__annotations__": {}}
+    for name, about in described(kind).items():
+        if about.role == "model" and about.columns == "all":
+            doc = f"{about.doc} (the columns that are shared)"
+            made["__annotations__"][name] = Tensor
+            made[name] = _field(replace(about, doc=doc, axes=(*about.axes[:-1], "s"), columns="shared"))
+    return type(kind.__name__, (kind,), made) if made["__annotations__"] else kind
 
 
 def described(record: "Record | type[Record]") -> dict[str, About]:
@@ -220,9 +240,6 @@ class Record:
 
 def _copied(t: Tensor) -> Tensor:
     return t.clone(memory_format=torch.contiguous_format)
-
-
-R = TypeVar("R", bound=Record)
 
 
 def stack(parts: Sequence[R]) -> R:

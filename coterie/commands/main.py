@@ -203,12 +203,12 @@ def run(
 
 @app.command()
 def methods(name: Annotated[str | None, typer.Argument(help="a method, for its details")] = None) -> None:
-    """The methods.
+    """The methods, by what their silos share.
 
     With NAME one of them: its paper, its hyper-parameters, what leaves the silo.
     """
     from coterie.commands.describe import credits, method_page
-    from coterie.methods import METHODS, method_class
+    from coterie.methods import METHODS, grouped, method_class
 
     console = Console()
     if name is not None:
@@ -217,8 +217,12 @@ def methods(name: Annotated[str | None, typer.Argument(help="a method, for its d
     table = Table(box=None, pad_edge=False)
     for heading in ("method", "what it does", "paper"):
         table.add_column(heading, no_wrap=heading == "method")
-    for each, kind in METHODS.items():
-        table.add_row(f"[bold]{each}[/]", escape(kind.summary), f"[dim]{credits(METHODS, each, kind.paper)}[/]")
+    for what, names in grouped().items():
+        table.add_section()
+        table.add_row("", f"[italic]share {escape(what)}[/]" if what != "brought by packages" else f"[italic]{what}[/]")
+        for each in names:
+            kind = METHODS[each]
+            table.add_row(f"[bold]{each}[/]", escape(kind.summary), f"[dim]{credits(METHODS, each, kind.paper)}[/]")
     console.print(table)
 
 

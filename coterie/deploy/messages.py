@@ -20,8 +20,8 @@ from coterie.engine.training import Training
 from coterie.errors import BadInput, plain
 from coterie.measure.measures import MEASURES
 from coterie.methods import METHODS, make
-from coterie.methods.wrappers.buffers import local_buffers
 from coterie.methods.wrappers.candidates import Candidates
+from coterie.methods.wrappers.personal import local_buffers
 from coterie.models import MODELS, build
 from coterie.options import option, parse
 from coterie.wire import Up, rows
@@ -152,7 +152,8 @@ class Job:
                 )
             table = table | {"weights": str(own)}
         factory, _ = build(table, tuple(self.shape), self.outputs)
-        model = Model(factory, self.classes, device, unit=self.schema.get("unit", 1.0))
+        unit = self.schema.get("unit", 1.0)
+        model = Model(factory, self.classes, device, unit=unit, sample=tuple(self.shape))
         method = self.made()
         if self.training.buffers == "local":
             method = local_buffers(method, model)

@@ -45,6 +45,10 @@ def check_name(module: nn.Module, head: str) -> None:
     names = [name for name, _ in module.named_modules(remove_duplicate=False)]
     if head not in names:
         raise BadInput(f"the model has no layer '{head}' to be its head; {nearest(head, filter(None, names))}")
+    if not list(module.get_submodule(head).parameters()):
+        raise BadInput(
+            f"the model's layer '{head}' has no weights, so it is no head; name another: [model] head = \"…\""
+        )
 
 
 def _calls(call: Reference, x: Tensor, training: bool) -> Calls:

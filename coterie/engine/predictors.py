@@ -14,7 +14,11 @@ from coterie.wire import Build, Deployable, Form, Network, Record, rows, under, 
 KINDS: Registry[type[Deployable]] = Registry(
     "predictor",
     "coterie.predictors",
-    {"model": "coterie.wire:Predictor", "ensemble": "coterie.engine.predictors:Ensemble"},
+    {
+        "model": "coterie.wire:Predictor",
+        "ensemble": "coterie.engine.predictors:Ensemble",
+        "neighbours": "coterie.engine.neighbours:Neighbours",
+    },
     lambda thing: isinstance(thing, type) and issubclass(thing, Deployable),
     "a class made from coterie.wire.Deployable",
 )

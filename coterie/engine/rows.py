@@ -39,12 +39,14 @@ class Model:
         precision: str = "float32",
         unit: float = 1.0,
         head: str | None = None,
+        sample: tuple[int, ...] | None = None,
     ) -> None:
         """`build` makes the module (a class will do); `classes` is 0 for regression.
 
         Rows are always `dtype`; `precision` is that of the arithmetic on them: float32, tf32 or bf16. `unit` is what a
         target of 1 is in the unit that people measure in: targets are standardised, errors are told in theirs. `head`
-        names the layer that is the head, where the last layer with weights is not.
+        names the layer that is the head, where the last layer with weights is not. `sample` is the shape of a sample,
+        for who has none to show and must know the head: a server.
         """
         blueprint = build if isinstance(build, Blueprint) else Blueprint(build)
         if isinstance(blueprint.make, nn.Module):
@@ -64,7 +66,7 @@ class Model:
                 layer.sparse = False  # the same numbers, and the columns of a row are all there
         self.half = precision == "bf16"
         self._shapes = Shapes()
-        self._given_head = head
+        self._given_head, self._sample = head, sample
         # What `examine` finds out
         self._way: Way | None = None
         self._fused: Program | None = None
@@ -95,16 +97,18 @@ class Model:
         """The name of the head: the given one, or the last layer with weights to run ("" where it is the module)."""
         return self._given_head if self._given_head is not None else self._known_head().name
 
-    def columns(self, *patterns: str) -> Columns:
+    def columns(self, *patterns: str, empty: bool = False) -> Columns:
         """The columns of parameters and buffers by name, where `*` stands for anything and a layer for all in it.
 
         The words `head`, `body` (all but it) and `norm` (layers that normalise, by their type) name parts of any model.
+        A pattern that names nothing is refused, unless the columns may be `empty`.
         """
-        return self.layout.columns({name for p in patterns for name in self._trained(p)})
+        return self.layout.columns({name for p in patterns for name in self._trained(p, empty)})
 
-    def _trained(self, pattern: str) -> set[str]:
+    def _trained(self, pattern: str, empty: bool) -> set[str]:
         """The columns of a row that a pattern names."""
-        if not (found := self.layout.names & named(self.module, pattern, lambda: self.head)):
+        found = self.layout.names & named(self.module, pattern, lambda: self.head, empty)
+        if not found and not empty:
             raise BadInput(f"all that is named '{pattern}' in the model is frozen; name a part that trains")
         return found
 
@@ -130,6 +134,8 @@ class Model:
         return self._known_head().features
 
     def _known_head(self) -> Head:
+        if self._way is None and self._sample is not None:
+            self._examine_made(self._sample)
         if self._way is None:
             raise BadInput("which layer is the model's head is known once it has seen samples; probe it with some")
         if self._head is None:
@@ -138,6 +144,14 @@ class Model:
                 'name it: [model] head = "…"'
             )
         return self._head
+
+    def _examine_made(self, shape: tuple[int, ...]) -> None:
+        """Examine the module on samples made of numbers or, where it cannot take those, of tokens."""
+        made = torch.from_numpy(generator(0, "samples").normal(size=(COMPARED, *shape))).to(self.device, self.dtype)
+        try:
+            self.examine(made)
+        except BadInput:
+            self.examine(torch.zeros_like(made, dtype=torch.int64))
 
     @property
     def takes_padding(self) -> bool:

@@ -57,6 +57,7 @@ class Simulator:
             model, store or Store(silos, model.device, model.dtype), training.keep_features
         )
         self.roster = roster_of(self.store, seed)
+        model.examine(self.store["train"].x)  # which columns a method shares may go by what its layers do
         self.rows = len(self.roster) if rows == "all" else self.measured_rows() if rows == "auto" else int(rows)
         everyone = torch.arange(len(self.roster), device=model.device)
         self._private = method.enroll(self.roster, model, everyone).settled()

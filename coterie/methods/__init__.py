@@ -8,6 +8,7 @@ from coterie.errors import BadInput, nearest, shown
 from coterie.methods.wrappers.clip import Clipping, WithClipping
 from coterie.methods.wrappers.compress import Compression, WithCompression
 from coterie.methods.wrappers.finetune import FineTuning, WithFineTuning
+from coterie.methods.wrappers.personal import PersonalColumns, WithPersonal
 from coterie.methods.wrappers.privacy import Privacy, WithPrivacy
 from coterie.methods.wrappers.robust import Robustness, WithRobustness
 from coterie.options import parse, resolved
@@ -23,6 +24,14 @@ METHODS: Registry[type[Method]] = Registry(
         "fedavg-local": "coterie.methods.fedavg_local:FedAvgLocal",
         "fedavg-ft": "coterie.methods.fedavg_ft:FedAvgFT",
         "fedprox-ft": "coterie.methods.fedprox_ft:FedProxFT",
+        "fedper": "coterie.methods.fedper:FedPer",
+        "lg-fedavg": "coterie.methods.lg_fedavg:LGFedAvg",
+        "fedrep": "coterie.methods.fedrep:FedRep",
+        "fedbabu": "coterie.methods.fedbabu:FedBABU",
+        "fedbn": "coterie.methods.fedbn:FedBN",
+        "fedrod": "coterie.methods.fedrod:FedRoD",
+        "fedpac": "coterie.methods.fedpac:FedPAC",
+        "knn-per": "coterie.methods.knn_per:KNNPer",
         "scaffold": "coterie.methods.scaffold:SCAFFOLD",
         "apfl": "coterie.methods.apfl:APFL",
         "ditto": "coterie.methods.ditto:Ditto",
@@ -48,6 +57,28 @@ METHODS: Registry[type[Method]] = Registry(
     "a class made from coterie.engine.method.Method",
 )
 
+# What the silos of a method share, for people to find one by; what a package brings is listed after these.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "nothing, or one model for all": ("separate", "fedavg", "fedprox", "scaffold", "dfedavg"),
+    "one model, which each silo makes its own": (
+        "fedavg-local", "fedavg-ft", "fedprox-ft", "fedala", "perfedavg", "knn-per",
+    ),
+    "one model, beside one of the silo's own": ("apfl", "ditto", "pfedme", "mr-mtl"),
+    "a part of the model": ("fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn", "fedrod", "fedpac"),
+    "models of silos that are alike": (
+        "fedamp", "heurfedamp", "fedacs", "apple", "fedfomo", "cfl", "ifca", "pfedgraph", "mocha",
+    ),
+    "the components of a mixture": ("fedem", "dfedem"),
+    "what its members share": ("stack",),
+}  # fmt: skip
+
+
+def grouped() -> dict[str, list[str]]:
+    """The names of all methods by what their silos share; what packages bring comes last."""
+    known = {name for names in GROUPS.values() for name in names}
+    others = [name for name in METHODS if name not in known]
+    return {what: list(names) for what, names in GROUPS.items()} | ({"brought by packages": others} if others else {})
+
 
 def method_class(name: str) -> type[Method]:
     """The method of that name."""
@@ -58,6 +89,7 @@ def method_class(name: str) -> type[Method]:
 
 # What wraps any method it fits, by its key in the method's table; those further down wrap those above them.
 WRAPPERS: dict[str, tuple[type[Any], Any]] = {
+    "personal": (PersonalColumns, WithPersonal),
     "finetune": (FineTuning, WithFineTuning),
     "clip_update": (Clipping, WithClipping),
     "privacy": (Privacy, WithPrivacy),
@@ -75,8 +107,17 @@ def make(label: str, table: Mapping[str, Any]) -> Method:
     method = parse(method_class(str(table.get("method", label))), own, where)
     for key, (schema, wrap) in WRAPPERS.items():
         if key in table:
-            method = wrap(method, parse(schema, table[key], f"{where} {key}"))
+            method = wrap(method, _options(key, schema, table[key], f"{where} {key}"))
     return method
+
+
+def _options(key: str, schema: type[Any], value: Any, where: str) -> Any:
+    """A wrapper's options; of personal columns a list will do."""
+    if key != "personal" or isinstance(value, Mapping):
+        return parse(schema, value, where)
+    if not isinstance(value, list | tuple):
+        raise BadInput(f'{where}: expected a list, e.g. ["head"], found {shown(value)}')
+    return parse(schema, {"columns": value}, where)
 
 
 def given(method: Method | str) -> Method:
@@ -103,6 +144,7 @@ def written(label: str, method: Method) -> dict[str, Any]:
     """The table of a method with every default written back."""
     for key, (_, wrap) in WRAPPERS.items():
         if isinstance(method, wrap):
-            return written(label, method.method) | {key: resolved(method.options)}
+            options = resolved(method.options)
+            return written(label, method.method) | {key: options["columns"] if key == "personal" else options}
     name = name_of(method)
     return ({} if name == label else {"method": name}) | resolved(method)

@@ -116,9 +116,9 @@ def last_layer(module: nn.Module) -> str:
     return names[-1]
 
 
-def named(module: nn.Module, pattern: str, head: Callable[[], str]) -> set[str]:
-    """The parameters and buffers that a pattern names; an error, where it names none."""
-    if not (found := _named(module, pattern, head)):
+def named(module: nn.Module, pattern: str, head: Callable[[], str], empty: bool = False) -> set[str]:
+    """The parameters and buffers that a pattern names; an error, where it names none and that may not be."""
+    if not (found := _named(module, pattern, head)) and not empty:
         layers = [name for name, _ in module.named_modules() if name]
         raise BadInput(f"the model has nothing named '{pattern}'; {nearest(pattern, [*WORDS, *layers])}")
     return found

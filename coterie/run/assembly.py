@@ -19,7 +19,7 @@ from coterie.engine.store import Store
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.keys import generator
-from coterie.methods.wrappers.buffers import local_buffers
+from coterie.methods.wrappers.personal import local_buffers
 from coterie.models.parts import Blueprint
 
 

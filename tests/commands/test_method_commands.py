@@ -11,6 +11,7 @@ import pytest
 from command import call
 
 import coterie as co
+from coterie.methods import GROUPS, METHODS, grouped
 
 
 def written(folder, monkeypatch, name):
@@ -83,3 +84,20 @@ def test_nothing_is_overwritten_and_nothing_half_written(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert call("new-method", "other", "--into", tmp_path / "file") == 2
     assert "coterie: --into" in capsys.readouterr().err
+
+
+def test_methods_are_listed_by_what_their_silos_share(capsys):
+    listed = [name for names in GROUPS.values() for name in names]
+    assert sorted(listed) == sorted(METHODS.packaged)
+    assert call("methods") == 0
+    printed = capsys.readouterr().out
+    places = [printed.index(f"\n{name} ") for name in listed]
+    assert places == sorted(places)
+    assert printed.index("share a part of the model") < printed.index("\nfedper ") < printed.index("\nfedrep ")
+
+
+def test_what_a_package_brings_comes_after_the_groups(toy):
+    *groups, last = grouped().items()
+    assert [what for what, _ in groups] == list(GROUPS)
+    assert last[0] == "brought by packages"
+    assert set(last[1]) == set(METHODS) - set(METHODS.packaged)

@@ -60,6 +60,29 @@ def test_every_method_gives_each_silo_what_a_simulation_gives_it(method: str, tm
     pd.testing.assert_series_equal(found, expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("model", [{"name": "mlp", "hidden": [4]}, {"name": "mlp", "hidden": [4, 4], "head": "3"}])
+def test_the_head_that_stays_on_the_silos_is_known_to_a_server_without_samples(
+    model: dict[str, object], tmp_path: Path
+) -> None:
+    work = replace(job("fedavg", personal=["head"]), model=model)
+    outcomes = []
+    for engine in ("here", "there"):
+        made, built, roster = work.built()
+        there = Remote("run", work, made, built, Loop(settle(tmp_path))) if engine == "there" else None
+        here = Simulator(made, silos(), built, TRAINING, seed=1, rows=1) if there is None else there
+        outcomes.append(run_rounds(made, here, roster, built, TRAINING))
+        assert set(built.columns("head").names) == {f"{built.head}.weight", f"{built.head}.bias"}
+        assert (built.columns("head").take(outcomes[-1].server.w) == 0).all()
+    assert outcomes[0].bytes_up == outcomes[1].bytes_up
+    pd.testing.assert_series_equal(values(outcomes[1]), values(outcomes[0]), atol=1e-4, rtol=0)
+
+
+def test_a_server_finds_the_head_of_a_model_of_texts() -> None:
+    work = replace(job("fedavg", personal=["head"]), model={"name": "char-lstm"}, shape=(6,), outputs=80, classes=80)
+    _, model, _ = work.built()
+    assert model.columns("head").width < model.columns("body").width
+
+
 @pytest.mark.parametrize(("method", "encoded"), [("fedavg", 1), ("fedamp", 3)])
 def test_what_all_silos_are_sent_is_encoded_once(
     method: str, encoded: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,8 @@ from coterie.methods.fedamp import FedAMP
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.separate import Separate
 from coterie.run.assembly import Assembly, pick_device
+from coterie.run.experiment import prepare
+from coterie.studies.study import check
 
 SIZES = (7, 10, 6, 14, 8)
 
@@ -33,6 +35,19 @@ def federation(build: object = mlp, sizes: tuple[int, ...] = SIZES, **options: o
     own = {name: options.pop(name) for name in ("seed", "rows") if name in options}
     training = replace(TRAINING, **options)  # type: ignore[arg-type]
     return Assembly(make_silos(sizes), build, CLASSES, training, device="cpu", **own)  # type: ignore[arg-type]
+
+
+def test_a_study_names_the_head_where_no_layer_tells() -> None:
+    table = {"model": {"name": "mlp", "hidden": [4, 3], "head": "3"}, "train": {"rounds": 1}}
+    study, prepared = prepare(check(table, ["fedavg"]), seed=0)
+    assert study.model["head"] == prepared.model.head == "3"
+    assert study.as_table()["model"]["head"] == "3"
+    with pytest.raises(BadInput, match=r"no layer '9' to be its head"):
+        prepare(check({"model": {"name": "mlp", "head": "9"}}, ["fedavg"]), seed=0)
+    with pytest.raises(BadInput, match=r"layer '2' has no weights"):
+        prepare(check({"model": {"name": "mlp", "head": "2"}}, ["fedavg"]), seed=0)
+    with pytest.raises(BadInput, match=r"\[model\] head: expected text"):
+        check({"model": {"name": "mlp", "head": 9}}, ["fedavg"])
 
 
 def test_training_is_the_simulators() -> None:

@@ -24,7 +24,7 @@ from torch import nn
 from coterie.engine.rounds import Outcome, Progress, run_rounds
 from coterie.engine.simulate import Simulator
 from coterie.methods import METHODS, make
-from coterie.methods.wrappers.buffers import local_buffers
+from coterie.methods.wrappers.personal import local_buffers
 from coterie.runs.checkpoint import Checkpoint, results_in, traces_in
 
 ROUNDS = 4

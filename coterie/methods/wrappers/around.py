@@ -9,6 +9,7 @@ from coterie.methods import WRAPPERS, given
 from coterie.methods.wrappers.clip import Clipping
 from coterie.methods.wrappers.compress import Compression
 from coterie.methods.wrappers.finetune import FineTuning
+from coterie.methods.wrappers.personal import PersonalColumns
 from coterie.methods.wrappers.privacy import Privacy
 from coterie.methods.wrappers.robust import Robustness
 from coterie.options import keywords, parse
@@ -18,6 +19,12 @@ from coterie.options import keywords, parse
 def with_finetuning(method: Method | str, **options: Any) -> Method:
     """A method whose model each silo trains a little on its own data before it is used."""
     return _around(method, "finetune", options, "with_finetuning")
+
+
+@keywords("with_personal", PersonalColumns)
+def with_personal(method: Method | str, **options: Any) -> Method:
+    """A method of whose models some `columns` stay on the silos: the head, normalisation, or layers by name."""
+    return _around(method, "personal", options, "with_personal")
 
 
 @keywords("with_clipping", Clipping)

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.engine.method import Method
-from coterie.wire import described
+from coterie.engine.method import Columns, Method, Model
+from coterie.wire import About, described
 
 Bases = Mapping[str, str | None]
 
@@ -33,6 +33,11 @@ def changes(up: Any, down: Any, base: Bases) -> dict[str, Tensor]:
         name: getattr(up, name).clone() if sent is None else getattr(up, name) - getattr(down, sent)
         for name, sent in base.items()
     }
+
+
+def columns_of(about: About, method: Method, model: Model) -> Columns:
+    """The columns of a model that a field holds."""
+    return method.shared(model) if about.columns == "shared" else model.columns("*")
 
 
 def lengths(change: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ from typing import Any
 
 from coterie.engine.method import Method, Model, Roster, Task
 from coterie.engine.wrapper import Wrapper
-from coterie.methods.wrappers.changes import REFUSAL, bases, changes, lengths, with_changes
+from coterie.methods.wrappers.changes import REFUSAL, bases, changes, columns_of, lengths, with_changes
 from coterie.options import option
+from coterie.wire import described
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ class WithClipping(Wrapper):
         up, kept = self.method.end(task, state, down, private)
         base = bases(self.method) or {}
         changed = changes(up, down, base)
-        for change in changed.values():
+        for name, change in changed.items():
             # Buffers are statistics, not steps: they neither count towards the length nor are scaled.
-            trained = task.model.layout.trained
+            trained = columns_of(described(up)[name], self.method, task.model).trained
             scale = (self.options.norm / lengths(change[..., :trained]).clamp_min(1e-12)).clamp_max(1)
             change[..., :trained] *= scale[..., None]  # what is not finite stays so, and the judge rejects it
         return up.replace(**with_changes(changed, down, base)), kept

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.engine.method import Cohort, Deployable, Method, Model, Private, Roster, Task, Up
+from coterie.engine.method import Cohort, Columns, Deployable, Method, Model, Private, Roster, Task, Up
 from coterie.engine.wrapper import Wrapper
-from coterie.methods.wrappers.changes import REFUSAL, bases, changes, shapes_of, with_changes
+from coterie.methods.wrappers.changes import REFUSAL, bases, changes, columns_of, shapes_of, with_changes
 from coterie.options import option
 from coterie.wire import described, rows
 
@@ -82,9 +82,11 @@ class WithCompression(Wrapper):
 
     def axes(self, roster: Roster, model: Model) -> dict[str, int]:
         inner = self.method.axes(roster, model)
-        sizes = [math.prod(inner[axis] for axis in about.axes) for about in described(self.method.up).values()]
+        about = list(described(self.method.up).values())
+        sizes = [math.prod(inner[axis] for axis in each.axes) for each in about]
+        columns = [columns_of(each, self.method, model) for each in about]
         return inner | {
-            "K": sum(self._leaving(size, model) for size in sizes),
+            "K": sum(self._leaving(*both, model) for both in zip(sizes, columns, strict=True)),
             "columns": sum(sizes),
             "blocks": -(-sum(sizes) // BLOCK),
         }
@@ -137,19 +139,20 @@ class WithCompression(Wrapper):
 
     def _largest(self, model: Model, whole: Tensor, parts: list[Tensor]) -> SparseUp:
         columns, first = list[Tensor](), 0
-        for part in parts:
+        for part, about in zip(parts, described(self.method.up).values(), strict=True):
+            its = columns_of(about, self.method, model)
             size = whole[:, first : first + part.shape[1]].abs()
-            size.reshape(len(size), -1, model.width)[..., model.layout.trained :] = torch.inf  # statistics always leave
-            columns.append(first + size.topk(self._leaving(part.shape[1], model), sorted=False).indices)
+            size.reshape(len(size), -1, its.width)[..., its.trained :] = torch.inf  # statistics always leave
+            columns.append(first + size.topk(self._leaving(part.shape[1], its, model), sorted=False).indices)
             first += part.shape[1]
         chosen = torch.cat(columns, 1).sort(1).values
         return SparseUp(values=whole.gather(1, chosen), columns=chosen.int())
 
-    def _leaving(self, size: int, model: Model) -> int:
-        """How many numbers of a field of so many leave."""
-        models = size // model.width
-        weights = models * sum(column.size for column in model.layout.parameters)
-        return math.ceil((self.options.top_k or 1) * weights) + models * (model.width - model.layout.trained)
+    def _leaving(self, size: int, columns: Columns, model: Model) -> int:
+        """How many numbers of a field of so many leave, which holds these columns of one or several models."""
+        models = size // max(columns.width, 1)
+        weights = models * sum(block.size for block in model.layout.parameters if block.name in columns.names)
+        return math.ceil((self.options.top_k or 1) * weights) + models * (columns.width - columns.trained)
 
     def unpacked(self, down: Any, up: Any) -> Any:
         base = bases(self.method) or {}

@@ -23,8 +23,9 @@ from torch import Tensor
 
 from coterie.engine.method import Method, Model, Roster, Task
 from coterie.engine.wrapper import Wrapper
-from coterie.methods.wrappers.changes import REFUSAL, bases, changes, lengths, with_changes
+from coterie.methods.wrappers.changes import REFUSAL, bases, changes, columns_of, lengths, with_changes
 from coterie.options import option
+from coterie.wire import described
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ class WithPrivacy(Wrapper):
     def refusal(self, roster: Roster, model: Model) -> str | None:
         if bases(self.method) is None:
             return f"privacy: {REFUSAL}, so noise on that would not cover all that leaves"
-        if model.layout.buffers:
+        leaving = [columns_of(about, self.method, model) for about in described(self.method.up).values()]
+        if any(columns.trained < columns.width for columns in leaving):
             return "privacy: BatchNorm's statistics describe the data they are of; take a model without them"
         if find_spec("dp_accounting") is None:
             return "privacy: dp-accounting is not installed, which adds up ε; pip install 'coterie[privacy]'"

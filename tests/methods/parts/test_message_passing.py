@@ -9,7 +9,7 @@ from coterie.engine.method import Cohort
 from coterie.engine.simulate import Simulator
 from coterie.methods import make
 from coterie.methods.parts.message_passing import Models, PersonalUp
-from coterie.methods.wrappers.buffers import LocalBuffers
+from coterie.methods.wrappers.personal import LocalBuffers
 
 attentive = pytest.mark.parametrize("name", ["fedamp", "heurfedamp", "fedacs"])
 

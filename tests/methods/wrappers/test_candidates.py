@@ -25,8 +25,8 @@ from coterie.engine.task import Batch, Task
 from coterie.engine.training import Training
 from coterie.methods import METHODS, make
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.wrappers.buffers import local_buffers
 from coterie.methods.wrappers.candidates import Candidates, each
+from coterie.methods.wrappers.personal import local_buffers
 
 RATES = (0.05, 0.4)
 TRAINING = Training(rounds=3, local_epochs=1, batch_size=4, lr=1.0)

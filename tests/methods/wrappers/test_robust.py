@@ -13,6 +13,7 @@ from coterie.methods.parts.attention import BLOCK
 from coterie.methods.wrappers.robust import clipped, krum, median
 
 AVERAGING = {
+    "fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn", "fedrod", "knn-per",
     "fedavg", "fedprox", "fedavg-local", "fedavg-ft", "fedprox-ft", "scaffold", "apfl", "ditto", "perfedavg", "pfedme",
     "fedem", "mr-mtl", "fedala",
 }  # fmt: skip

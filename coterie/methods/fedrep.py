@@ -1,0 +1,74 @@
+"""FedRep: a representation that all silos share, under a head of each silo's own, trained in turns.
+
+Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021 (Algorithm 1).
+
+In a round the head trains for `head_epochs` with the body still, then the body for the study's `local_epochs` with the
+head still. BatchNorm's statistics belong to the body and move with it alone. A silo deploys its model as its own
+training left it; the mean body under its own head is its cloud model. The mean is weighted by samples, as in the
+published code; Algorithm 1 has a plain one.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from coterie.engine.method import Batch, Columns, Method, Model, Predictor, Private, Roster, Task, spread
+from coterie.engine.task import Weights
+from coterie.methods.fedavg_local import Copy
+from coterie.methods.parts.averaging import GlobalDown, GlobalModel, ModelUp, global_predictor
+from coterie.methods.parts.partly import begin_on, fit_on, step_on
+from coterie.methods.wrappers.personal import Personal, WithOwn
+from coterie.options import option
+
+
+@dataclass(frozen=True)
+class InTurns(GlobalModel[Copy, Weights]):
+    """FedAvg whose silos train the head first and the body then, and deploy their own copy."""
+
+    private: ClassVar[type[Private]] = Copy
+    lr_by_row: ClassVar[bool] = True
+
+    head_epochs: int = 1
+
+    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Copy:
+        return Copy(w=model.starts(roster.seed, roster.take(rows).names, common=True))
+
+    def begin(self, task: Task, down: GlobalDown, private: Copy) -> Weights:
+        model, w = task.model, spread(down.w, task.k)
+        if self.head_epochs:  # Algorithm 1: h_i ← GRD(f_i(h_i, φ), h_i, α), τ times
+            w = fit_on(task, w, model.columns("head"), "head", self.head_epochs)
+        return begin_on(task, w, model.columns("body"))
+
+    def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
+        return step_on(task.model.columns("body"))(task, state, batch)  # φ_i ← GRD(f_i(h_i, φ), φ, α)
+
+    def end(self, task: Task, state: Weights, down: GlobalDown, private: Copy) -> tuple[ModelUp, Copy]:
+        return ModelUp(w=state.w), Copy(w=state.w)
+
+    def personal(self, task: Task, down: GlobalDown, private: Copy) -> Predictor:
+        return Predictor(models=private.w)
+
+    def adapt(self, task: Task, down: GlobalDown, private: Copy | None) -> tuple[None, Copy]:
+        """A newcomer keeps the representation and the head that it has trained on that."""
+        return None, Copy(w=spread(down.w, task.k))
+
+
+@dataclass(frozen=True)
+class FedRep(Personal):
+    """The body is averaged; heads stay, and head and body train in turns."""
+
+    paper: ClassVar[str] = "Collins et al., ICML 2021"
+    summary: ClassVar[str] = "the body is averaged, each silo's head is its own; they train in turns"
+
+    head_epochs: int = option(10, "epochs of the head in a round, before the body's (the study's local_epochs)", low=0)
+
+    @property
+    def base(self) -> Method:
+        return InTurns(self.head_epochs)
+
+    def own(self, model: Model) -> Columns:
+        return model.columns("head")
+
+    def cloud(self, task: Task, down: Any, private: WithOwn) -> Predictor:
+        return global_predictor(task, self.sent(task, down, private))
