@@ -34,7 +34,7 @@ Kind = Literal["declare", "describe", "propose", "train", "measure", "keep", "ad
 
 
 class Declared(Up):
-    """What a silo declares of itself when it joins; of a table or pictures the last three are empty until all agree."""
+    """What a silo declares of itself when it joins; of a table or pictures the model's sizes are not known yet."""
 
     sizes: Tensor = rows(
         "training, validation and test samples", "3", seen_by="server; the first two also other silos", below="count"
@@ -42,6 +42,13 @@ class Declared(Up):
     sample: Tensor = rows("the shape of one sample", "axes", seen_by="server", below="count")
     classes: Tensor = rows("its largest label plus one; 0: targets are numbers", seen_by="server", below="count")
     outputs: Tensor = rows("outputs that a model of its data needs", seen_by="server", below="count")
+    shares: Tensor | None = rows(
+        "of a label with two classes at most: the share of training rows in each, in hundredths; a policy may keep it",
+        "own classes",
+        seen_by="server",
+        below="count",
+        default=None,
+    )
 
 
 class Measured(Up):

@@ -154,7 +154,7 @@ methods = [
 # Rounds of a run it takes part in, at most.
 rounds = {default.rounds}
 
-# Fields that may leave, e.g. ["w", "loss", "accuracy", "sizes", "sample", "classes", "outputs"].
+# Fields that may leave, e.g. ["w", "loss", "accuracy", "sizes", "sample", "classes", "outputs", "shares"].
 # None listed: those of the method's page in docs/wire.md, and the measures.
 fields = []
 
@@ -180,6 +180,7 @@ largest_upload = {default.largest_upload}
 
 # Of tables: whether means and deviations of columns may leave, so that all silos standardise alike. With false they
 # stay here, and this silo standardises by its own. Names of columns, levels of text and classes always leave, and of
-# a label that is a number its count, mean and spread.
+# a label that is a number its count, mean and spread. With false the shares of two classes stay here as well, and
+# methods are judged by accuracy unless the study names another measure.
 statistics = true
 """

@@ -57,6 +57,7 @@ class Declaration:
     sample: tuple[int, ...]
     classes: int
     outputs: int
+    shares: tuple[int, ...] = ()  # of training rows in each of two classes, in hundredths; none: not declared
 
 
 class Remote:
@@ -338,7 +339,10 @@ def _declaration(up: Declared) -> Declaration:
     absurd = max(classes, outputs) > MOST_CLASSES or math.prod(shape) > MOST_INPUTS
     if absurd or (shape and outputs < 1) or min(classes, outputs, *shape, 0) < 0:
         raise BadInput(f"it declares samples of shape {shape}, {classes} classes, {outputs} outputs")
-    return Declaration((train, validation, test), shape, classes, outputs)
+    shares = () if up.shares is None else tuple(up.shares[0].tolist())
+    if len(shares) > 2 or not all(0 <= share <= 100 for share in shares):
+        raise BadInput(f"it declares {', '.join(map(str, shares[:3]))} hundredths of its rows in its classes")
+    return Declaration((train, validation, test), shape, classes, outputs, shares)
 
 
 def _check_measures(measured: Measured | Scored) -> None:

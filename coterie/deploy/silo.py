@@ -2,7 +2,7 @@
 
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -116,7 +116,9 @@ class SiloSide:
                 for remark in raw.remarks():
                     self.note(remark)
                 return raw.statistics(), Statistics
-            return declared(self.name, source), Declared
+            policy, own = read_policy(self.folder), declared(self.name, source)
+            withheld = not policy.statistics or (policy.fields and "shares" not in policy.fields)
+            return own.replace(shares=None) if withheld else own, Declared
         job = request.job
         if job.rates:
             _check_search(request.kind, job)
@@ -225,19 +227,28 @@ def _check_search(kind: str, job: Job) -> None:
 
 def declared(name: str, source: SiloSource) -> Declared:
     """What a silo declares; the shape of a sample is not known before all silos agree on a table's columns."""
+    names: Sequence[object] = ()  # of its classes
     if source.archive:
         silo, classes = own_silo(name, source.path)
         sizes = [len(silo.train), len(silo.validation), len(silo.test)]
         shape, outputs = silo.train.x.shape[1:], classes or math.prod(silo.train.y.shape[1:])
+        labels, names = silo.train.y, range(2) if 0 < classes <= 2 and silo.train.y.ndim == 1 else ()
     else:
         own = Raw(name, source).split
         sizes, shape, classes, outputs = [len(own.train), len(own.validation), len(own.test)], (), 0, 0
+        labels, names = own.label.names()[own.train], own.label.levels(source.task) or ()
     return Declared(
         sizes=torch.tensor([sizes]),
         sample=torch.tensor(shape, dtype=torch.int64)[None],
         classes=torch.tensor([classes]),
         outputs=torch.tensor([outputs]),
+        shares=_shares(labels, names) if 0 < len(names) <= 2 else None,
     )
+
+
+def _shares(labels: Array, names: Sequence[object]) -> Tensor:
+    """The share of labels in each class, in hundredths: which class is rare over all silos needs no more."""
+    return torch.tensor([[round(100 * float(np.mean(labels == name))) for name in names]])
 
 
 def _by_all_measures(

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from coterie.measure.measures import AUTO
+from coterie.errors import BadInput
+from coterie.measure.measures import AUTO, fitting, measure_of, usual
 from coterie.options import option
 
 
@@ -69,6 +70,24 @@ class Training:
     def measures(self, round: int) -> bool:
         """Whether to measure after this many rounds."""
         return round % self.measure_every == 0 or round == self.rounds
+
+
+def suited(training: Training, classes: int, counts: Sequence[float] | None, sizes: Sequence[int]) -> Training:
+    """Training with what the data decide: batch size, measure, and of two classes the one looked for, the rarer.
+
+    `counts` are the training rows of each class (None: of numbers, or not known), `sizes` those of each silo.
+    """
+    by = training.by
+    if by == AUTO:
+        by = usual(counts) if counts is not None else "accuracy" if classes else "rmse"
+    positive = training.positive
+    if positive == AUTO:
+        positive = int(np.argmin(counts)) if counts is not None and len(counts) == 2 else 1
+    if not measure_of(by).fits(classes):
+        what, known = f"{classes} classes" if classes else "numbers", ", ".join(fitting(classes))
+        raise BadInput(f"[measure] by = '{by}': cannot be taken of labels that are {what}; take {known}")
+    batch = training.batch_size or suiting_batch(sizes)
+    return replace(training, by=by, positive=positive, batch_size=batch)
 
 
 def suiting_batch(sizes: Sequence[int]) -> int:

@@ -20,9 +20,8 @@ from coterie.data.silo import FederatedData, named
 from coterie.durable import sync_all
 from coterie.engine.rehearsal import held_at_peak, peak_memory
 from coterie.engine.rounds import Outcome, Progress
-from coterie.engine.training import Training, suiting_batch
+from coterie.engine.training import Training, suited
 from coterie.errors import BadInput, warn
-from coterie.measure.measures import AUTO, fitting, measure_of, usual
 from coterie.measure.predictions import Key, Rows
 from coterie.methods import METHODS
 from coterie.models import build, code, split_parts
@@ -33,6 +32,7 @@ from coterie.run import torchrun
 from coterie.run.assembly import Assembly
 from coterie.run.baselines import baselines, suits
 from coterie.run.finished import (
+    TUNING,
     Facts,
     Finished,
     calibrate,
@@ -90,22 +90,12 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
 
 
 def _suited(training: Training, data: FederatedData) -> Training:
-    """Training with what the data decide: batch size, measure, and of two classes the one looked for, the rarer."""
+    """Training with what the data decide."""
     if data.classes == 0 or data.silos[0].train.y.ndim > 1:
         counts = None
     else:
-        counts = np.bincount(np.concatenate([silo.train.y for silo in data.silos]), minlength=data.classes)
-    if training.by == AUTO:
-        plain = "accuracy" if data.classes else "rmse"
-        training = replace(training, by=plain if counts is None else usual([int(n) for n in counts]))
-    if not training.batch_size:
-        training = replace(training, batch_size=suiting_batch([len(silo.train) for silo in data.silos]))
-    if training.positive == AUTO:
-        training = replace(training, positive=int(counts.argmin()) if counts is not None and len(counts) == 2 else 1)
-    if not measure_of(training.by).fits(data.classes):
-        what, known = f"{data.classes} classes" if data.classes else "numbers", ", ".join(fitting(data.classes))
-        raise BadInput(f"[measure] by = '{training.by}': cannot be taken of labels that are {what}; take {known}")
-    return training
+        counts = np.bincount(np.concatenate([silo.train.y for silo in data.silos]), minlength=data.classes).tolist()
+    return suited(training, data.classes, counts, [len(silo.train) for silo in data.silos])
 
 
 def read(study: Study, seed: int) -> FederatedData:

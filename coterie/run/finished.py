@@ -40,6 +40,7 @@ from coterie.studies.study import Study
 from coterie.version import VERSION, commit
 
 COSTS = ("bytes_up", "bytes_down", "train_seconds", "missing", "rejected", "kept")
+TUNING = "tuning.parquet"  # all that a search tried, in a run's folder
 LAST = 3  # rounds: a method whose best is among them was still improving
 
 

@@ -346,3 +346,37 @@ def test_what_may_flatter_a_score_is_for_the_owner_to_read(tmp_path: Path) -> No
     assert copies.endswith("are exact copies of training rows; a score on them flatters: remove them or give --group")
     assert identifier == "column 'id': looks like an identifier that repeats: give --group id"
     assert Raw("north", SiloSource(tmp_path / "north.csv", "outcome", group="id")).remarks() == []
+
+
+def rarely_ill(folder: Path, ill: Mapping[str, int]) -> dict[str, SiloSide]:
+    """Tables in which so many of 40 rows are ill; of a silo with none or 40, the label has one class alone."""
+    sides = settled(folder)
+    for name, count in ill.items():
+        path = sides[name].source.path
+        pd.read_csv(path).assign(outcome=np.where(np.arange(40) < count, "ill", "well")).to_csv(path, index=False)
+    return sides
+
+
+@pytest.mark.parametrize(
+    ("ill", "by", "positive"),
+    [
+        ({"north": 4, "south": 4, "east": 0}, "auroc", 0),
+        ({"north": 36, "south": 36, "east": 40}, "auroc", 1),
+        ({"north": 4, "south": 30, "east": 20}, "accuracy", 0),
+    ],
+)
+def test_classes_are_counted_by_name_whichever_a_silo_has(
+    ill: dict[str, int], by: str, positive: int, tmp_path: Path
+) -> None:
+    finished = federated(tmp_path / "run", Loop(rarely_ill(tmp_path, ill)), TABLE).run("")
+    assert (finished.study.training.by, finished.study.training.positive) == (by, positive)
+    assert finished.summary["data"]["note"] == "3 silos, each with its own data; 2 classes"
+
+
+def test_shares_leave_in_hundredths_and_of_more_classes_or_numbers_none(tmp_path: Path) -> None:
+    sides = rarely_ill(tmp_path, {"north": 5})
+    assert declared("north", sides["north"].source).shares.tolist() == [[12, 88]]  # 3 of the 25 that train
+    path = sides["south"].source.path
+    for label in (np.arange(40) % 3, np.linspace(0.5, 9.7, 40)):
+        pd.read_csv(path).assign(outcome=label).to_csv(path, index=False)
+        assert declared("south", sides["south"].source).shares is None
