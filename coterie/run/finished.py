@@ -171,7 +171,8 @@ def _searched(tried: Path) -> Searched:
     """By method, for how many rounds each candidate of its search trained; nothing where there was none."""
     if not tried.exists():
         return {}
-    candidates = pd.read_parquet(tried).groupby(["method", "optimizer", "lr"])["round"].max()
+    table = pd.read_parquet(tried).drop(columns="score")
+    candidates = table.groupby([name for name in table if name != "round"])["round"].max()
     return {str(name): [int(rounds) for rounds in each] for name, each in candidates.groupby("method")}
 
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import Any, Literal
 
 import pandas as pd
@@ -27,8 +28,9 @@ from coterie.studies.study import Study
 from coterie.wire import Predictor, Private, Server
 
 GRID = {"sgd": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0), "adam": (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)}
+DECAYS = (0.0, 0.1, 1.0)  # of weights, where columns outnumber rows: what the rows do not set, decay has to
 RUNGS = (5, 10, 20, 40)  # rounds after which the better half goes on
-COLUMNS = ["method", "optimizer", "lr", "round", "score"]
+COLUMNS = ["method", "optimizer", "lr", "weight_decay", "round", "score"]
 Score = Callable[[Task, Predictor], Tensor]  # what each silo's model is worth, (k,): higher is better, NaN: not known
 
 
@@ -73,7 +75,12 @@ def search(
     shared = replace(training, buffers="shared")
     both = "optimizer" in keys and not training.momentum  # which Adam has none of
     names: list[Literal["sgd", "adam"]] = ["sgd", "adam"] if both else [training.optimizer]
-    heats = [Heat(federation, inner, replace(shared, optimizer=name), GRID[name]) for name in names]
+    decays = DECAYS if "weight_decay" in keys and _wide(federation) else (training.weight_decay,)
+    heats = [
+        Heat(federation, inner, replace(shared, optimizer=name, weight_decay=decay), GRID[name])
+        for name in names
+        for decay in decays
+    ]
     rungs, tried, done = sorted({min(rung, training.rounds) for rung in RUNGS}), list[dict[str, Any]](), 0
     for rung in rungs:
         for heat in heats:
@@ -116,7 +123,8 @@ class Heat:
 
     def values(self, i: int) -> dict[str, Any]:
         """What a candidate trains with."""
-        return {"optimizer": self.training.optimizer, "lr": self.rates[i]}
+        training = self.training
+        return {"optimizer": training.optimizer, "lr": self.rates[i], "weight_decay": training.weight_decay}
 
     def advance(self, round: int) -> None:
         """One round, counted from 0."""
@@ -148,6 +156,12 @@ class Heat:
         before = (together(Server, [servers[i] for i in chosen]), together(Private, [privates[i] for i in chosen]))
         rates, best = tuple(self.rates[i] for i in chosen), [self.best[i] for i in chosen]
         return Heat(self.federation, self.method, self.training, rates, before, best)
+
+
+def _wide(federation: Assembly) -> bool:
+    """Whether a sample has more inputs than the middle silo has training rows."""
+    rows = median(len(silo.train) for silo in federation.members)
+    return math.prod(federation.members[0].train.x.shape[1:]) > rows
 
 
 def _put(engine: Simulator, private: Private) -> None:
