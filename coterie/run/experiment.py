@@ -45,7 +45,7 @@ from coterie.run.finished import (
 )
 from coterie.run.method_file import CHECKSUM
 from coterie.run.seeds import with_seeds
-from coterie.run.tuning import TUNING, tuned
+from coterie.run.tuning import tuned
 from coterie.runs.checkpoint import Checkpoint
 from coterie.runs.folder import Begun, checkpoint_folder, claim, cleanup_on_error, close, held
 from coterie.studies.study import Study, check, loads

@@ -60,6 +60,10 @@ def gather(path: Path, label: str, drop: Sequence[str] = (), by: Sequence[str] =
     entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
     if not entries:
         raise BadInput(f"{path}: is empty; put a file or a folder for each silo into it")
+    split = [entry.name for entry in entries if entry.suffix.lower() in TABLES and entry.stem.lower() in SIDES]
+    if {"train", "test"} <= {Path(name).stem.lower() for name in split}:
+        files = ", ".join(split)
+        raise BadInput(f"{path}: {files} are the split of one silo, not silos; put them into a folder of its name")
     holdings = [read_silo(entry, label, drop, by, resize) for entry in entries]
     names = [holding.name for holding in holdings]
     twice = next((name for name in names if names.count(name) > 1), None)
