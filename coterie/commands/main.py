@@ -64,6 +64,12 @@ def run(
     split_column: Annotated[
         str | None, typer.Option(help="with --silos: the column that holds train, validation or test for each row")
     ] = None,
+    incumbent: Annotated[
+        str | None,
+        typer.Option(
+            help="with --silos: what silos use today, for stack: a column, or an ONNX file ({silo}: its name)"
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="auto, a model by name, or your own nn.Module as package.module:Class")
     ] = None,
@@ -135,7 +141,7 @@ def run(
 
     if unfinished is not None:
         said = (study, methods, assignments, rounds, seeds, repeats, cell, metric, unseen, device, rows, out)
-        own_data = (silos, label, task, drop, text, resize, standardize, group, time, split_column)
+        own_data = (silos, label, task, drop, text, resize, standardize, group, time, split_column, incumbent)
         if any(each is not None for each in (*said, *own_data, None if code else model)):
             raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --track and --quiet")
         if torchrun.used():
@@ -151,7 +157,7 @@ def run(
     else:
         columns = {"drop": _split(drop), "text": _split(text)}
         own = {"label": label, "task": task, **columns, "resize": resize, "standardize": standardize}
-        own |= {"group": group, "time": time, "split_column": split_column}
+        own |= {"group": group, "time": time, "split_column": split_column, "incumbent": incumbent}
         read = None if silos is not None and study is None else studies.select(studies.read(study), cell, scale)
         if silos is not None:
             read = on_folder(read, silos, own)

@@ -82,7 +82,8 @@ class SiloSide:
 
     @torch.no_grad()
     def _computed(self, request: Request, vault: Vault) -> tuple[Up, type[Up]]:
-        source = replace(self.source, standardize=not read_policy(self.folder).statistics)
+        policy = read_policy(self.folder)
+        source = replace(self.source, standardize=not policy.statistics, incumbent=policy.incumbent)
         if request.job is None:
             if request.kind == "describe":
                 raw = Raw(self.name, source)

@@ -18,6 +18,7 @@ from coterie.data import catalog
 from coterie.data.own.ready import OwnData, ready
 from coterie.data.silo import FederatedData, named
 from coterie.durable import sync_all
+from coterie.engine.method import Method
 from coterie.engine.rehearsal import held_at_peak, peak_memory
 from coterie.engine.rounds import Outcome, Progress
 from coterie.engine.training import Training, suiting_batch
@@ -25,6 +26,7 @@ from coterie.errors import BadInput, warn
 from coterie.measure.measures import AUTO, fitting, measure_of, usual
 from coterie.measure.predictions import Key, Rows
 from coterie.methods import METHODS
+from coterie.methods.stack import Stack
 from coterie.models import build, code
 from coterie.options import parse
 from coterie.personal.export import save_models
@@ -67,7 +69,7 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
         if study.code is None
         else (code.factory(study.code, shape, outputs), study.model)
     )
-    study = replace(study, model=model, training=_suited(study.training, data))
+    study = replace(study, model=model, training=_suited(study.training, data), methods=_with_incumbent(study, data))
     machine = study.machine
     # Errors are told in the unit of the label, which another seed's training rows may put otherwise.
     again = like is not None and not any(schema.unit != like.model.unit for schema in data.schemas.values())
@@ -84,6 +86,16 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
     )
     federation.table = model
     return study, federation
+
+
+def _with_incumbent(study: Study, data: FederatedData) -> dict[str, Method]:
+    """The methods; where silos have models of their own, these are among what a stack mixes."""
+    if all(silo.train.incumbent is None for silo in data.silos):
+        return study.methods
+    return {
+        name: replace(method, incumbent=True) if isinstance(method, Stack) else method
+        for name, method in study.methods.items()
+    }
 
 
 def _suited(training: Training, data: FederatedData) -> Training:
@@ -345,4 +357,13 @@ def about(study: Study, name: str, assembly: Assembly, round: int) -> dict[str, 
         "shape": list(sample.x.shape[1:]),
         "outputs": assembly.model.classes or math.prod(sample.y.shape[1:]),
         "input": str(sample.x.dtype),
+        **_stacked(study, study.methods[name]),
     }
+
+
+def _stacked(study: Study, method: Method) -> dict[str, Any]:
+    """What is mixed in a model, where it is several."""
+    if not isinstance(method, Stack):
+        return {}
+    known = {"incumbent": study.data["incumbent"]} if study.data.get("incumbent") else {}
+    return {"candidates": [each.name for each in method.candidates], **known}
