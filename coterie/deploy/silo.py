@@ -104,7 +104,7 @@ class SiloSide:
     @torch.no_grad()
     def _computed(self, request: Request, vault: Vault) -> tuple[Up, type[Up]]:
         policy = read_policy(self.folder)
-        source = replace(self.source, standardize=not policy.statistics)
+        source = replace(self.source, standardize=not policy.statistics, incumbent=policy.incumbent)
         if request.kind == "propose":
             for each in request.proposed:
                 self._data(each, source)

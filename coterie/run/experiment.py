@@ -18,12 +18,14 @@ from coterie.data import catalog
 from coterie.data.own.ready import OwnData, ready
 from coterie.data.silo import FederatedData, named
 from coterie.durable import sync_all
+from coterie.engine.method import Method
 from coterie.engine.rehearsal import held_at_peak, peak_memory
 from coterie.engine.rounds import Outcome, Progress
 from coterie.engine.training import Training, suited
 from coterie.errors import BadInput, warn
 from coterie.measure.predictions import Key, Rows
 from coterie.methods import METHODS
+from coterie.methods.stack import Stack
 from coterie.models import build, code, split_parts
 from coterie.models.parts import Blueprint
 from coterie.options import parse
@@ -70,7 +72,7 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
         parts = split_parts(study.model)[1].with_checksum()
         factory = Blueprint(code.factory(study.code, shape, outputs), parts)
         model = {"name": study.model["name"], **parts.as_table()}
-    study = replace(study, model=model, training=_suited(study.training, data))
+    study = replace(study, model=model, training=_suited(study.training, data), methods=_with_incumbent(study, data))
     machine = study.machine
     # Errors are told in the unit of the label, which another seed's training rows may put otherwise.
     again = like is not None and not any(schema.unit != like.model.unit for schema in data.schemas.values())
@@ -87,6 +89,16 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
     )
     federation.table = model
     return study, federation
+
+
+def _with_incumbent(study: Study, data: FederatedData) -> dict[str, Method]:
+    """The methods; where silos have models of their own, these are among what a stack mixes."""
+    if all(silo.train.incumbent is None for silo in data.silos):
+        return study.methods
+    return {
+        name: replace(method, incumbent=True) if isinstance(method, Stack) else method
+        for name, method in study.methods.items()
+    }
 
 
 def _suited(training: Training, data: FederatedData) -> Training:
@@ -349,4 +361,13 @@ def about(study: Study, name: str, assembly: Assembly, round: int) -> dict[str, 
         "shape": list(sample.x.shape[1:]),
         "outputs": assembly.model.classes or math.prod(sample.y.shape[1:]),
         "input": str(sample.x.dtype),
+        **_stacked(study, study.methods[name]),
     }
+
+
+def _stacked(study: Study, method: Method) -> dict[str, Any]:
+    """What is mixed in a model, where it is several."""
+    if not isinstance(method, Stack):
+        return {}
+    known = {"incumbent": study.data["incumbent"]} if study.data.get("incumbent") else {}
+    return {"candidates": [each.name for each in method.candidates], **known}

@@ -33,6 +33,7 @@ class Holding(HoldsData):
     sides: Indices | None = None  # (n,) what each row is for, where the silo came split
     aside: DataFrame = field(default_factory=DataFrame)  # (n, ...) of a table: columns that are no features
     resize: int = 0  # pixels that its pictures were brought to
+    incumbent: Any = None  # the silo's own model of today, where it is an object
 
     def about(self) -> str:
         return f"{self.name}: {len(self.y)} rows"
