@@ -50,16 +50,16 @@ class SiloSide:
         """Answer a request once; a refusal gives the reason, and no bytes leave."""
         with locked(self.folder / ".lock"):  # the process of the message before may still be ending
             try:
-                operator = self._judge(request)
+                policy = read_policy(self.folder)
+                operator = self._judge(request, policy)
                 vault = self._vault(request)
                 digest = request.digest()
                 body = vault.answered(request.kind, digest)
                 if body is not None:
                     return Answer(body, to=digest)
-                policy = read_policy(self.folder)
                 budget = Budget(self.folder, policy)
                 spent = budget.judge(request)
-                up, expected = self._computed(request, vault)
+                up, expected = self._computed(request, vault, policy)
                 if type(up) is not expected:
                     raise Refused(f"a {type(up).__name__} may not leave, only a {expected.__name__}")
                 policy.judge_upload(up)
@@ -79,12 +79,11 @@ class SiloSide:
         with (self.folder / EVENTS).open("a", encoding="utf-8") as file:
             file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {plain(what, LONGEST_REFUSAL)}\n")
 
-    def _judge(self, request: Request) -> str:
+    def _judge(self, request: Request, policy: Policy) -> str:
         """Refuse what the policy does not allow; the operator who started the run, where one is verified."""
         if request.silo != self.name:
             raise Refused(f"a request for silo '{request.silo}' reached '{self.name}'")
         operator = judged_operator(self.folder, request)
-        policy = read_policy(self.folder)
         policy.judge(request)
         if request.job is not None:
             self._judge_approval(request, policy)
@@ -98,12 +97,11 @@ class SiloSide:
         return Vault(self.folder / "state", request.run + (".newcomer" if request.newcomer else ""))
 
     @torch.no_grad()
-    def _computed(self, request: Request, vault: Vault) -> tuple[Up, type[Up]]:
-        policy = read_policy(self.folder)
+    def _computed(self, request: Request, vault: Vault, policy: Policy) -> tuple[Up, type[Up]]:
         source = replace(self.source, standardize=not policy.statistics)
         if request.kind == "propose":
             for each in request.proposed:
-                self._data(each, source)
+                self._data(each, source, policy)
             self._judge_approval(request, policy)
             return Done(), Done
         if request.job is None:
@@ -114,7 +112,7 @@ class SiloSide:
                 return raw.statistics(), Statistics
             return declared(self.name, source), Declared
         job = request.job
-        data = self._data(job, source)
+        data = self._data(job, source, policy)
         method, model, roster = job.built(pick_device(self.device))
         if math.isfinite(policy.epsilon) and (reason := method.refusal(roster, model)):
             raise Refused(reason)
@@ -176,7 +174,7 @@ class SiloSide:
             beside.replace(path)
         return path.read_text("ascii")
 
-    def _data(self, job: Job, source: SiloSource) -> Encoded:
+    def _data(self, job: Job, source: SiloSource, policy: Policy) -> Encoded:
         """This silo's samples as the run's model takes them."""
         if bool(job.schema) == source.archive:
             here, there = ("arrays", "tables or pictures") if source.archive else ("a table or pictures", "arrays")
@@ -188,7 +186,7 @@ class SiloSide:
                 f"this silo's samples are {shape} with labels below {classes}, "
                 f"the run's {tuple(job.shape)} with labels below {job.classes}"
             )
-        read_policy(self.folder).judge_steps(job.made(), job.training, len(found.silo.train))
+        policy.judge_steps(job.made(), job.training, len(found.silo.train))
         return found
 
     def _template(self, method: Method, model: Model, roster: Roster, store: Store, newcomer: bool) -> Any:
