@@ -313,6 +313,7 @@ def _go_on(study: Study, out: Path, watch: Watch, say: Say, like: Assembly | Non
     now.write(out)
     (out / "study.toml").write_text(now.study, "utf-8")
     _warn_of_fixed(federations)
+    _warn_of_adam(study)
     _room_for_models(study, federations[study.seeds[0]], out)
     stated = rehearse(study, federations, say)
     device = federations[study.seeds[0]].model.device
@@ -334,6 +335,17 @@ def _warn_of_fixed(federations: Mapping[int, Assembly]) -> None:
     fixed = [name for name, rows in first.items() if all(np.array_equal(rows, other[name]) for other in others)]
     if others and fixed:
         warn(f"{named(fixed)}: the same test rows with every seed, so seeds repeat the training alone")
+
+
+def _warn_of_adam(study: Study) -> None:
+    """Warn of methods whose equations are for plain gradient steps, where the steps are Adam's."""
+    for name, method in study.methods.items():
+        if method.plain_steps and study.training_of(name).optimizer == "adam":
+            key = f"methods.{name}.train"
+            warn(
+                f"[methods.{name}] is made for plain gradient steps; with adam it may not learn, or fall from its best; "
+                f"give it sgd and a rate with --set {key}.optimizer=sgd --set {key}.lr=0.01"
+            )
 
 
 def _room_for_models(study: Study, federation: Assembly, out: Path) -> None:
