@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from coterie.data import sets
-from coterie.data.corrupt import Dirty, Subsample, dirtied, dirty_silos, subsampled
+from coterie.data.corrupt import Dirty, Looks, Subsample, dirtied, dirty_silos, looking, subsampled
 from coterie.data.own.ready import OwnData
 from coterie.data.own.ready import load as load_own
 from coterie.data.silo import FederatedData, Pool, check_finite, check_silos, deal
@@ -75,6 +75,7 @@ class Plan:
     split_options: Any
     subsample: Subsample | None  # None: it comes silo by silo, and no more is made than is used
     dirty: Dirty
+    looks: Looks = Looks()
 
 
 ALIASES = {"fmnist": "fashion-mnist"}
@@ -172,6 +173,7 @@ def resolved(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if plan.split is not None:
         table |= {"split": plan.split, **written(plan.split_options)}
     table |= written(plan.dirty) | (written(plan.subsample) if plan.subsample is not None else {})
+    table |= written(plan.looks) if plan.looks.looks else {}
     return {key: _lists(value) for key, value in table.items()}
 
 
@@ -189,7 +191,7 @@ def describe_options(name: str) -> list[Option]:
     if entry.pool is None:
         schemas = [entry.options, Dirty]
     else:
-        schemas = [entry.options, SPLITS[entry.split][0], Dirty, Subsample]
+        schemas = [entry.options, SPLITS[entry.split][0], Dirty, Subsample, Looks]
     return [option for schema in schemas for option in describe(schema)]
 
 
@@ -198,9 +200,9 @@ def _dealt(plan: Plan, seed: int) -> FederatedData:
     assert plan.subsample is not None  # every set that is dealt has one
     pool = subsampled(_pool(plan), plan.subsample, seed)
     result = split(pool, plan.split_options, generator(seed, "split", plan.name))
-    groups = [share.group for share in result.shares]
     note = VALIDATION[result.validation_from]
-    return FederatedData(deal(pool, result.shares), pool.classes, plan.name, note, groups, [])
+    silos = looking(deal(pool, result.shares), plan.looks, seed)
+    return FederatedData(silos, pool.classes, plan.name, note, [silo.group for silo in silos], [])
 
 
 def _generated(options: Synthetic, seed: int) -> FederatedData:
@@ -235,18 +237,20 @@ def _plan(name: str, options: Mapping[str, Any]) -> Plan:
         return Plan(name, parse(entry.options, table, "[data]"), None, None, None, dirty)
 
     subsample = parse(Subsample, _taken(table, Subsample), "[data]")
+    looks = parse(Looks, _taken(table, Looks), "[data]")
     rule = table.pop("split", entry.split)
     if rule not in SPLITS:
         raise BadInput(f"[data] split: unknown split {shown(rule)}; {nearest(str(rule), SPLITS)}")
     schema = SPLITS[rule][0]
     own, of_split = _taken(table, entry.options), _taken(table, schema)
     for key in table:
-        always = {"name", "split"} | _keys(Dirty) | _keys(Subsample)
+        always = {"name", "split"} | _keys(Dirty) | _keys(Subsample) | _keys(Looks)
         known = nearest(str(key), _keys(entry.options) | _keys(schema) | always)
         raise BadInput(f"[data]: unknown key '{key}' for {name} with split = \"{rule}\"; {known}")
     if rule == entry.split:
         of_split = _defaults(entry.split_options, of_split) | of_split
-    return Plan(name, parse(entry.options, own, "[data]"), rule, parse(schema, of_split, "[data]"), subsample, dirty)
+    split_options = parse(schema, of_split, "[data]")
+    return Plan(name, parse(entry.options, own, "[data]"), rule, split_options, subsample, dirty, looks)
 
 
 def _taken(table: dict[str, Any], schema: type[Any]) -> dict[str, Any]:
