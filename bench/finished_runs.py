@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from coterie import toml
 from coterie.errors import BadInput
 from coterie.runs.joined import ordered
@@ -75,9 +77,25 @@ def read(folders: Iterable[Path]) -> dict[str, dict[str, Cell]]:
             summary = json.loads((folder / "summary.json").read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise BadInput(f"{folder}: not the folder of a finished run ({error})") from None
+        _with_last_cloud(summary, folder)
         name = " ".join(filter(None, (table.get("cell"), table.get("scale"))))
         found.setdefault(table["name"], {}).setdefault(name, Cell(name)).add(folder, table, summary)
     return found
+
+
+def _with_last_cloud(summary: dict[str, Any], folder: Path) -> None:
+    """The last round of the models on the server, which summaries had not always."""
+    lacking = [
+        (method, seed)
+        for method, scores in summary["methods"].items()
+        for seed in scores["per_seed"]
+        if "bmta_cloud" in seed and "last_cloud" not in seed
+    ]
+    results = pd.read_parquet(folder / "results.parquet") if lacking else pd.DataFrame()
+    for method, seed in lacking:
+        run = results[(results["method"] == method) & (results["seed"] == seed["seed"])]
+        cloud = run[(run["measure"] == "accuracy_cloud") & (run["split"] == "test")]
+        seed["last_cloud"] = 100 * float(cloud.loc[cloud["round"] == cloud["round"].max(), "value"].mean())
 
 
 def built_in(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +107,11 @@ def built_in(table: Mapping[str, Any]) -> dict[str, Any]:
         return {}
 
 
-LATER = ("measure.by", "measure.positive", "train.patience", "train.class_weight")  # keys that studies had not always
+LATER = {  # keys that studies had not always, and what a run without them had
+    "measure.by": None, "measure.positive": None, "train.patience": 0, "train.class_weight": "none",
+    "train.schedule_rounds": 0, "data.resize": 0, "data.mean": [], "data.deviation": [], "data.test": 0,
+    "first": "budget",
+}  # fmt: skip
 
 
 def differences(table: Mapping[str, Any], ran: Collection[str] = ()) -> list[str]:
@@ -106,8 +128,13 @@ def differences(table: Mapping[str, Any], ran: Collection[str] = ()) -> list[str
         where = known[0] == "engine" and known[-1] != "precision"  # on which alone of these results depend
         if where or known[-1] in NO_DIFFERENCE or known[0].startswith("published") or known[:2][-1] in missing:
             continue
-        if key in LATER and key not in ours:
-            continue  # the run is of a time when there was nothing else
-        if ours.get(key) != theirs.get(key):
-            found.append(f"{key} = {ours.get(key, 'none')} (study: {theirs.get(key, 'none')})")
+        mine, built = ours.get(key), theirs.get(key)
+        if key not in ours and (name := key if key in LATER else known[-1]) in LATER:
+            idle = name == "first" and f"{'.'.join(known[:-1])}.budget" not in ours
+            mine = built if LATER[name] is None or idle else LATER[name]
+        if key == "train.schedule_rounds":  # 0 is as many as there are, which is nothing where no schedule is
+            mine, built = mine or ours["train.rounds"], built or theirs["train.rounds"]
+            mine = built if ours.get("train.schedule") == "constant" else mine
+        if mine != built:
+            found.append(f"{key} = {'none' if mine is None else mine} (study: {'none' if built is None else built})")
     return found

@@ -26,6 +26,7 @@ SCORES = {  # of each seed
     "last": "last",
     "bottom_decile": "bottom decile",
     "bmta_cloud": "cloud BMTA",
+    "last_cloud": "cloud last",
     "unseen": "unseen",
 }
 OWN = {  # of each paper
@@ -87,6 +88,7 @@ def section(name: str, cell: Cell, out: Path) -> list[str]:
         seeds = sorted({each["seed"] for scores in summary["methods"].values() for each in scores["per_seed"]})
         about = [f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}", summary["device"]]
         about += [f"{tool} {version}" for tool, version in summary["versions"].items()]
+        about += [f"commit {summary['commit'][:12]}"] if summary.get("commit") else []
         other = differences(table, cell.methods())
         changed = [f"Otherwise than in the study: {'; '.join(other)}."] if other else []
         alike.setdefault(("; ".join(about), *changed), []).append(summary)

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
-from coterie.models.parts import freeze
+from coterie.models.lora import LoRA, adapted
+from coterie.models.parts import Blueprint, Parts, freeze
 
 CLASSES, INPUTS, HIDDEN, TOKENS = 3, 5, 6, 7
 
@@ -266,8 +267,8 @@ class FrozenBias(Net):
 
 
 class FrozenVmap(Frozen):
-    def middle(self, h: Tensor) -> Any:
-        return h.cos()
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x).cos()
 
 
 class FrozenLoop(Frozen):
@@ -329,11 +330,35 @@ def frozen_norm() -> nn.Module:
     return module
 
 
+def frozen_untracked() -> nn.Module:
+    module = untracked()
+    module[1] = nn.BatchNorm1d(HIDDEN, track_running_stats=False).requires_grad_(False)  # type: ignore[operator]
+    return module
+
+
 def frozen_pictures() -> nn.Module:
     layers = [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 2, groups=2), nn.Flatten()]
     return freeze(
         nn.Sequential(*layers, nn.Dropout(0.4), nn.Linear(4, HIDDEN), nn.Linear(HIDDEN, CLASSES)), ["?"], ["6", "7"]
     )
+
+
+def low_rank() -> nn.Module:
+    net = nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, CLASSES))
+    return started(Blueprint(net, Parts(train=("head",), lora=LoRA(rank=2, alpha=2, targets=("0", "2"))))())
+
+
+def low_rank_pictures() -> nn.Module:
+    layers = [nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 2, stride=2, bias=False), nn.ReLU()]
+    net = nn.Sequential(*layers, nn.Flatten(), nn.Linear(16, HIDDEN), nn.Linear(HIDDEN, CLASSES))
+    return started(Blueprint(net, Parts(train=("head",), lora=LoRA(rank=2, alpha=2)))())
+
+
+def started(module: nn.Module) -> nn.Module:
+    """With adapters that already do something, so that all of them get a gradient."""
+    for _, layer in adapted(module):
+        nn.init.normal_(layer.lora_B.weight, std=0.1)
+    return module
 
 
 def frozen_but_norm() -> nn.Module:
@@ -820,10 +845,11 @@ TRAINED: dict[str, Callable[[], nn.Module]] = {
     "frozen middle": FrozenMiddle, "frozen bias": FrozenBias, "frozen shift": FrozenShift, "frozen tied": FrozenTied,
     "frozen attention": FrozenAttention, "frozen attention, dropout": lambda: FrozenAttention(0.3),
     "frozen norm": frozen_norm, "frozen pictures": frozen_pictures, "frozen but norm": frozen_but_norm,
-    "frozen but head": frozen_but_head,
+    "frozen but head": frozen_but_head, "frozen untracked norm": frozen_untracked,
+    "low rank": low_rank, "low rank, pictures": low_rank_pictures,
 }  # fmt: skip
 
-PICTURES = ("instance norm", "channel dropout", "circular", "transposed", "frozen pictures")
+PICTURES = ("instance norm", "channel dropout", "circular", "transposed", "frozen pictures", "low rank, pictures")
 TEXTS = (
     "attention", "bag", "padding, rewritten", "padding", "functional padding", "by frequency",
     "by frequency, rewritten", "whole numbers", "frozen tied", "frozen attention", "frozen attention, dropout",

@@ -174,11 +174,40 @@ def test_a_kept_run_makes_the_page_of_the_whole_one(tmp_path: Path) -> None:
     assert read_npz(tmp_path / "kept" / "collaboration" / "fedamp.npz")["collaboration"].shape == (1, 8, 8)
 
 
+def test_a_best_round_on_the_server_has_its_last_beside_it(tmp_path: Path) -> None:
+    methods = {"fedamp": scores({0: 93.0})}
+    methods["fedamp"]["per_seed"][0]["bmta_cloud"] = 78.05  # of a time when the last was not in the summary
+    folder = run(tmp_path / "a", methods)
+    results = pd.read_parquet(folder / "results.parquet")
+    cloud = results.assign(measure="accuracy_cloud", value=0.5 - results["round"] / 10)
+    pd.concat([results, cloud]).to_parquet(folder / "results.parquet")
+    page = made(tmp_path, folder)
+    assert "| cloud BMTA | cloud last |" in page and row(page, "fedamp")[-3:-1] == ["78.05", "30.00"]
+
+
 def test_what_is_no_run_or_given_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="not the folder of a finished run"):
         finished_runs.read([tmp_path])
     with pytest.raises(BadInput, match="fedamp with seed 0 is in another folder as well"):
         finished_runs.read([run(tmp_path / each, {"fedamp": scores({0: 93.0})}) for each in ("a", "b")])
+
+
+def old(name: str, cell: str, rounds: int) -> list[str]:
+    """How a run differs from its study that was made before the study's newest keys were."""
+    table = check(select(read(name), cell)).as_table()
+    later = {"schedule_rounds", "mean", "deviation", *(["test"] if cell == "synthetic" else [])}
+    for part in ("train", "data"):
+        table[part] = {key: each for key, each in table[part].items() if key not in later}
+    table["train"]["rounds"] = rounds
+    return finished_runs.differences(table)
+
+
+def test_a_run_that_was_made_before_a_key_was_differs_where_the_study_has_another_value() -> None:
+    assert old("amp-table3", "fmnist", 40) == ["train.rounds = 40 (study: 100)"]  # the rate is constant
+    assert old("em-table2", "synthetic", 200) == ["data.test = 0 (study: 5000)"]
+    found = old("em-table2", "cifar10", 40)
+    assert "data.mean = [] (study: [0.4914, 0.4822, 0.4465])" in found
+    assert found[-2:] == ["train.rounds = 40 (study: 200)", "train.schedule_rounds = 40 (study: 200)"]
 
 
 def papers(paths: Iterable[Path]) -> list[str]:

@@ -35,7 +35,9 @@ def add_to(app: typer.Typer) -> None:
 @federation.command()
 def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="the folder to make")],
-    silos: Annotated[str, typer.Option(help="their names, e.g. north,south,east")],
+    silos: Annotated[
+        str, typer.Option(help="names, e.g. north,south,east, whose keys to make here, to try things out")
+    ] = "",
     host: Annotated[str, typer.Option(help="where silos reach the coordinator")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="its port")] = 9443,
     proxy: Annotated[
@@ -44,15 +46,24 @@ def new(
     ] = None,
     insecure: Annotated[bool, typer.Option(help="no TLS and no keys, to try on this machine alone")] = False,
 ) -> None:
-    """Make the folders of a federation's parties.
+    """Make the folder of a federation's coordinator: certificates, settings, and a README with the one start command.
 
-    One for the coordinator and one per silo: certificates, keys, settings, and a README with the one start command.
+    With --silos also one for each silo, with its key and a policy that approves every study: to try things out. Silos
+    that shall trust nobody make their own with `coterie silo init`, and are let in with `coterie federation enroll`.
     """
     need_flower()
     from coterie.deploy.parties import new_federation
 
-    new_federation(folder, [name.strip() for name in silos.split(",")], host, port, proxy, insecure)
-    typer.echo(f"coordinator: {folder / 'coordinator'}\nsilos:       {folder / 'silos'}/…  (hand each its own folder)")
+    names = [name.strip() for name in silos.split(",")] if silos else []
+    new_federation(folder, names, host, port, proxy, insecure)
+    typer.echo(f"coordinator: {folder / 'coordinator'}")
+    if names:
+        typer.echo(f"silos:       {folder / 'silos'}/…  (hand each its own folder)")
+        typer.echo(
+            'Their keys were made here and their policies approve every study (approve = "all"): to try things out.'
+        )
+    else:
+        typer.echo(f"Give silos {folder / 'coordinator' / 'ca.crt'}; they make their folders with `coterie silo init`.")
 
 
 @federation.command()
@@ -66,13 +77,52 @@ def add(folder: Place, silo: Annotated[str, typer.Argument(metavar="SILO", help=
 
 
 @federation.command()
+def enroll(
+    folder: Place,
+    key: Annotated[Path, typer.Argument(metavar="KEY", help="key.pub of a folder that `coterie silo init` made")],
+    name: Annotated[str, typer.Option(help="the silo's name; none: as the key's file has it")] = "",
+) -> None:
+    """Let a silo in by the public key that it made, or by a new one; a running coordinator does so within seconds."""
+    need_flower()
+    from coterie.deploy.certificates import read_authority
+    from coterie.deploy.parties import enroll
+
+    known, printed = enroll(folder, key, name)
+    _, authority = read_authority(folder / "coordinator" / "ca.crt")
+    typer.echo(f"{known}: {printed}\nCA: {authority}\nCompare both with what {known} was shown, by phone or in person.")
+
+
+@federation.command()
+def operator(key: Annotated[Path, typer.Argument(metavar="KEY", help="the file to make, named after you")]) -> None:
+    """Make an operator's key, with which runs are signed; silos trust its public part with `coterie silo trust`."""
+    need_flower()
+    from coterie.deploy.parties import make_operator
+
+    asked = typer.prompt(
+        "Its password (empty: none)", "", hide_input=True, show_default=False, confirmation_prompt=True
+    )
+    printed = make_operator(key, asked)
+    typer.echo(f"{key}.pub: send it to the silos, who trust it with `coterie silo trust`\nkey: {printed}")
+
+
+@federation.command()
+def remove(folder: Place, silo: Annotated[str, typer.Argument(metavar="SILO", help="its name")]) -> None:
+    """Lock a silo out, at once if the coordinator runs, and for good: its key is not taken again."""
+    need_flower()
+    from coterie.deploy.parties import remove
+
+    remove(folder, silo)
+    typer.echo(f"{silo}: removed")
+
+
+@federation.command()
 def renew(folder: Place) -> None:
-    """Renew the coordinator's certificate, by the same CA; then start the coordinator again."""
+    """Renew the coordinator's certificate, by the same CA; a running coordinator takes it up by itself."""
     need_flower()
     from coterie.deploy.parties import renew
 
     renew(folder)
-    typer.echo(f"{folder / 'coordinator' / 'server.pem'}: renewed; start the coordinator again")
+    typer.echo(f"{folder / 'coordinator' / 'server.pem'}: renewed; a running coordinator takes it up within seconds")
 
 
 @federation.command()
@@ -109,6 +159,9 @@ def run(
     tune: Annotated[
         str, typer.Option(help="auto: search for what the study leaves to `auto`; off: take fixed values for it")
     ] = "auto",
+    operator: Annotated[
+        Path | None, typer.Option(help="your key, to sign the run with, for silos that trust operators")
+    ] = None,
     resume: Annotated[str | None, typer.Option(help="the name of a run that was stopped")] = None,
 ) -> None:
     """Run a study on a federation whose coordinator is running on this machine.
@@ -140,7 +193,7 @@ def run(
         command = shlex.join(["coterie", *sys.argv[1:]])
         limits = {"gather": gather, "reply": reply, "largest_silo": largest_silo}
         patience = parse(Patience, limits, "federation run")
-        where = ask_run(folder, table, chosen, patience, command, tune == "auto")
+        where = ask_run(folder, table, chosen, patience, command, tune == "auto", operator)
         for each in announced(study_of(table, chosen, tune == "auto")):
             console.print(escape(each), highlight=False, soft_wrap=True)
     console.print(f"Run [bold]{escape(where.name)}[/]", highlight=False)
@@ -163,10 +216,13 @@ def status(
     """Which silos are there, and how far the newest run is."""
     need_flower()
     from coterie.commands.federation_view import View, line, picture
+    from coterie.deploy.certificates import expiry
     from coterie.deploy.flower.launch import newest_run, progress, running_coordinator, silo_states
 
     coordinator = running_coordinator(folder)
     console = Console()
+    if remark := expiry(coordinator):
+        console.print(remark, highlight=False, markup=False, soft_wrap=True)
     if not watch:
         console.print(picture({}, silo_states(coordinator), 0))
         latest = newest_run(coordinator)

@@ -52,17 +52,27 @@ def predict(
 
 def export(
     path: File,
-    onnx: Annotated[Path, typer.Option(help="the ONNX file to write")],
+    onnx: Annotated[Path | None, typer.Option(help="the ONNX file to write")] = None,
+    safetensors: Annotated[
+        Path | None, typer.Option(help="the .safetensors file to write: whole, with adapters merged into the weights")
+    ] = None,
+    adapter: Annotated[Path | None, typer.Option(help="the folder to write the adapter to, as PEFT reads it")] = None,
     code: Code = None,
 ) -> None:
-    """Write a silo's model as ONNX.
+    """Write a silo's model as ONNX, as a file of its own, or its adapter for PEFT.
 
-    Its input is what rows are encoded to, its output the probabilities of classes, or numbers in the label's own unit.
-    How rows are encoded is in the file's metadata, as JSON.
+    The input of ONNX is what rows are encoded to, its output the probabilities of classes, or numbers in the label's
+    own unit. How rows are encoded is in the file's metadata, as JSON.
     """
     from coterie.models.code import load_code
+    from coterie.personal.adapter import write_adapter, write_merged
     from coterie.personal.file import load_model
     from coterie.personal.onnx_graph import write_onnx
 
-    write_onnx(load_model(path, None if code is None else load_code(code)), onnx)
-    typer.echo(f"Wrote {onnx}")
+    if not (onnx or safetensors or adapter):
+        raise BadInput("export: nothing to write; give --onnx FILE, --safetensors FILE or --adapter FOLDER")
+    model = load_model(path, None if code is None else load_code(code))
+    for write, to in ((write_onnx, onnx), (write_merged, safetensors), (write_adapter, adapter)):
+        if to is not None:
+            write(model, to)
+            typer.echo(f"Wrote {to}")

@@ -44,13 +44,19 @@ def silo(
     ] = 0,
     task: Annotated[str, typer.Option(help="auto, classification or regression")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    coordinator: Annotated[str, typer.Option(help="of init: where it is, e.g. fed.example.org:9443")] = "",
+    ca: Annotated[Path | None, typer.Option(help="of init: the federation's ca.crt")] = None,
 ) -> None:
     """Take part in a federation until Ctrl-C; or, with an action before the folder, look after it.
 
     ledger DIR: show and verify what has left this silo. approve DIR [HASH]: show the studies that wait to be approved
-    and ask about each, or approve the one with that hash.
+    and ask about each, or approve the one with that hash. rejoin DIR RUN: go on in a run from an older state.
+    init DIR: make the silo's folder, with a key that never leaves it. rotate DIR: make another key.
+    trust DIR KEY.pub: answer only runs that this operator has signed.
     """
     action, *rest = arguments
+    if action == "init" and len(rest) == 1:
+        return init(Path(rest[0]), coordinator, ca)
     if action in ACTIONS and rest:
         folder = Path(rest[0])
         if not folder.is_dir():
@@ -74,19 +80,40 @@ def silo(
     services.silo(folder, json.dumps(source | columns | by), say)
 
 
+def init(folder: Path, coordinator: str, ca: Path | None) -> None:
+    """Make a silo's folder where it is used."""
+    need_flower()
+    from coterie.deploy.parties import init_silo
+
+    if ca is None or not coordinator:
+        raise BadInput("silo init: give --coordinator HOST:PORT and --ca ca.crt, which the coordinator sends")
+    key, authority = init_silo(folder, coordinator, ca)
+    typer.echo(f"{folder / 'key.pub'}: send it to the coordinator, who enrolls it\nkey: {key}\nCA:  {authority}")
+    typer.echo("Compare both with the coordinator, by phone or in person; then read silo.toml.")
+
+
+def rotate(folder: Path, more: list[str]) -> None:
+    """Make another key; the old one is gone."""
+    need_flower()
+    from coterie.deploy.parties import rotate_key
+
+    typer.echo(f"{folder / 'key.pub'}: send it to the coordinator, who enrolls it\nkey: {rotate_key(folder)}")
+
+
 def show_ledger(folder: Path, more: list[str]) -> None:
     """Every field that left, and whether the chain is whole."""
     from coterie.deploy.ledger import Ledger
 
     entries = Ledger(folder).entries()
     table = Table(box=None, pad_edge=False)
-    for heading in ("time", "run", "what", "round", "field", "shape", "bytes", "sha256"):
+    for heading in ("time", "run", "operator", "what", "round", "field", "shape", "bytes", "sha256"):
         table.add_column(heading, justify="right" if heading in ("round", "bytes") else "left", no_wrap=True)
     for e in entries:
         shape = "×".join(map(str, e["shape"]))
         row = (
             e["time"],
             e["run"],
+            e.get("operator", ""),
             e["kind"],
             str(e["round"] + 1),
             e["field"],
@@ -98,6 +125,17 @@ def show_ledger(folder: Path, more: list[str]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(table)
     console.print(f"{len(entries)} fields left, {sum(e['bytes'] for e in entries)} bytes; the chain is whole")
+
+
+def trust(folder: Path, more: list[str]) -> None:
+    """Answer only runs that this operator has signed, or another that is trusted."""
+    need_flower()
+    from coterie.deploy.parties import trust
+
+    if len(more) != 1:
+        raise BadInput("silo trust: give the silo's folder and the operator's public key, e.g. alice.pub")
+    name, printed = trust(folder, Path(more[0]))
+    typer.echo(f"{name}: {printed}\nCompare this with what {name} was shown, by phone or in person.")
 
 
 def approve(folder: Path, more: list[str]) -> None:
@@ -155,9 +193,27 @@ def _described(proposal: "Proposal") -> str:
     return "\n".join(f"  {key}: {plain(value, LONGEST)}" if value else f"\n{key}" for key, value in lines.items())
 
 
+def rejoin(folder: Path, more: list[str]) -> None:
+    """Go on in a run from the state that is there, after a backup was restored."""
+    from coterie.deploy.home import owner_only
+    from coterie.deploy.vault import Vault
+
+    if len(more) != 1:
+        raise BadInput("silo rejoin: give the silo's folder and the run's name, as events.log has it")
+    with owner_only():
+        Vault(folder / "state", more[0]).rejoin()
+    typer.echo(f"{more[0]}: this silo goes on from the state that it has")
+
+
 def add_to(app: typer.Typer) -> None:
     """Add this command to the others."""
     app.command(name="silo")(silo)
 
 
-ACTIONS: dict[str, Callable[[Path, list[str]], None]] = {"ledger": show_ledger, "approve": approve}
+ACTIONS: dict[str, Callable[[Path, list[str]], None]] = {
+    "ledger": show_ledger,
+    "approve": approve,
+    "rejoin": rejoin,
+    "rotate": rotate,
+    "trust": trust,
+}

@@ -14,26 +14,38 @@ import torch
 from coterie import toml
 from coterie.data.own.label import Label
 from coterie.data.own.statistics import declare
+from coterie.deploy.messages import Declared, Done, Measured, Scored
 from coterie.engine.method import Cohort, Method
 from coterie.engine.rows import Model
 from coterie.methods import METHODS, make
 from coterie.run.experiment import prepare
 from coterie.studies.study import check, read
-from coterie.wire import About, Private, Record, every_field, held
+from coterie.wire import About, Private, Record, described, every_field, held
 
 INSIDE = About("what the method itself keeps", "rows", "number", ())
 COMPRESSED = ({"top_k": 0.05}, {"bits": 8})
 HEAD = """# What crosses the wire
 
 Made by `python -m coterie.commands.wire_page > docs/wire.md`; a test fails when it is stale. `Up` is all that leaves a
-silo (its encoder accepts nothing else), `Down` is what a silo is sent, `Private` never leaves it. A silo also declares,
-once, when it joins: its name, how many training, validation and test samples it has, their shape and the number of
-classes. Where results are measured, it reports the loss and accuracy of its own model on its own data and, in the end,
-the round whose model it keeps (`round`).
+silo (its encoder accepts nothing else), `Down` is what a silo is sent, `Private` never leaves it. What a silo declares
+once, when it joins, and what it reports of its models is
+[the same for all methods](#every-silo-whatever-the-method).
+
+In a search for learning rates a message holds the method's fields once for each rate that still goes on, as `c0.w`,
+`c1.w`, …: a silo's policy that names `w` means these too.
 
 Bytes are those of one silo in the second round of the embedded default (`{model}`, d = {d:,} columns, {m} silos,
 float32). A field without bytes is empty with the method's default options.
 """
+
+REPORTED = """## every silo, whatever the method
+
+It declares this once, when it joins, beside its name; `sample`, `classes` and `outputs` of tables are empty until all
+silos have agreed. Measures are of its own model on its own data, one number for each split. Of a search for learning
+rates it reports the loss of each candidate, and in the end the round whose model it keeps.
+
+| type | field | shape | bytes | what it is | seen by |
+|---|---|---|---:|---|---|"""
 
 OWN_DATA = """## own tables (`coterie run --silos`)
 
@@ -68,8 +80,20 @@ def page() -> str:
             up = engine.train(cohort, down).up
             server = method.receive(server, cohort, method.unpacked(down, up))
         parts.append(_section(name, method, note, ground.model, down.one(0), up.one(0), engine.private().one(0)))
-    parts.append(_own_data())
+    parts += [_reported(), _own_data()]
     return "\n".join(parts)
+
+
+def _reported() -> str:
+    """What a silo sends beside a method's uploads, with the bytes of one of two classes, three splits, seven rates."""
+    three, count = torch.zeros(1, 3, dtype=torch.float64), torch.zeros(1, dtype=torch.int64)
+    records: list[Record] = [
+        Declared(sizes=three.long(), sample=count[None], classes=count, outputs=count, shares=torch.zeros(1, 2).long()),
+        Measured(**dict.fromkeys(described(Measured), three)),
+        Scored(loss=torch.zeros(1, 7, dtype=torch.float64)),
+        Done(round=count),
+    ]
+    return "\n".join([REPORTED, *(line for each in records for line in _rows("Up", each, "server")), ""])
 
 
 def _own_data() -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from coterie.data import sets
 from coterie.data.corrupt import Dirty, Looks, Subsample, dirtied, dirty_silos, looking, subsampled
+from coterie.data.inputs import Inputs, prepared
 from coterie.data.own.ready import OwnData
 from coterie.data.own.ready import load as load_own
 from coterie.data.silo import FederatedData, Pool, check_finite, check_silos, deal
@@ -74,6 +75,7 @@ class Plan:
     split: str | None
     split_options: Any
     subsample: Subsample | None  # None: it comes silo by silo, and no more is made than is used
+    inputs: Inputs | None  # likewise
     dirty: Dirty
     looks: Looks = Looks()
 
@@ -172,7 +174,8 @@ def resolved(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     table = {"name": plan.name, **written(plan.own)}
     if plan.split is not None:
         table |= {"split": plan.split, **written(plan.split_options)}
-    table |= written(plan.dirty) | (written(plan.subsample) if plan.subsample is not None else {})
+    for more in (plan.dirty, plan.subsample, plan.inputs):
+        table |= {} if more is None else written(more)
     table |= written(plan.looks) if plan.looks.looks else {}
     return {key: _lists(value) for key, value in table.items()}
 
@@ -191,14 +194,14 @@ def describe_options(name: str) -> list[Option]:
     if entry.pool is None:
         schemas = [entry.options, Dirty]
     else:
-        schemas = [entry.options, SPLITS[entry.split][0], Dirty, Subsample, Looks]
+        schemas = [entry.options, SPLITS[entry.split][0], Dirty, Subsample, Inputs, Looks]
     return [option for schema in schemas for option in describe(schema)]
 
 
 def _dealt(plan: Plan, seed: int) -> FederatedData:
     """A set shared out among silos."""
-    assert plan.subsample is not None  # every set that is dealt has one
-    pool = subsampled(_pool(plan), plan.subsample, seed)
+    assert plan.subsample is not None and plan.inputs is not None  # every set that is dealt has them
+    pool = prepared(subsampled(_pool(plan), plan.subsample, seed), plan.inputs)
     result = split(pool, plan.split_options, generator(seed, "split", plan.name))
     note = VALIDATION[result.validation_from]
     silos = looking(deal(pool, result.shares), plan.looks, seed)
@@ -234,23 +237,24 @@ def _plan(name: str, options: Mapping[str, Any]) -> Plan:
     if entry.pool is None:
         if "split" in table:
             raise BadInput(f"[data] split: {name} comes silo by silo and takes no split; remove it")
-        return Plan(name, parse(entry.options, table, "[data]"), None, None, None, dirty)
+        return Plan(name, parse(entry.options, table, "[data]"), None, None, None, None, dirty)
 
     subsample = parse(Subsample, _taken(table, Subsample), "[data]")
     looks = parse(Looks, _taken(table, Looks), "[data]")
+    inputs = parse(Inputs, _taken(table, Inputs), "[data]")
     rule = table.pop("split", entry.split)
     if rule not in SPLITS:
         raise BadInput(f"[data] split: unknown split {shown(rule)}; {nearest(str(rule), SPLITS)}")
     schema = SPLITS[rule][0]
     own, of_split = _taken(table, entry.options), _taken(table, schema)
     for key in table:
-        always = {"name", "split"} | _keys(Dirty) | _keys(Subsample) | _keys(Looks)
+        always = {"name", "split"}.union(*map(_keys, (Dirty, Subsample, Inputs, Looks)))
         known = nearest(str(key), _keys(entry.options) | _keys(schema) | always)
         raise BadInput(f"[data]: unknown key '{key}' for {name} with split = \"{rule}\"; {known}")
     if rule == entry.split:
         of_split = _defaults(entry.split_options, of_split) | of_split
-    split_options = parse(schema, of_split, "[data]")
-    return Plan(name, parse(entry.options, own, "[data]"), rule, split_options, subsample, dirty, looks)
+    own, dealing = parse(entry.options, own, "[data]"), parse(schema, of_split, "[data]")
+    return Plan(name, own, rule, dealing, subsample, inputs, dirty, looks)
 
 
 def _taken(table: dict[str, Any], schema: type[Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from coterie.data import cache
 from coterie.data.arrays import beside, class_labels, join, model_inputs, pixels
 from coterie.data.idx import read_idx
 from coterie.data.npz import read_npy, read_npz
-from coterie.data.silo import Pool
+from coterie.data.silo import Array, Pool
 from coterie.data.sources import BY_HAND, FORMS, SOURCES, SPEECHES
 from coterie.data.text import roles
 from coterie.errors import BadInput
@@ -57,7 +57,7 @@ def idx(name: str, path: str, classes: int, stems: tuple[str, str] = ("train", "
         raise BadInput(
             f"{folder}: {len(owner)} writers for {len(y)} images; fetch writer_train.npy and writer_test.npy"
         )
-    return Pool(name, x, y, classes, owner=owner)
+    return Pool(name, x, y, classes, owner=owner, test=_last(len(y), len(labels[-1])))
 
 
 def npz(name: str, path: str, classes: int | None = None) -> Pool:
@@ -77,11 +77,12 @@ def npz(name: str, path: str, classes: int | None = None) -> Pool:
     if len(x) != len(y) or len(x) == 0:
         raise BadInput(f"{file}: {len(x)} inputs and {len(y)} labels; give one label per input, and some")
     inputs, owner = model_inputs(x, file), beside(arrays, "owner", len(y), file)
+    test = _last(len(y), len(arrays[layout[-1][1]])) if len(layout) > 1 else None
     if np.issubdtype(y.dtype, np.floating) and classes is None:
-        return Pool(name, inputs, y.astype(np.float32), 0, owner=owner)
+        return Pool(name, inputs, y.astype(np.float32), 0, owner=owner, test=test)
     y = class_labels(y, classes, str(file))
     coarse = beside(arrays, "coarse", len(y), file)
-    return Pool(name, inputs, y, classes or int(y.max()) + 1, coarse=coarse, owner=owner)
+    return Pool(name, inputs, y, classes or int(y.max()) + 1, coarse=coarse, owner=owner, test=test)
 
 
 def cifar(name: str, path: str, classes: int) -> Pool:
@@ -99,13 +100,19 @@ def cifar(name: str, path: str, classes: int) -> Pool:
     rows = np.concatenate(parts)
     y = class_labels(rows[:, head - 1], classes, str(folder))
     coarse = rows[:, 0].astype(np.int64) if head == 2 else None
-    return Pool(name, pixels(rows[:, head:].reshape(-1, 3, 32, 32)), y, classes, coarse=coarse)
+    x = pixels(rows[:, head:].reshape(-1, 3, 32, 32))
+    return Pool(name, x, y, classes, coarse=coarse, test=_last(len(y), len(parts[-1])))
 
 
 def speeches(name: str, path: str, window: int, stride: int) -> Pool:
     """A text of speaking roles, for next-character prediction."""
     file = _path(name, path)
     return roles(name, file / SPEECHES if file.is_dir() else file, window, stride)
+
+
+def _last(count: int, last: int) -> Array:
+    """The last samples, which a publisher keeps for testing: (count,)."""
+    return np.arange(count) >= count - last
 
 
 def _path(name: str, path: str) -> Path:

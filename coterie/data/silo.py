@@ -92,6 +92,7 @@ class Pool(HoldsData):
     classes: int  # 0 for regression
     coarse: Indices | None = None  # (N,) super-class of each sample
     owner: Array | None = None  # (N,) who wrote or spoke it
+    test: NDArray[np.bool_] | None = None  # (N,) which samples its publisher keeps for testing
     overlap: int = 0  # so many samples that follow one another have content in common, as windows of one text do
 
     def __len__(self) -> int:
@@ -102,8 +103,9 @@ class Pool(HoldsData):
 
     def take(self, indices: Indices) -> "Pool":
         """The pool of these samples only."""
-        coarse, owner = (None if a is None else a[indices] for a in (self.coarse, self.owner))
-        return replace(self, x=self.x[indices], y=self.y[indices], coarse=coarse, owner=owner)
+        beside = {"coarse": self.coarse, "owner": self.owner, "test": self.test}
+        taken = {name: values[indices] for name, values in beside.items() if values is not None}
+        return replace(self, x=self.x[indices], y=self.y[indices], **taken)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """How a data set is shared out among silos: `SPLITS` holds every rule by name."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -18,14 +18,26 @@ TRIES = 1000
 
 
 @dataclass(frozen=True)
-class Iid(HeldOut):
+class Dealt(HeldOut):
+    """What a silo is tested on, where samples are dealt to silos."""
+
+    test_share: float | Literal["own"] = option(
+        0.2,
+        "share of a silo's samples held out to test on; own: the set's own test samples, in each silo's proportions",
+        above=0,
+        below=1,
+    )  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Iid(Dealt):
     """Options of `iid`."""
 
     silos: int = option(20, "number of silos", low=1, high=MOST_SILOS)
 
 
 @dataclass(frozen=True)
-class Pathological(HeldOut):
+class Pathological(Dealt):
     """Options of `pathological`; the defaults are APPLE's twelve silos of two classes."""
 
     silos: int = option(12, "number of silos", low=1, high=MOST_SILOS)
@@ -36,7 +48,7 @@ class Pathological(HeldOut):
 
 
 @dataclass(frozen=True)
-class Shards(HeldOut):
+class Shards(Dealt):
     """Options of `shards`; the default is APPLE's twelve silos."""
 
     silos: int = option(
@@ -45,7 +57,7 @@ class Shards(HeldOut):
 
 
 @dataclass(frozen=True)
-class Dirichlet(HeldOut):
+class Dirichlet(Dealt):
     """Options of `dirichlet`."""
 
     silos: int = option(20, "number of silos", low=1, high=MOST_SILOS)
@@ -160,7 +172,34 @@ def split(pool: Pool, options: Any, rng: np.random.Generator) -> Split:
     name, rule = next((name, rule) for name, (schema, rule) in SPLITS.items() if schema is type(options))
     if (options.silos or 1) > len(pool):  # known before a million of them are made
         raise BadInput(f"split {name}: silo {len(pool)} is left with no training samples; use fewer silos or more data")
+    if isinstance(options, Dealt) and options.test_share == "own":
+        return _with_own_tests(pool, rule, options, rng)
     return rule(pool, options, rng)
+
+
+def _with_own_tests(pool: Pool, rule: Rule, options: Any, rng: np.random.Generator) -> Split:
+    """The set's training samples by the rule, its test samples class by class in the proportions of these."""
+    if pool.test is None:
+        raise BadInput(f"split: {pool.name} has no test samples of its own; give test_share as a number")
+    train, test = np.flatnonzero(~pool.test), np.flatnonzero(pool.test)
+    dealt = rule(pool.take(train), replace(options, test_share=0.0), rng)
+    held = [train[np.concatenate([share.train, share.validation])] for share in dealt.shares]
+    kinds = pool.y if pool.classes and pool.y.ndim == 1 else np.zeros(len(pool), np.int64)
+    classes = int(kinds.max()) + 1
+    weights = np.stack([np.bincount(kinds[own], minlength=classes) for own in held])
+    counts = np.stack(
+        [
+            apportion(int(total) if column.any() else 0, column, rng)
+            for total, column in zip(np.bincount(kinds[test], minlength=classes), weights.T, strict=True)
+        ],
+        axis=1,
+    )
+    tests = _take(counts, kinds[test], rng)
+    shares = [
+        replace(share, train=train[share.train], validation=train[share.validation], test=np.sort(test[own]))
+        for share, own in zip(dealt.shares, tests, strict=True)
+    ]
+    return replace(dealt, shares=shares)
 
 
 def _take(counts: Indices, labels: Indices, rng: np.random.Generator) -> list[Indices]:

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.data.allot import MOST_SILOS, portion
+from coterie.data.allot import MOST_SAMPLES, MOST_SILOS, portion
 from coterie.data.silo import Part, Silo
 from coterie.options import option
 
@@ -28,11 +28,18 @@ class Synthetic:
     labels: Literal["drawn", "rounded"] = option("drawn", "y with the sigmoid's probability, or the likelier class")
     test_share: float = option(0.2, "share of a silo's samples held out to test on", above=0, below=1)
     validation: float = option(0.2, "validation samples, as a share of the training samples", low=0, below=1)
+    test: int = option(
+        0,
+        "test samples of a silo; they and its validation samples are then drawn beside its others; 0: cut from these",
+        low=0,
+        high=MOST_SAMPLES,
+    )
 
     def __post_init__(self) -> None:
         if self.smallest > self.largest:
             raise ValueError(f"smallest = {self.smallest} is above largest = {self.largest}; swap them")
-        numbers = (self.silos * self.largest + self.components) * self.dimension + self.silos * self.components
+        most = portion(1 + self.validation, self.largest) + self.test if self.test else self.largest
+        numbers = (self.silos * most + self.components) * self.dimension + self.silos * self.components
         if numbers > LARGEST:
             raise ValueError(f"up to {numbers} numbers, more than the limit of {LARGEST}; make fewer or smaller silos")
 
@@ -55,12 +62,14 @@ def generate(options: Synthetic, rng: np.random.Generator) -> tuple[list[Silo], 
     silos = []
     for i, (size, weights) in enumerate(zip(sizes.tolist(), pi, strict=True)):
         # float32 from the start, so that the labels belong to the inputs a model will see.
-        x = rng.uniform(-1, 1, (size, options.dimension)).astype(np.float32)
-        z = rng.choice(options.components, size, p=weights)
-        score = (x * theta[z]).sum(axis=1) + options.noise * rng.standard_normal(size)
+        ends = _ends(size, options)
+        x = rng.uniform(-1, 1, (ends[-1], options.dimension)).astype(np.float32)
+        z = rng.choice(options.components, ends[-1], p=weights)
+        score = (x * theta[z]).sum(axis=1) + options.noise * rng.standard_normal(ends[-1])
         # Every sample gets its label. (The authors' code leaves many 0.) A sigmoid above 1/2 is a score above 0.
-        y = rng.random(size) < _sigmoid(score) if options.labels == "drawn" else score > 0
-        silos.append(Silo(f"silo-{i:0{width}d}", *_cut(x, y.astype(np.int64), options)))
+        y = rng.random(ends[-1]) < _sigmoid(score) if options.labels == "drawn" else score > 0
+        parts = zip(np.split(x, ends[:-1]), np.split(y.astype(np.int64), ends[:-1]), strict=True)
+        silos.append(Silo(f"silo-{i:0{width}d}", *[Part(*both) for both in parts]))
     return silos, Truth(theta, pi, options.labels == "drawn")
 
 
@@ -85,9 +94,10 @@ def _sigmoid(score: NDArray[np.float64]) -> NDArray[np.float64]:
     return 1 / (1 + np.exp(-score))
 
 
-def _cut(x: NDArray[np.float32], y: NDArray[np.int64], options: Synthetic) -> list[Part]:
-    """Train, validation and test, in the order in which samples were drawn."""
-    test = portion(options.test_share, len(y))
-    validation = portion(options.validation, len(y) - test)
-    ends = [len(y) - test - validation, len(y) - test]
-    return [Part(*both) for both in zip(np.split(x, ends), np.split(y, ends), strict=True)]
+def _ends(size: int, options: Synthetic) -> list[int]:
+    """Where train, validation and test end, in the order in which samples are drawn."""
+    if options.test:
+        validation = portion(options.validation, size)
+        return [size, size + validation, size + validation + options.test]
+    test = portion(options.test_share, size)
+    return [size - test - portion(options.validation, size - test), size - test, size]

@@ -11,12 +11,12 @@ from typing import Any
 
 from coterie.deploy.home import json_table, write_whole
 from coterie.deploy.messages import AWAITS, Job
-from coterie.deploy.policy import Refused
+from coterie.deploy.policy import MOST_PROPOSED, Refused
 from coterie.errors import BadInput
 from coterie.options import parse
 
 PROPOSED, APPROVED = "proposed", "approved"  # in a silo's folder
-MOST, LARGEST = 100, 1 << 20  # studies that may wait to be approved, and bytes of one
+LARGEST = 1 << 20  # bytes of a study that waits to be approved
 SHOWN = 16  # digits of a hash that people compare
 ROSTER = ("seed", "names", "sizes", "validation")  # of a job: what does not change what one silo computes and sends
 CANDIDATES = ("rates", "going")  # of a job: what a search tries of what its rounds (`tuning`) allow
@@ -68,8 +68,10 @@ class Approvals:
         path, content = self._path(PROPOSED, study_hash(job)), _written({"run": run, "job": asdict(job)})
         if path.exists():
             return
-        if len(content) > LARGEST or len(list(path.parent.glob("*"))) >= MOST:
-            raise Refused(f"a study of {len(content)} bytes beside {MOST} others at most that wait to be approved")
+        if len(content) > LARGEST or len(list(path.parent.glob("*"))) >= MOST_PROPOSED:
+            raise Refused(
+                f"a study of {len(content)} bytes beside {MOST_PROPOSED} others at most that wait to be approved"
+            )
         write_whole(path, content)
 
     def _path(self, kind: str, digest: str) -> Path:

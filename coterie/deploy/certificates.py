@@ -1,19 +1,24 @@
 """A federation's certificate authority, the coordinator's certificate by it, and the silos' keys."""
 
+import base64
+import hashlib
 import ipaddress
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
     Encoding,
     NoEncryption,
     PrivateFormat,
     PublicFormat,
     load_pem_private_key,
+    load_ssh_public_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -21,6 +26,7 @@ from coterie.deploy.home import LOOPBACK
 from coterie.errors import BadInput
 
 AUTHORITY_YEARS, SERVER_YEARS = 10, 2  # that each is good for
+WARNED_DAYS = 30  # before one expires
 AUTHORITY = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Coterie federation CA")])
 
 
@@ -66,14 +72,58 @@ def certify(folder: Path, host: str) -> None:
     (folder / "server.pem").write_bytes(made.public_bytes(Encoding.PEM))
 
 
-def make_key(folder: Path, name: str) -> str:
-    """A silo's key pair, as Flower wants it: `key` and `key.pub`, whose text is returned."""
+def make_key(path: Path, name: str, form: PrivateFormat = PrivateFormat.OpenSSH, password: str = "") -> str:
+    """A key pair, as Flower wants a silo's: a file, and beside it one that ends with .pub, whose text is returned."""
+    path.unlink(missing_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-    _secret(folder / "key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    locked = BestAvailableEncryption(password.encode()) if password else NoEncryption()
+    _secret(path, key.private_bytes(Encoding.PEM, form, locked))
     text = f"{public} {name}\n"
-    (folder / "key.pub").write_text(text, "utf-8")
+    path.with_name(f"{path.name}.pub").write_text(text, "utf-8")
     return text
+
+
+def read_key(path: Path) -> str:
+    """A silo's public key in ssh's form, as Flower takes it; anything else is refused."""
+    try:
+        text = path.read_text("ascii")
+        key = load_ssh_public_key(text.encode())
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise BadInput(f"{path}: no public key ({error}); take key.pub of the silo's folder") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
+        raise BadInput(f"{path}: not an ECDSA P-384 key; take key.pub of a folder that `coterie silo init` made")
+    return text
+
+
+def fingerprint(public: str) -> str:
+    """What people compare of a public key in ssh's form; `ssh-keygen -l` prints the same."""
+    digest = hashlib.sha256(base64.b64decode(public.split()[1])).digest()
+    return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
+
+
+def read_authority(path: Path) -> tuple[str, str]:
+    """A federation's CA certificate, and what people compare of it."""
+    try:
+        text = path.read_text("ascii")
+        found = x509.load_pem_x509_certificate(text.encode())
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: no certificate ({error}); take the coordinator's ca.crt") from None
+    return text, f"SHA256:{found.fingerprint(hashes.SHA256()).hex()}"
+
+
+def days_left(path: Path) -> float:
+    """For how many days a certificate is still good."""
+    found = x509.load_pem_x509_certificate(path.read_bytes())
+    return (found.not_valid_after_utc - datetime.now(UTC)) / timedelta(days=1)
+
+
+def expiry(coordinator: Path) -> str:
+    """A warning where the coordinator's certificate expires soon; empty otherwise, and where there is none."""
+    path = coordinator / "server.pem"
+    if not path.exists() or (days := days_left(path)) > WARNED_DAYS:
+        return ""
+    return f"{path} expires in {days:.0f} days; renew it with `coterie federation renew`"
 
 
 def _certificate(subject: x509.Name, key: ec.EllipticCurvePrivateKey, years: int) -> x509.CertificateBuilder:

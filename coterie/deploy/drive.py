@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from coterie.data.own.agree import Difference
 from coterie.deploy.gathering import Gathering
 from coterie.deploy.home import write_whole
 from coterie.deploy.messages import Job, Transport
@@ -20,14 +21,14 @@ from coterie.deploy.remote import Declaration, Remote
 from coterie.deploy.search import NOT_TUNED, RemoteSearch, extra_rounds
 from coterie.engine.exchange import as_table
 from coterie.engine.rounds import Outcome, Progress, run_rounds
-from coterie.engine.training import Training, suiting_batch
+from coterie.engine.training import suited
 from coterie.errors import BadInput, warn
-from coterie.measure.measures import AUTO, fitting, measure_of
+from coterie.measure.measures import AUTO
 from coterie.methods import written
 from coterie.models import build
 from coterie.options import resolved
-from coterie.run.finished import Facts, Finished, collected, write
-from coterie.run.tuning import COLUMNS, TUNING, rungs_of, searched
+from coterie.run.finished import TUNING, Facts, Finished, collected, write
+from coterie.run.tuning import COLUMNS, rungs_of, searched
 from coterie.runs.checkpoint import Checkpoint
 from coterie.runs.folder import checkpoint_folder
 from coterie.studies.study import Study, check
@@ -70,6 +71,8 @@ class RemoteRun:
         facts = Facts(dict.fromkeys(members, 0), sizes)
         seconds = time.time() - self.gathering.began()
         finished = collected(study, self.folder, outcomes, dict.fromkeys(study.seeds, facts), CPU, seconds)
+        asked = self.study.training.by == AUTO
+        finished.summary["data"] = _about(members, self.gathering.differences(), asked)
         if self.tuning:
             finished.summary["tuning"] = {"rounds": self.tuning}
         write(finished, self.folder, command)
@@ -140,26 +143,25 @@ class RemoteRun:
         first, schema = next(iter(members.values())), self.gathering.schema()
         classes = max(each.classes for each in members.values())
         outputs = classes or first.outputs
-        samples = float(np.median([each.sizes[0] for each in members.values()]))
+        sizes = [each.sizes[0] for each in members.values()]
         job = Job(
             method=name,
             options=written(name, self.study.methods[name]),
-            model=build(self.study.model, first.sample, outputs, samples)[1],
-            train=resolved(
-                _suited(self.study.training_of(name), classes, [each.sizes[0] for each in members.values()])
-            ),
+            model=build(self.study.model, first.sample, outputs, float(np.median(sizes)))[1],
+            train=resolved(suited(self.study.training_of(name), classes, _counts(members), sizes)),
             seed=seed,
             shape=first.sample,
             classes=classes,
             outputs=outputs,
             names=tuple(members),
-            sizes=tuple(each.sizes[0] for each in members.values()),
+            sizes=tuple(sizes),
             validation=tuple(each.sizes[1] for each in members.values()),
             study=self.study.name,
             schema={} if schema is None else schema.as_table(),
             tuning=self.tuning.get(name, 0),
         )
-        return replace(job, plugins=job.brought())
+        job = replace(job, plugins=job.brought())
+        return replace(job, base=job.built()[1].base_checksum)
 
     def _report(self, **news: Any) -> None:
         """Write how far the run is to `progress.json`."""
@@ -168,15 +170,23 @@ class RemoteRun:
         write_whole(path, json.dumps(before | news | {"time": time.time()}).encode())
 
 
-def _suited(training: Training, classes: int, sizes: Sequence[int]) -> Training:
-    """Training with a batch size, and the measure that it goes by: silos do not say how rare their classes are."""
-    if not training.batch_size:
-        training = replace(training, batch_size=suiting_batch(sizes))
-    by = training.by if training.by != AUTO else "accuracy" if classes else "rmse"
-    if not measure_of(by).fits(classes):
-        known = ", ".join(fitting(classes))
-        raise BadInput(f"[measure] by = '{by}': cannot be taken of these silos' labels; take {known}")
-    return replace(training, by=by, positive=1 if training.positive == AUTO else training.positive)
+def _counts(members: Mapping[str, Declaration]) -> list[float] | None:
+    """The training rows of each of two classes; None where they are not two, or a silo does not declare its shares."""
+    shares = [[share * each.sizes[0] / 100 for share in each.shares] for each in members.values()]
+    known = all(len(each) == 2 for each in shares) and max(each.classes for each in members.values()) == 2
+    return [sum(column) for column in zip(*shares, strict=True)] if known else None
+
+
+def _about(members: Mapping[str, Declaration], differences: list[dict[str, Any]], by_labels: bool) -> dict[str, Any]:
+    """What a summary has of the silos' data; `by_labels`: whether these were to choose the measure."""
+    classes = max(each.classes for each in members.values())
+    what = f"{classes} classes" if classes else "numbers to predict"
+    kept = [name for name, each in members.items() if classes == 2 and by_labels and len(each.shares) != 2]
+    told = [
+        asdict(Difference("label", name, "keeps the shares of its classes to itself: judged by accuracy"))
+        for name in kept
+    ]
+    return {"note": f"{len(members)} silos, each with its own data; {what}", "differences": differences + told}
 
 
 def _score(progress: Progress) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from coterie.data.own.agree import agree, far_values, unsound
 from coterie.data.own.schema import Schema
-from coterie.data.own.statistics import words_of
+from coterie.data.own.statistics import Statistics, words_of
 from coterie.deploy.home import write_whole
 from coterie.deploy.messages import Job, Transport
 from coterie.deploy.patience import MANY, Patience
@@ -18,7 +18,7 @@ from coterie.deploy.remote import Declaration, declarations, descriptions, unapp
 from coterie.engine.exchange import Failure
 from coterie.errors import BadInput
 
-MEMBERS, NEWCOMERS, SCHEMA = "members.json", "newcomers.json", "schema.json"
+MEMBERS, NEWCOMERS, SCHEMA, DIFFERENCES = "members.json", "newcomers.json", "schema.json", "differences.json"
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,8 @@ class Gathering:
         first, schema = next(iter(members.values())), self.schema()
         if schema is not None:
             described, _ = descriptions(self.transport, self.folder.name, list(found), self.patience.reply)
-            found = {name: _as_agreed(found[name], schema) for name in described if _fits(described[name], schema)}
+            fits = {name: each for name, each in described.items() if _fits(each, schema)}
+            found = {name: _as_agreed(found[name], schema, each) for name, each in fits.items()}
         fitting = {name: each for name, each in found.items() if each.sample == first.sample}
         self._write(NEWCOMERS, self._read(NEWCOMERS) | fitting)
         return fitting
@@ -93,6 +94,12 @@ class Gathering:
     def everyone(self) -> dict[str, Declaration]:
         """Members and newcomers."""
         return self.members() | self._read(NEWCOMERS)
+
+    def differences(self) -> list[dict[str, Any]]:
+        """How the tables of the silos differ, as was written when they agreed."""
+        path = self.folder / DIFFERENCES
+        found: list[dict[str, Any]] = json.loads(path.read_text("utf-8")) if path.exists() else []
+        return found
 
     def began(self) -> float:
         """When the members had gathered, by the clock."""
@@ -120,7 +127,7 @@ class Gathering:
         """Have silos describe their tables or pictures, and agree on one schema."""
         self.report(state="agreeing on columns")
         described, why = descriptions(self.transport, self.folder.name, sorted(found), self.patience.reply)
-        while wrong := unsound(described, "label", {name: found[name].sizes[0] for name in described}):
+        while wrong := unsound(described, "label", {name: found[name].sizes for name in described}):
             for each in wrong:
                 described.pop(each.silo, None)
                 why[each.silo] = Failure(f"what it declares is refused: {each.column!r}: {each.what}")
@@ -129,9 +136,9 @@ class Gathering:
             raise BadInput(f"no silo describes its data; {name}: {failure.reason}")
         schema, differences = agree(described, "label", "auto")
         table = [asdict(difference) for difference in differences + far_values(described, "label")]
-        write_whole(self.folder / "differences.json", json.dumps(table, indent=1, ensure_ascii=False).encode())
+        write_whole(self.folder / DIFFERENCES, json.dumps(table, indent=1, ensure_ascii=False).encode())
         write_whole(self.folder / SCHEMA, json.dumps(schema.as_table(), indent=1, ensure_ascii=False).encode())
-        return {name: _as_agreed(found[name], schema) for name in described}, why
+        return {name: _as_agreed(found[name], schema, described[name]) for name in described}, why
 
     def _read(self, file: str) -> dict[str, Declaration]:
         path = self.folder / file
@@ -159,8 +166,11 @@ def agreeing(members: dict[str, Declaration]) -> None:
             raise BadInput(f"{name} predicts {each.outputs} numbers and {first[0]} {first[1].outputs}; agree first")
 
 
-def _as_agreed(declared: Declaration, schema: Schema) -> Declaration:
-    return Declaration(declared.sizes, schema.shape, len(schema.classes), len(schema.classes) or 1)
+def _as_agreed(declared: Declaration, schema: Schema, statistics: Statistics) -> Declaration:
+    own = words_of(statistics).classes or ()
+    by_name = dict(zip(own, declared.shares, strict=True)) if len(own) == len(declared.shares) else {}
+    shares = tuple(by_name.get(name, 0) for name in schema.classes) if by_name and len(schema.classes) == 2 else ()
+    return Declaration(declared.sizes, schema.shape, len(schema.classes), len(schema.classes) or 1, shares)
 
 
 def _fits(statistics: Any, schema: Schema) -> bool:
@@ -174,4 +184,5 @@ def _fits(statistics: Any, schema: Schema) -> bool:
 
 def _declaration(table: dict[str, Any]) -> Declaration:
     train, validation, test = table["sizes"]
-    return Declaration((train, validation, test), tuple(table["sample"]), table["classes"], table["outputs"])
+    shares = tuple(table.get("shares", ()))
+    return Declaration((train, validation, test), tuple(table["sample"]), table["classes"], table["outputs"], shares)

@@ -1,13 +1,17 @@
 """A silo's first look at the coordinator: is it there, and is it who it claims to be?"""
 
+import re
 import socket
 import ssl
 import time
 from collections.abc import Callable
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from coterie.errors import BadInput
 
+AHEAD, BEHIND = 5, 300  # seconds by which Flower lets a silo's clock be wrong
+LONGEST_HEAD = 4096  # bytes of an HTTP answer that are read
 STRANGER = "its certificate is not by this federation's CA; is ca.crt the one that came with this folder?"
 MISTAKES = {  # OpenSSL's numbers
     7: STRANGER,
@@ -28,7 +32,8 @@ def greet(host: str, port: int, ca: Path | None, say: Callable[[str], None]) -> 
         try:
             with socket.create_connection((host, port), 10) as raw:
                 if context is not None:
-                    context.wrap_socket(raw, server_hostname=host).close()
+                    with context.wrap_socket(raw, server_hostname=host) as door:
+                        _check_clock(door, host)
                 return
         except ssl.SSLCertVerificationError as error:
             why = MISTAKES.get(error.verify_code, error.verify_message)
@@ -38,6 +43,34 @@ def greet(host: str, port: int, ca: Path | None, say: Callable[[str], None]) -> 
                 say(f"{host}:{port} cannot be reached ({error}); trying again until it can")
             printed = True
             time.sleep(3)
+
+
+def _check_clock(door: socket.socket, host: str) -> None:
+    """Refuse a clock by which the coordinator would refuse every signature, whatever Flower then says of it."""
+    before = time.time()
+    try:
+        door.sendall(f"HEAD / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        theirs = _dated(door.recv(LONGEST_HEAD))
+    except OSError:
+        return
+    if theirs is None:
+        return
+    ahead, behind = before - theirs - 1, theirs - time.time()  # at least: theirs is in whole seconds
+    if ahead > AHEAD or behind > BEHIND:
+        seconds, side = (ahead, "ahead of") if ahead > AHEAD else (behind, "behind")
+        raise BadInput(
+            f"this machine's clock is {seconds:.0f} s {side} the coordinator's, which refuses what is signed by it; "
+            "set both clocks by NTP, then start again"
+        )
+
+
+def _dated(head: bytes) -> float | None:
+    """The time in an HTTP answer, in seconds; None where it has none."""
+    found = re.search(rb"(?im)^date: *([^\r\n]{1,60})", head)
+    try:
+        return parsedate_to_datetime(found[1].decode("ascii")).timestamp() if found else None
+    except ValueError:
+        return None
 
 
 def _trusting(ca: Path) -> ssl.SSLContext:

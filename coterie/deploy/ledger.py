@@ -24,6 +24,8 @@ KINDS = {  # what an entry holds
     "shape": list,
 }
 
+BY = {"operator": str}  # of a run that an operator has signed
+
 
 class Ledger:
     """The ledger in a silo's folder."""
@@ -31,7 +33,7 @@ class Ledger:
     def __init__(self, folder: Path) -> None:
         self.path, self.head = folder / FILE, folder / HEAD
 
-    def record(self, request: Request, up: Up) -> bool:
+    def record(self, request: Request, up: Up, operator: str = "") -> bool:
         """Write down every field of an upload, once for each request that it answers; whether half a line was cut."""
         self.path.touch()
         with self.path.open("r+b") as file:
@@ -42,6 +44,7 @@ class Ledger:
             file.truncate(len(whole))
             file.seek(len(whole))
             about = {"run": request.run, "kind": request.kind, "round": request.round, "attempt": request.attempt}
+            by = {"operator": operator} if operator else {}
             known = {(e["field"], e["sha256"]) for e in entries if all(e[key] == about[key] for key in about)}
             last = entries[-1]["hash"] if entries else START
             for name, tensor in up.tensors().items():
@@ -53,6 +56,7 @@ class Ledger:
                 entry: dict[str, Any] = {
                     "time": datetime.now(UTC).isoformat(timespec="seconds"),
                     **about,
+                    **by,
                     "field": name,
                     "shape": list(tensor.shape),
                     "bytes": tensor.nbytes,
@@ -107,7 +111,7 @@ def _entries(content: bytes, path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(content.decode(errors="replace").splitlines(), 1):
         try:
             entry = json.loads(line)
-            if {key: type(value) for key, value in entry.items()} != KINDS:
+            if {key: type(value) for key, value in entry.items()} not in (KINDS, KINDS | BY):
                 raise ValueError
         except (ValueError, AttributeError, RecursionError):
             raise BadInput(f"{path} line {number}: not an entry; the ledger was altered") from None

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
@@ -26,13 +27,14 @@ from coterie.options import option, parse
 from coterie.wire import Up, rows
 
 LONGEST_REFUSAL, LONGEST_NAME = 500, 300  # characters
+LARGEST_ANSWER = 1 << 24  # bytes, but for what is trained
 AWAITS = "awaits approval"  # how a refusal begins that the silo's owner can lift
 MOST_CANDIDATES = 64  # of a search
 Kind = Literal["declare", "describe", "propose", "train", "measure", "keep", "adapt"]
 
 
 class Declared(Up):
-    """What a silo declares of itself when it joins; of a table or pictures the last three are empty until all agree."""
+    """What a silo declares of itself when it joins; of a table or pictures the model's sizes are not known yet."""
 
     sizes: Tensor = rows(
         "training, validation and test samples", "3", seen_by="server; the first two also other silos", below="count"
@@ -40,6 +42,13 @@ class Declared(Up):
     sample: Tensor = rows("the shape of one sample", "axes", seen_by="server", below="count")
     classes: Tensor = rows("its largest label plus one; 0: targets are numbers", seen_by="server", below="count")
     outputs: Tensor = rows("outputs that a model of its data needs", seen_by="server", below="count")
+    shares: Tensor | None = rows(
+        "of a label with two classes at most: the share of training rows in each, in hundredths; a policy may keep it",
+        "own classes",
+        seen_by="server",
+        below="count",
+        default=None,
+    )
 
 
 class Measured(Up):
@@ -107,6 +116,7 @@ class Job:
     tuning: int = option(0, "rounds of the search that comes before its own", low=0, high=1e6)
     rates: tuple[float, ...] = option((), "of a search: the learning rate of each candidate", above=0, high=1e6)
     going: tuple[int, ...] = option((), "of a search: the candidates that still train", low=0)
+    base: str = ""  # the SHA-256 of what is frozen in its model
 
     def __post_init__(self) -> None:
         if not len(self.names) == len(self.sizes) == len(self.validation) == len(set(self.names)):
@@ -138,9 +148,17 @@ class Job:
         ]
         return dict(origin for origin in origins if origin is not None)
 
-    def built(self, device: torch.device | str = "cpu") -> tuple[Method, Model, Roster]:
-        """The method, the model and the roster, the same at every party."""
-        factory, _ = build(self.model, tuple(self.shape), self.outputs)
+    def built(self, device: torch.device | str = "cpu", weights: Path | None = None) -> tuple[Method, Model, Roster]:
+        """The method, the model and the roster, the same at every party; a silo has its own folder of weights."""
+        table = self.model
+        if weights is not None and "weights" in table:
+            own = weights / Path(str(table["weights"])).name
+            if not own.is_file():
+                raise BadInput(
+                    f"the run starts from weights that this silo lacks; put {own.name} into its folder weights"
+                )
+            table = table | {"weights": str(own)}
+        factory, _ = build(table, tuple(self.shape), self.outputs)
         unit = self.schema.get("unit", 1.0)
         model = Model(factory, self.classes, device, unit=unit, sample=tuple(self.shape))
         method = self.made()
@@ -172,8 +190,10 @@ class Request:
     newcomer: bool = False  # it arrived after training: `round` counts its turns
     job: Job | None = None
     proposed: tuple[Job, ...] = ()  # all jobs of a study, before its first round
+    operator: dict[str, str] = field(default_factory=dict)  # who started the run, signed
     version: str = own.VERSION
     body: bytes = field(default=b"", repr=False)  # a Down
+    largest: int = field(default=LARGEST_ANSWER, compare=False)  # bytes of its answer; for the coordinator alone
 
     def __post_init__(self) -> None:
         if not {*self.splits} <= {*SPLITS}:
@@ -187,7 +207,7 @@ class Request:
     def head(self) -> str:
         """Everything but the body, as JSON."""
         table = asdict(self)
-        del table["body"]
+        del table["body"], table["largest"]
         return json.dumps(table, sort_keys=True)
 
     def digest(self) -> str:
@@ -227,7 +247,7 @@ def request(head: str, body: bytes) -> Request:
         json.dumps(table, ensure_ascii=False).encode()  # half a character is a JSON string, but nothing to write down
     except (ValueError, RecursionError) as error:
         raise BadInput(f"a request arrived damaged: {error}") from None
-    if not isinstance(table, dict) or "body" in table:
+    if not isinstance(table, dict) or {"body", "largest"} & table.keys():
         raise BadInput("a request arrived damaged: its head is not one")
     _check_version("coterie", table.get("version"), own.VERSION)  # first: another version may have other keys
     read = parse(Request, table, "a request")

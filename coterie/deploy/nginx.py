@@ -31,7 +31,7 @@ http {{
         ssl_certificate "server.pem";
         ssl_certificate_key "server.key";
         ssl_protocols TLSv1.2 TLSv1.3;
-        client_max_body_size 0;  # models are as large as they are; the silos' policies limit them
+        client_max_body_size 16m;  # Flower sends models in pieces of 5 MiB; the SuperLink limits their sum
         location ~ ^/v1/fleet/({"|".join(FLEET)})$ {{
             proxy_pass https://{loopback}:{inner};
             proxy_ssl_trusted_certificate "ca.crt";

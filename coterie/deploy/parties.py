@@ -6,9 +6,19 @@ import re
 from pathlib import Path
 from typing import Any
 
-from coterie.deploy.certificates import certify, make_authority, make_key
+from cryptography.hazmat.primitives.serialization import PrivateFormat
+
+from coterie.deploy.certificates import (
+    certify,
+    fingerprint,
+    make_authority,
+    make_key,
+    read_authority,
+    read_key,
+)
 from coterie.deploy.home import LOOPBACK, is_loopback, owner_only, settings
 from coterie.deploy.nginx import configuration
+from coterie.deploy.operators import FOLDER as OPERATORS
 from coterie.deploy.policy import FILE as POLICY
 from coterie.deploy.policy import policy_text
 from coterie.errors import BadInput
@@ -21,7 +31,8 @@ ITS_README = """# The coordinator of a Coterie federation
 in this folder starts it; Ctrl-C stops it. Silos reach it at {host}:{port}.
 {security}"""
 SECRETS = """
-`ca.key` and `server.key` are secrets of this machine. `members/` holds the silos' public keys.
+`ca.key` and `server.key` are secrets of this machine. `members/` holds the silos' public keys. A silo that makes its
+own key needs `ca.crt`; let it in with `coterie federation enroll .. key.pub`, once you have compared fingerprints.
 """
 PROXY = """
 It starts nginx (Debian: `apt install nginx`) with `nginx.conf`, which publishes only what a silo needs; the rest
@@ -38,6 +49,7 @@ SILO = """# Silo {name} of a Coterie federation
 in this folder takes part until Ctrl-C. It connects to {host}:{port} and needs no open port of its own.
 
 - `silo.toml` is your policy: what may be asked of this silo. Edit it; it is read before every answer.
+- `coterie silo approve .` shows studies that wait for your approval, unless the policy has `approve = "all"`.
 - `coterie silo ledger .` shows and verifies what left.
 {security}"""
 KEY = "- `key` is this silo's identity. It and `state/`, `models/` never leave this folder.\n"
@@ -53,7 +65,7 @@ def new_federation(
     check_host(host)
     for name in silos:
         check_name(name)
-    if len(set(silos)) < len(silos) or not silos:
+    if len(set(silos)) < len(silos):
         raise BadInput("--silos: give each silo a name of its own, e.g. north,south,east")
     if not 1024 <= port < 65535:
         raise BadInput(f"--port {port}: take one from 1024 to 65534")
@@ -95,11 +107,88 @@ def add_silo(folder: Path, name: str) -> None:
         (coordinator / "members" / name).touch()
     else:
         _write(silo / "ca.crt", (coordinator / "ca.crt").read_text("utf-8"))
-        _write(coordinator / "members" / f"{name}.pub", make_key(silo, name))
-    _write(silo / POLICY, policy_text("all"))
-    _write_settings(silo, about)
-    security = INSECURE if its["insecure"] else KEY
-    _write(silo / "README.md", SILO.format(name=name, host=its["host"], port=its["port"], security=security))
+        _write(coordinator / "members" / f"{name}.pub", make_key(silo / "key", name))
+    _write_silo(silo, about, policy_text("all"), INSECURE if its["insecure"] else KEY)
+
+
+@owner_only()
+def init_silo(folder: Path, coordinator: str, ca: Path) -> tuple[str, str]:
+    """A silo's folder made by the silo itself: its key never leaves it. The fingerprints of key and CA."""
+    name, (host, _, port) = folder.resolve().name, coordinator.rpartition(":")
+    check_name(name)
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise BadInput(f"--coordinator {coordinator[:100]}: give its host and port, e.g. fed.example.org:9443")
+    check_host(host)
+    if folder.exists():
+        raise BadInput(f"{folder}: exists already; give another folder, or a new key with `coterie silo rotate`")
+    certificate, authority = read_authority(ca)
+    folder.mkdir(parents=True)
+    _write(folder / "ca.crt", certificate)
+    key = make_key(folder / "key", name)
+    _write_silo(folder, {"name": name, "host": host, "port": int(port), "insecure": False}, policy_text(), KEY)
+    return fingerprint(key), authority
+
+
+@owner_only()
+def rotate_key(folder: Path) -> str:
+    """A new key in place of a silo's old one, and its fingerprint; it counts once the coordinator has enrolled it."""
+    own = settings(folder, name=str)
+    if own.get("insecure"):
+        raise BadInput(f"{folder}: made with --insecure, without a key")
+    return fingerprint(make_key(folder / "key", own["name"]))
+
+
+@owner_only()
+def enroll(folder: Path, key: Path, name: str = "") -> tuple[str, str]:
+    """Let a silo in by the public key that it made; its name and the key's fingerprint."""
+    its, text = _settings_of(folder), read_key(key)
+    if its["insecure"]:
+        raise BadInput(f"{folder}: made with --insecure, without keys")
+    kind, key_itself, *comment = text.split()
+    name = name or (comment or [""])[0]
+    check_name(name)
+    members = folder / "coordinator" / "members"
+    others = [
+        path.stem for path in members.glob("*.pub") if path.stem != name and key_itself in path.read_text("ascii")
+    ]
+    if others:
+        raise BadInput(f"{key}: is the key of {others[0]}; each silo has its own")
+    _write(members / f"{name}.pub", f"{kind} {key_itself} {name}\n")
+    return name, fingerprint(text)
+
+
+@owner_only()
+def make_operator(path: Path, password: str) -> str:
+    """An operator's key pair, named after its file, under a password unless that is empty; the key's fingerprint."""
+    check_name(path.name)
+    if path.exists():
+        raise BadInput(f"{path}: exists already; give another file")
+    return fingerprint(make_key(path, path.name, PrivateFormat.PKCS8, password))
+
+
+@owner_only()
+def trust(silo: Path, key: Path) -> tuple[str, str]:
+    """Have a silo answer only runs that an operator whom it trusts has signed; this one's name and fingerprint."""
+    text, own = read_key(key), silo / OPERATORS
+    name = (text.split()[2:] or [""])[0]
+    check_name(name)
+    own.mkdir(exist_ok=True)
+    _write(own / f"{name}.pub", text)
+    return name, fingerprint(text)
+
+
+def remove(folder: Path, name: str) -> None:
+    """Lock a silo out: a running coordinator does so within seconds, one that does not run when it is started."""
+    members = folder / "coordinator" / "members"
+    _settings_of(folder)
+    check_name(name)
+    found = [path for path in (members / f"{name}.pub", members / name) if path.exists()]
+    if not found:
+        raise BadInput(
+            f"{folder}: no silo '{name}' there; known: {', '.join(sorted(p.stem for p in members.iterdir()))}"
+        )
+    for path in found:
+        path.unlink()
 
 
 @owner_only()
@@ -124,6 +213,13 @@ def check_host(host: str) -> None:
     except ValueError:
         if not re.fullmatch(r"(?!-)[A-Za-z0-9-]{1,63}(\.(?!-)[A-Za-z0-9-]{1,63})*", host) or len(host) > 250:
             raise BadInput(f"--host {host[:100]}: neither an address nor a name; give e.g. fed.example.org") from None
+
+
+def _write_silo(silo: Path, about: dict[str, Any], policy: str, security: str) -> None:
+    _write(silo / POLICY, policy)
+    _write_settings(silo, about)
+    text = SILO.format(name=about["name"], host=about["host"], port=about["port"], security=security)
+    _write(silo / "README.md", text)
 
 
 def _settings_of(folder: Path) -> dict[str, Any]:

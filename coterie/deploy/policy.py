@@ -19,6 +19,7 @@ from coterie.options import option, parse
 from coterie.wire import Up
 
 FILE = "silo.toml"
+MOST_PROPOSED = 100  # studies that may wait for their approval
 
 
 class Refused(Exception):
@@ -50,6 +51,8 @@ class Policy:
             return
         if not request.jobs or (request.job is None) != (request.kind == "propose"):
             raise Refused("a request without a job")
+        if len(request.jobs) > MOST_PROPOSED:
+            raise Refused(f"{len(request.jobs)} studies at once; {MOST_PROPOSED} may be proposed")
         for job in request.jobs:
             self._judge_method(job.made(), request.kind in ("propose", "train"))
             rounds = job.training.rounds + job.tuning
@@ -67,9 +70,9 @@ class Policy:
         if not fields(method.up):
             return
         batch = min(training.batch_size, samples)
-        steps = training.local_epochs * (samples // batch if training.whole_batches else -(-samples // batch))
         if batch < self.smallest_batch:
             raise Refused(f"{batch} samples in a training step; at least {self.smallest_batch} must be")
+        steps = training.local_epochs * (samples // batch if training.whole_batches else -(-samples // batch))
         if steps < self.fewest_steps:
             raise Refused(f"{steps} training steps before an upload; at least {self.fewest_steps} must be")
 
@@ -151,7 +154,7 @@ methods = [
 # Rounds of a run it takes part in, at most.
 rounds = {default.rounds}
 
-# Fields that may leave, e.g. ["w", "loss", "accuracy", "sizes", "sample", "classes", "outputs"].
+# Fields that may leave, e.g. ["w", "loss", "accuracy", "sizes", "sample", "classes", "outputs", "shares"].
 # None listed: those of the method's page in docs/wire.md, and the measures.
 fields = []
 
@@ -177,6 +180,7 @@ largest_upload = {default.largest_upload}
 
 # Of tables: whether means and deviations of columns may leave, so that all silos standardise alike. With false they
 # stay here, and this silo standardises by its own. Names of columns, levels of text and classes always leave, and of
-# a label that is a number its count, mean and spread.
+# a label that is a number its count, mean and spread. With false the shares of two classes stay here as well, and
+# methods are judged by accuracy unless the study names another measure.
 statistics = true
 """

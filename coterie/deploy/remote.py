@@ -11,8 +11,21 @@ import torch
 from torch import Tensor
 
 from coterie.codec import decode, encode
+from coterie.data.arrays import MOST_CLASSES
 from coterie.data.own.statistics import Statistics, words_of
-from coterie.deploy.messages import AWAITS, Answer, Declared, Done, Job, Lost, Measured, Request, Scored, Transport
+from coterie.deploy.messages import (
+    AWAITS,
+    LARGEST_ANSWER,
+    Answer,
+    Declared,
+    Done,
+    Job,
+    Lost,
+    Measured,
+    Request,
+    Scored,
+    Transport,
+)
 from coterie.deploy.patience import Patience
 from coterie.engine.exchange import Failure, Kept, Measures, Rejected, Replies
 from coterie.engine.judge import alike
@@ -23,8 +36,11 @@ from coterie.wire import Down, Up, every_field, stack
 
 U = TypeVar("U", bound=Up)
 AT_ONCE = Patience(silence=0)  # a round in which nobody replies goes by
+SHORTEST, LONGER = 120.0, 10.0  # seconds that a silo gets at least, and how many times as long as the slowest took
 MOST_TURNS = 100  # of a silo that arrives after training
 MOST_SAMPLES = 10**8  # of a split
+MOST_INPUTS = 10**8  # of a sample
+GENEROUS = 128  # bytes for each number of an upload
 ROUNDING = 1e-6  # of a measure
 POSSIBLE = {"accuracy": (0.0, 1.0), "loss": (0.0, math.inf), "rmse": (0.0, math.inf), "mae": (0.0, math.inf)}
 POSSIBLE["r2"] = (-math.inf, 1.0)
@@ -41,6 +57,7 @@ class Declaration:
     sample: tuple[int, ...]
     classes: int
     outputs: int
+    shares: tuple[int, ...] = ()  # of training rows in each of two classes, in hundredths; none: not declared
 
 
 class Remote:
@@ -61,6 +78,7 @@ class Remote:
         self.axes = method.axes(job.roster(model.device), model)
         self.received: dict[str, int] = {}  # by silo, the last round of which its reply is here
         self._before: dict[str, int] = {}  # what `received` was before the last exchange
+        self.slowest: dict[str, float] = {}  # by kind of request, seconds that the slowest of all silos has taken
         self.last: dict[str, str] = {}  # by silo, why it did not reply when last asked; "" when it did
 
     def train(self, cohort: Cohort, down: Any) -> Replies:
@@ -101,6 +119,7 @@ class Remote:
     def _train(self, cohort: Cohort, down: Any) -> Replies:
         names = cohort.names
         blank = Request("train", "", self.run, cohort.round, cohort=len(names), job=self.job)
+        blank = replace(blank, largest=largest_upload(self.method, self.axes))
         bodies = _bodies(cohort, down)
         found, failures = self._ask(blank, bodies, self.method.up)
         came = [place for place, name in enumerate(names) if name in found]
@@ -165,6 +184,7 @@ class Remote:
         nothing = encode(Done())
         while True:
             blank = Request("adapt", "", self.run, turn, newcomer=True, received=turn - 1, job=self.job)
+            blank = replace(blank, largest=largest_upload(self.method, self.axes))
             blobs, _ = self._blobs(blank, {name: encode(down.one(0))})
             if name not in blobs or turn > MOST_TURNS:
                 return None
@@ -207,8 +227,21 @@ class Remote:
         return found, failures
 
     def _blobs(self, blank: Request, bodies: Mapping[str, bytes]) -> tuple[dict[str, bytes], dict[str, Failure]]:
-        """Ask, and ask again those whose reply was lost."""
-        return ask(self.transport, blank, bodies, self.patience.reply, self.patience.retries, self.received)
+        """Ask, and ask again those whose reply was lost; from the second time on a silent silo costs less."""
+        known = self.slowest.get(blank.kind)
+        timeout = self.patience.reply if known is None else min(self.patience.reply, SHORTEST + LONGER * known)
+        began = time.monotonic()
+        found = ask(self.transport, blank, bodies, timeout, self.patience.retries, self.received)
+        if len(found[0]) == len(bodies):
+            self.slowest[blank.kind] = max(time.monotonic() - began, known or 0.0)
+        return found
+
+
+def largest_upload(method: Method, axes: Mapping[str, int]) -> int:
+    """Bytes that an upload of these fields may have; generous, for it stops a flood and no honest silo."""
+    widest = max(axes.values(), default=1)
+    shapes = [[axes.get(axis.rstrip("?"), widest) for axis in about.axes] for about in every_field(method.up).values()]
+    return LARGEST_ANSWER + GENEROUS * max(widest, sum(math.prod(shape) for shape in shapes))
 
 
 def _bodies(cohort: Cohort, down: Down) -> dict[str, bytes]:
@@ -303,9 +336,13 @@ def _declaration(up: Declared) -> Declaration:
     shape, classes, outputs = tuple(up.sample[0].tolist()), int(up.classes[0]), int(up.outputs[0])
     if train < 1 or min(validation, test) < 0 or max(train, validation, test) > MOST_SAMPLES:
         raise BadInput(f"it declares {train}, {validation} and {test} samples to train, validate and test on")
-    if (shape and outputs < 1) or min(classes, outputs, *shape, 0) < 0:
+    absurd = max(classes, outputs) > MOST_CLASSES or math.prod(shape) > MOST_INPUTS
+    if absurd or (shape and outputs < 1) or min(classes, outputs, *shape, 0) < 0:
         raise BadInput(f"it declares samples of shape {shape}, {classes} classes, {outputs} outputs")
-    return Declaration((train, validation, test), shape, classes, outputs)
+    shares = () if up.shares is None else tuple(up.shares[0].tolist())
+    if len(shares) > 2 or not all(0 <= share <= 100 for share in shares):
+        raise BadInput(f"it declares {', '.join(map(str, shares[:3]))} hundredths of its rows in its classes")
+    return Declaration((train, validation, test), shape, classes, outputs, shares)
 
 
 def _check_measures(measured: Measured | Scored) -> None:

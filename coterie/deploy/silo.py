@@ -2,7 +2,7 @@
 
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -21,9 +21,11 @@ from coterie.deploy.encoded import Encoded, encoded_silo
 from coterie.deploy.home import EVENTS, owner_only
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Declared, Done, Job, Measured, Request, Scored
+from coterie.deploy.operators import judged_operator
 from coterie.deploy.own import Raw, SiloSource, own_silo
 from coterie.deploy.policy import Policy, Refused, read_policy
 from coterie.deploy.vault import Vault
+from coterie.engine.kept import keep_features
 from coterie.engine.method import Method, Model, Roster
 from coterie.engine.store import Store
 from coterie.engine.task import measured, task_of
@@ -52,7 +54,7 @@ class SiloSide:
         """Answer a request once; a refusal gives the reason, and no bytes leave."""
         with locked(self.folder / ".lock"):  # the process of the message before may still be ending
             try:
-                self._judge(request)
+                operator = self._judge(request)
                 vault = self._vault(request)
                 digest = request.digest()
                 body = vault.answered(request.kind, digest)
@@ -67,7 +69,7 @@ class SiloSide:
                 policy.judge_upload(up)
                 body = encode_up(up)
                 budget.spend(spent)
-                if Ledger(self.folder).record(request, up):  # first: nothing leaves that is not written down
+                if Ledger(self.folder).record(request, up, operator):  # first: nothing leaves that is not written down
                     self.note("half a line was cut from the ledger's end: what it was to record never left")
                 vault.answer(request.kind, digest, body)
             except (Refused, BadInput) as error:
@@ -81,13 +83,16 @@ class SiloSide:
         with (self.folder / EVENTS).open("a", encoding="utf-8") as file:
             file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {plain(what, LONGEST_REFUSAL)}\n")
 
-    def _judge(self, request: Request) -> None:
+    def _judge(self, request: Request) -> str:
+        """Refuse what the policy does not allow; the operator who started the run, where one is verified."""
         if request.silo != self.name:
             raise Refused(f"a request for silo '{request.silo}' reached '{self.name}'")
+        operator = judged_operator(self.folder, request)
         policy = read_policy(self.folder)
         policy.judge(request)
         if request.job is not None:
             self._judge_approval(request, policy)
+        return operator
 
     def _judge_approval(self, request: Request, policy: Policy) -> None:
         if policy.approve == "each":
@@ -111,16 +116,22 @@ class SiloSide:
                 for remark in raw.remarks():
                     self.note(remark)
                 return raw.statistics(), Statistics
-            return declared(self.name, source), Declared
+            policy, own = read_policy(self.folder), declared(self.name, source)
+            withheld = not policy.statistics or (policy.fields and "shares" not in policy.fields)
+            return own.replace(shares=None) if withheld else own, Declared
         job = request.job
         if job.rates:
             _check_search(request.kind, job)
         data = self._data(job, source)
-        method, model, roster = job.built(pick_device(self.device))
+        method, model, roster = job.built(pick_device(self.device), self.folder / "weights")
+        if model.base_checksum != job.base:
+            ours, theirs = (each[:12] or "none" for each in (model.base_checksum, plain(job.base, 64)))
+            raise BadInput(f"the run's frozen base is {theirs}, this silo's {ours}; bring the same weights")
         if math.isfinite(policy.epsilon) and (reason := method.refusal(roster, model)):
             raise Refused(reason)
         store = Store([data.silo], model.device, model.dtype)
         model.probe(store["train"].x[:2])
+        model, store = keep_features(model, store, job.training.keep_features)
         round = job.training.rounds - 1 if request.newcomer else request.round
         secret = f"{self._secret()},{request.run},{request.kind}"
         silos = torch.zeros(1, dtype=torch.int64, device=model.device)
@@ -216,19 +227,28 @@ def _check_search(kind: str, job: Job) -> None:
 
 def declared(name: str, source: SiloSource) -> Declared:
     """What a silo declares; the shape of a sample is not known before all silos agree on a table's columns."""
+    names: Sequence[object] = ()  # of its classes
     if source.archive:
         silo, classes = own_silo(name, source.path)
         sizes = [len(silo.train), len(silo.validation), len(silo.test)]
         shape, outputs = silo.train.x.shape[1:], classes or math.prod(silo.train.y.shape[1:])
+        labels, names = silo.train.y, range(2) if 0 < classes <= 2 and silo.train.y.ndim == 1 else ()
     else:
         own = Raw(name, source).split
         sizes, shape, classes, outputs = [len(own.train), len(own.validation), len(own.test)], (), 0, 0
+        labels, names = own.label.names()[own.train], own.label.levels(source.task) or ()
     return Declared(
         sizes=torch.tensor([sizes]),
         sample=torch.tensor(shape, dtype=torch.int64)[None],
         classes=torch.tensor([classes]),
         outputs=torch.tensor([outputs]),
+        shares=_shares(labels, names) if 0 < len(names) <= 2 else None,
     )
+
+
+def _shares(labels: Array, names: Sequence[object]) -> Tensor:
+    """The share of labels in each class, in hundredths: which class is rare over all silos needs no more."""
+    return torch.tensor([[round(100 * float(np.mean(labels == name))) for name in names]])
 
 
 def _by_all_measures(

@@ -24,6 +24,7 @@ from coterie.wire import Deployable, Predictor, Private, every_field
 P = TypeVar("P", bound=Private)
 DAMAGED = (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
 COMMITTED, TENTATIVE = "committed.safetensors", "tentative.safetensors"
+REJOINS = "rejoins"  # its owner lets this run go on from a state that is not the server's last
 
 
 class Vault:
@@ -42,16 +43,21 @@ class Vault:
             raise BadInput(f"a request of round {round + 1} came late: this silo has answered round {tentative + 1}")
         if tentative is not None and tentative == received:
             (self.folder / TENTATIVE).replace(self.folder / COMMITTED)
+            (self.folder / REJOINS).unlink(missing_ok=True)
             sync(self.folder)
-        elif (-1 if committed is None else committed) != received:
+        elif (-1 if committed is None else committed) != received and not (self.folder / REJOINS).exists():
             kept = "no state" if committed is None else f"the state after round {committed + 1}"
             raise BadInput(
                 f"the server counts on the state after round {received + 1}, this silo's disk has {kept} of this run; "
-                "restore its folder from a backup or start a new run"
+                "restore it from a backup, or go on from what is there with `coterie silo rejoin`"
             )
         elif tentative is not None:
             (self.folder / TENTATIVE).unlink()
             sync(self.folder)
+
+    def rejoin(self) -> None:
+        """Let the next round go on from the committed state, of whichever round it is, or anew where there is none."""
+        write_whole(self.folder / REJOINS, b"")
 
     def clear(self) -> None:
         """Forget everything: a newcomer begins anew."""

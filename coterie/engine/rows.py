@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from coterie.engine.reference import refuse_parts
 from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.models.parts import Blueprint, last_layer, named
+from coterie.models.weights import checksum
 
 SampleLosses = Callable[[Tensor, Tensor | None], Tensor]  # outputs (k, b, ...) and features (k, b, ...) to (k, b)
 Program = Callable[..., tuple[Tensor, dict[str, Tensor]]]
@@ -75,6 +77,8 @@ class Model:
         self.still: Tensor | None = None  # (d,) which columns no gradient ever reaches; None: all train
         self.output: tuple[int, ...] = ()  # its shape for a sample
         self._head: Head | None = None
+        self.prefix: nn.Module | None = None  # what is frozen before anything that trains: samples (n, ...) in and out
+        self.rest: Model | None = None  # the model of what that gives
 
     @property
     def width(self) -> int:
@@ -112,6 +116,17 @@ class Model:
     def frozen(self) -> dict[str, Tensor]:
         """What is in no row because it never changes, by name: one for all silos."""
         return {n: t for n, t in self._own.items() if t.is_floating_point() and n not in self.layout.names}
+
+    @cached_property
+    def base(self) -> dict[str, Tensor]:
+        """What is frozen of a module's `state_dict`, where tied weights have all their names."""
+        frozen = {id(t) for t in self.frozen.values()}
+        return {name: t for name, t in self.module.state_dict(keep_vars=True).items() if id(t) in frozen}
+
+    @cached_property
+    def base_checksum(self) -> str:
+        """The SHA-256 of that, by which parties know that they train on the same; "" where nothing is frozen."""
+        return checksum(self.base)
 
     @property
     def features_shape(self) -> tuple[int, ...]:
@@ -203,8 +218,27 @@ class Model:
             return
         # What was examined is in float64, and so is what is frozen in it.
         self._way = (lower(self._shared(self.half), self.layout.names, head) if self.frozen else None) or found.lowered
+        if (parts := self._way.split()) is not None:
+            self.prefix, rest = parts
+            self.rest = self._going_on(rest)
         # Fusing what lies between the matrix products pays on a GPU; on a CPU its compiler costs more than it saves.
         self._fused = _compiled(found.lowered) if self.device.type == "cuda" else None
+
+    def _going_on(self, rest: Lowered) -> "Model":
+        """The same model of what the frozen prefix gives for samples."""
+        made = copy.copy(self)
+        made._way, made._changes_input, made._shapes = rest, False, Shapes()
+        made._fused = _compiled(rest) if self.device.type == "cuda" else None
+        made.prefix = made.rest = None
+        return made
+
+    @torch.no_grad()
+    def prefixed(self, x: Tensor) -> Tensor:
+        """What the frozen prefix gives for samples (n, ...), of the type in which the rest computes."""
+        assert self.prefix is not None
+        x = x.to(self.device, torch.bfloat16 if self.half else self.dtype) if x.is_floating_point() else x
+        out: Tensor = self.prefix(x.clone() if self._changes_input else x)
+        return out
 
     def _check_supposed_head(self, found: str | None) -> None:
         """Refuse a module whose last layer with weights is not the last of them to run."""

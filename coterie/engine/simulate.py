@@ -13,6 +13,7 @@ from torch import Tensor
 from coterie.data.silo import Silo
 from coterie.engine import memory
 from coterie.engine.exchange import Kept, Measures, Replies, as_table
+from coterie.engine.kept import keep_features
 from coterie.engine.method import Cohort, Method, Roster
 from coterie.engine.rows import Model
 from coterie.engine.store import Store
@@ -49,10 +50,12 @@ class Simulator:
         models: bool = True,
     ) -> None:
         """`models`: whether the models of a measured round are handed out."""
-        self.method, self.model, self.training, self.seed, self.models = method, model, training, seed, models
+        self.method, self.training, self.seed, self.models = method, training, seed, models
         self.most_steps: int | None = None
         memory.keep_freed()
-        self.store = store or Store(silos, model.device, model.dtype)
+        self.model, self.store = keep_features(
+            model, store or Store(silos, model.device, model.dtype), training.keep_features
+        )
         self.roster = roster_of(self.store, seed)
         model.examine(self.store["train"].x)  # which columns a method shares may go by what its layers do
         self.rows = len(self.roster) if rows == "all" else self.measured_rows() if rows == "auto" else int(rows)

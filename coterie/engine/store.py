@@ -1,7 +1,8 @@
 """The silos' data on the device: each split of all silos end to end, so that a batch is one gather by index."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -28,7 +29,8 @@ class Ragged(HoldsData):
         """Samples (k, b) of k silos, by their position in the silo."""
         # A silo without samples points past the end; what it is handed instead counts for nothing.
         place = (self.start[silos][:, None] + index).clamp_max(len(self.x) - 1)
-        return _picked(self.x, place), _picked(self.y, place)
+        # What is too large for a GPU lies elsewhere.
+        return _picked(self.x, place.to(self.x.device)).to(place.device), _picked(self.y, place)
 
 
 class Store:
@@ -38,6 +40,7 @@ class Store:
         self.names = tuple(silo.name for silo in silos)
         self.device = torch.device(device)
         self._class_weights: Tensor | None = None
+        self.kept: dict[object, Store] = {}  # the same silos with what a model's frozen prefix gives for their samples
         self._labels: dict[tuple[str, str], np.ndarray] = {
             (split, silo.name): getattr(silo, split).y for silo in silos for split in SPLITS
         }
@@ -54,6 +57,12 @@ class Store:
             made = counts.sum(1, keepdims=True) / (present * np.maximum(counts, 1))
             self._class_weights = torch.from_numpy(made).to(self.device)
         return self._class_weights
+
+    def with_samples(self, samples: Mapping[str, Tensor]) -> "Store":
+        """The same silos with other samples (N, ...) of each split."""
+        made = copy.copy(self)
+        made._parts = {split: replace(part, x=samples[split]) for split, part in self._parts.items()}
+        return made
 
     def labels(self, split: str, silo: str) -> np.ndarray:
         """One silo's, as its data have them."""

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from coterie.measure.measures import AUTO
+from coterie.errors import BadInput
+from coterie.measure.measures import AUTO, fitting, measure_of, usual
 from coterie.options import option
 
 
@@ -34,6 +35,9 @@ class Training:
     schedule_at: tuple[float, ...] = option(
         (0.5, 0.75), "shares of the rounds after which `steps` lowers it", low=0, high=1
     )
+    schedule_rounds: int = option(
+        0, "rounds that the schedule is laid out over, so that fewer are its beginning; 0: as many as `rounds`", low=0
+    )
     schedule_factor: float = option(0.1, "what `steps` multiplies it with", above=0, high=1)
     participation: float = option(1.0, "share of the silos that a round asks", above=0, high=1)
     drop: float = option(0.0, "share of the replies that are lost", low=0, high=1)
@@ -41,6 +45,9 @@ class Training:
     unseen: float = option(0.0, "share of the silos that arrive only after training", low=0, below=1)
     buffers: Literal["shared", "local"] = option(
         "shared", "BatchNorm's statistics: averaged like weights, or kept local"
+    )
+    keep_features: bool | Literal["auto"] = option(
+        AUTO, "compute what is frozen before anything that trains once for each sample, and keep it; auto: where it can"
     )
     measure_every: int = option(1, "rounds between measurements", low=1)
     by: str = option(AUTO, "the measure that rounds and methods are picked by; auto: as the labels are")
@@ -53,16 +60,34 @@ class Training:
 
     def lr_at(self, round: int) -> float:
         """The learning rate of a round counted from 0."""
-        done = round / self.rounds
+        done = round / (self.schedule_rounds or self.rounds)
         if self.schedule == "steps":
             return self.lr * self.schedule_factor ** sum(done >= share for share in self.schedule_at)
         if self.schedule == "cosine":
-            return self.lr * (1 + math.cos(math.pi * done)) / 2
+            return self.lr * (1 + math.cos(math.pi * min(done, 1))) / 2
         return self.lr
 
     def measures(self, round: int) -> bool:
         """Whether to measure after this many rounds."""
         return round % self.measure_every == 0 or round == self.rounds
+
+
+def suited(training: Training, classes: int, counts: Sequence[float] | None, sizes: Sequence[int]) -> Training:
+    """Training with what the data decide: batch size, measure, and of two classes the one looked for, the rarer.
+
+    `counts` are the training rows of each class (None: of numbers, or not known), `sizes` those of each silo.
+    """
+    by = training.by
+    if by == AUTO:
+        by = usual(counts) if counts is not None else "accuracy" if classes else "rmse"
+    positive = training.positive
+    if positive == AUTO:
+        positive = int(np.argmin(counts)) if counts is not None and len(counts) == 2 else 1
+    if not measure_of(by).fits(classes):
+        what, known = f"{classes} classes" if classes else "numbers", ", ".join(fitting(classes))
+        raise BadInput(f"[measure] by = '{by}': cannot be taken of labels that are {what}; take {known}")
+    batch = training.batch_size or suiting_batch(sizes)
+    return replace(training, by=by, positive=positive, batch_size=batch)
 
 
 def suiting_batch(sizes: Sequence[int]) -> int:

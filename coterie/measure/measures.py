@@ -321,7 +321,7 @@ def fitting(classes: int) -> dict[str, Measure]:
     return {name: found for name, found in PACKAGED.items() if found.fits(classes)}
 
 
-def usual(counts: Mapping[int, int] | Sequence[int] | None) -> str:
+def usual(counts: Mapping[int, int] | Sequence[float] | None) -> str:
     """What people judge by where nothing was said, from the rows of each class (None: numbers)."""
     if counts is None:
         return "rmse"

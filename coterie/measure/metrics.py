@@ -164,8 +164,8 @@ def _summarize_method(
         scores = {_key("val_picked", measure): mean, "picked_round": round, **scores}
         if cloud:
             of_cloud, at_cloud_best = _score(run, f"{measure}_cloud", tested, f"{name} (cloud), seed {seed}")
-            best = _key("bmta", measure)
-            scores[f"{best}_cloud"] = of_cloud[best]
+            for key in (_key("bmta", measure), _key("last", measure)):
+                scores[f"{key}_cloud"] = of_cloud[key]
             cloud_silos.append(at_cloud_best)
         if unseen:
             arrived = _test(run, f"{measure}_unseen").tail(1).mean().dropna()

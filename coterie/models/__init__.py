@@ -77,6 +77,7 @@ def build(
     made: Any = parse(schema, options, f"[model] ({name})")
     if outputs:
         _check_size(lambda: builder(made, shape, outputs), name)
+        parts = parts.with_checksum()
     blueprint = Blueprint(lambda: builder(made, shape, outputs), parts)
     return blueprint, {"name": name} | resolved(made) | parts.as_table()
 

@@ -6,7 +6,6 @@ from typing import Literal
 from torch import Tensor, nn
 
 from coterie.errors import BadInput
-from coterie.models.weights import load_weights
 from coterie.options import option
 
 # Of each stage: expansion, channels, blocks, stride of the first block (Table 2 of the paper).
@@ -22,9 +21,6 @@ class MobileNet:
         "small", "of 32 pixels, leave 4 (strides 1 in the stem and the second stage) or 1, as for images of 224"
     )
     dropout: float = option(0.0, "before the last layer (0.2 in torchvision's)", low=0, below=1)
-    weights: str | None = option(
-        None, "a .safetensors file to start from, e.g. ImageNet's; a last layer of other size starts at random"
-    )
 
 
 class InvertedResidual(nn.Module):
@@ -78,10 +74,7 @@ def mobilenet_v2(options: MobileNet, shape: tuple[int, ...], outputs: int) -> nn
     """The network for images of `shape` (channels, height, width)."""
     if len(shape) != 3 or min(shape[1:]) < 8:
         raise BadInput(f"[model] mobilenet_v2 takes images (channels, height, width) of at least 8×8, not {shape}")
-    module = MobileNetV2(options, shape[0], outputs)
-    if options.weights is not None:
-        load_weights(module, options.weights, fresh=("classifier.1.weight", "classifier.1.bias"))
-    return module
+    return MobileNetV2(options, shape[0], outputs)
 
 
 def _filtered(before: int, after: int, size: int, stride: int, groups: int) -> nn.Sequential:

@@ -2,17 +2,21 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import nn
 
 from coterie.errors import BadInput, nearest
+from coterie.models.lora import LoRA, add_lora
+from coterie.models.weights import file_checksum, load_weights
 from coterie.options import option, resolved
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-WORDS = ("head", "body", "norm")
+FROM_FILES = ("weights", "weights_sha256")  # which a model that is saved has in its own file
+MATRICES = ("lora_A", "lora_B")  # of all adapters
+WORDS = ("head", "body", "norm", *MATRICES)
 
 
 @dataclass(frozen=True)
@@ -22,10 +26,27 @@ class Parts:
     head: str | None = option(None, "the layer that is the head, where it is not the last layer with weights")
     freeze: tuple[str, ...] = option((), "what stays as it is: names with *, layers, or head, body, norm")
     train: tuple[str, ...] = option((), "what trains in spite of that")
+    weights: str | None = option(
+        None, "a .safetensors file to start from, with the module's names; a head of other size starts at random"
+    )
+    weights_sha256: str | None = option(None, "of that file; written back")
+    lora: LoRA | None = option(None, "adapters: all else is frozen, but for what `train` names")
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """What is frozen of the module itself."""
+        own = tuple(pattern for pattern in self.freeze if self.lora is None or pattern not in MATRICES)
+        return ("*",) if self.lora is not None and not own else own
 
     def __post_init__(self) -> None:
-        if self.train and not self.freeze:
+        if self.train and not self.frozen:
             raise ValueError("train names what is left of freeze; give freeze too, e.g. freeze = ['*']")
+
+    def with_checksum(self) -> "Parts":
+        """With that of the file of weights."""
+        if self.weights is None or self.weights_sha256 is not None:
+            return self
+        return replace(self, weights_sha256=file_checksum(self.weights))
 
     def as_table(self) -> dict[str, Any]:
         """What is not as in any model."""
@@ -41,8 +62,17 @@ class Blueprint:
 
     def __call__(self) -> nn.Module:
         """The module."""
-        made = copy.deepcopy(self.make) if isinstance(self.make, nn.Module) else self.make()
-        return freeze(made, self.parts.freeze, self.parts.train, self.parts.head) if self.parts.freeze else made
+        made, parts = copy.deepcopy(self.make) if isinstance(self.make, nn.Module) else self.make(), self.parts
+        if parts.weights is not None:
+            head = named(made, "head", lambda: last_layer(made) if parts.head is None else parts.head)
+            load_weights(made, parts.weights, parts.weights_sha256, head)
+        if parts.frozen:
+            freeze(made, parts.frozen, parts.train, parts.head)
+        if parts.lora is not None:
+            add_lora(made, parts.lora)
+            for matrix in {*MATRICES}.intersection(parts.freeze):
+                freeze(made, [matrix], [])
+        return made
 
     @property
     def supposes_head(self) -> bool:
@@ -61,7 +91,7 @@ class Still:
 def freeze(module: nn.Module, frozen: Sequence[str], trained: Sequence[str], head: str | None = None) -> nn.Module:
     """The module with the parameters of some patterns frozen, but for those of others.
 
-    A layer that normalises and has nothing left to train stays in evaluation mode. Without a name, the head is the last
+    BatchNorm that has nothing left to train stays in evaluation mode. Without a name, the head is the last
     layer with weights in the order in which the module has them.
     """
 
@@ -74,7 +104,7 @@ def freeze(module: nn.Module, frozen: Sequence[str], trained: Sequence[str], hea
         parameter.requires_grad_(parameter.requires_grad and each not in stay)
     for layer in module.modules():
         own = list(layer.parameters(recurse=False))
-        if isinstance(layer, NORMS) and own and not any(p.requires_grad for p in own):
+        if isinstance(layer, nn.modules.batchnorm._NormBase) and own and not any(p.requires_grad for p in own):
             layer.__class__ = type(type(layer).__name__, (Still, type(layer)), {"__module__": type(layer).__module__})
             layer.eval()
     return module
@@ -102,6 +132,8 @@ def _named(module: nn.Module, pattern: str, head: Callable[[], str]) -> set[str]
         return known - _named(module, "head", head)
     if pattern == "norm":
         return _inside(module, [layer for layer in module.modules() if isinstance(layer, NORMS)])
+    if pattern in MATRICES:
+        pattern = f"*{pattern}.weight"
     return {name for name in known if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")}
 
 

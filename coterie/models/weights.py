@@ -1,21 +1,36 @@
 """Weights from a file, to start from."""
 
+import hashlib
+from collections.abc import Collection, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import nn
+from safetensors.torch import load
+from torch import Tensor, nn
 
 from coterie.errors import BadInput
 
 
-def load_weights(module: nn.Module, path: str, fresh: tuple[str, ...]) -> None:
+def checksum(tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of tensors and their names; of none nothing."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest() if tensors else ""
+
+
+def file_checksum(path: str) -> str:
+    """The SHA-256 of a file of weights."""
+    return _read(path)[1]
+
+
+def load_weights(module: nn.Module, path: str, sha256: str | None, fresh: Collection[str]) -> None:
     """Fill a module from a .safetensors file; what is in `fresh` stays as it is where the file has another shape."""
-    file = Path(path).expanduser()
-    try:
-        given = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise BadInput(f"[model] weights {file}: cannot be read ({error}); give a .safetensors file") from None
+    file, (given, found) = Path(path), _read(path)
+    if sha256 is not None and found != sha256:
+        raise BadInput(f"[model] weights {file}: its SHA-256 is {found}, expected {sha256}; bring that file")
     own = module.state_dict()
     # How many batches a BatchNorm has seen is no weight, and nothing depends on it.
     wanted = [name for name in own if not name.endswith("num_batches_tracked")]
@@ -26,5 +41,19 @@ def load_weights(module: nn.Module, path: str, fresh: tuple[str, ...]) -> None:
         if name in given and given[name].shape == own[name].shape:
             own[name].copy_(given[name])
         elif name not in fresh:
-            found, expected = tuple(given[name].shape), tuple(own[name].shape)
-            raise BadInput(f"[model] weights {file}: {name} is {found}, expected {expected}; give this model's")
+            shape, expected = tuple(given[name].shape), tuple(own[name].shape)
+            raise BadInput(f"[model] weights {file}: {name} is {shape}, expected {expected}; give this model's")
+
+
+def _read(path: str) -> tuple[dict[str, Tensor], str]:
+    file = Path(path).expanduser()
+    try:
+        return _content(file, file.stat().st_mtime_ns)
+    except (OSError, SafetensorError) as error:
+        raise BadInput(f"[model] weights {file}: cannot be read ({error}); give a .safetensors file") from None
+
+
+@lru_cache(1)  # a model is made many times
+def _content(file: Path, changed: int) -> tuple[dict[str, Tensor], str]:
+    content = file.read_bytes()
+    return load(content), hashlib.sha256(content).hexdigest()

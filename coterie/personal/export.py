@@ -10,6 +10,7 @@ from torch import Tensor
 from coterie.codec import save_tensors
 from coterie.data.own.schema import Schema
 from coterie.engine.rows import Model
+from coterie.personal.base import without_base, write_base
 from coterie.wire import Deployable, Predictor
 
 
@@ -27,24 +28,33 @@ def save_models(
     about: Mapping[str, Any],
     schemas: Mapping[str, Schema] | None = None,
     own: Mapping[str, Mapping[str, Any]] | None = None,
+    apart: bool = False,
 ) -> None:
     """Every silo's model into a folder, with what it takes to use it.
 
-    `about` is known of all of them, `own` of each, and its schema says how rows are encoded.
+    `about` is known of all of them, `own` of each, and its schema says how rows are encoded. What is frozen is in each
+    file, or `apart` from them: once, in the folder above.
     """
     folder.mkdir(parents=True, exist_ok=True)
     form = {} if predictor.form == Predictor.kind else {"kind": predictor.form}
+    if apart:
+        write_base(model, folder.parent)
     taken = set[str]()
     for row, silo in enumerate(silos):
         name = file_name(silo)
         name = name if name not in taken else f"{name}-{row}"  # "a b" and "a_b" are one name for a file
         taken.add(name)
         known = {"silo": silo, **about, **form, "classes": model.classes, **((own or {}).get(silo, {}))}
+        known |= {"base": model.base_checksum} if model.base else {}
+        tensors = model_tensors(model, predictor, row)
+        if apart:
+            tensors, lacking = without_base(tensors, model)
+            known |= lacking
         if schemas:
             known["schema"] = schemas[silo].as_table()
         metadata = {key: value if isinstance(value, str) else json.dumps(value) for key, value in known.items()}
         path = folder / f"{name}.safetensors"
-        save_tensors(model_tensors(model, predictor, row), path, metadata)
+        save_tensors(tensors, path, metadata)
         path.chmod(folder.stat().st_mode & 0o666)  # safetensors makes a file that its owner alone can read
 
 

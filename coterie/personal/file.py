@@ -1,7 +1,7 @@
 """A model's file read back: nothing in it runs, and nothing is allocated that it does not hold."""
 
-import copy
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -12,10 +12,13 @@ import safetensors
 import torch
 from torch import Tensor, nn
 
+from coterie.codec import save_tensors
 from coterie.data.own.schema import Schema
 from coterie.engine import predictors
 from coterie.errors import BadInput
-from coterie.models import build, code
+from coterie.models import build, code, split_parts
+from coterie.models.parts import FROM_FILES, Blueprint
+from coterie.personal.base import with_base
 from coterie.personal.model import Deployed, PersonalModel
 from coterie.wire import Predictor
 
@@ -52,6 +55,15 @@ def load_model(file: str | Path, model: Any = None) -> PersonalModel:
     return PersonalModel(about.get("silo", ""), deployed, known, about, positive, threshold)
 
 
+def copy_whole(file: Path, to: Path) -> None:
+    """Copy a model's file, with what is frozen in it."""
+    about, own = _own(file)
+    if (tensors := with_base(own, about, file)) is own:
+        shutil.copyfile(file, to)
+    else:
+        save_tensors({name: t.clone() for name, t in tensors.items()}, to, about)
+
+
 def silo_of(file: Path) -> str:
     """Whose model a file is."""
     with _opened(file) as opened:
@@ -59,6 +71,11 @@ def silo_of(file: Path) -> str:
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    about, own = _own(path)
+    return about, with_base(own, about, path)
+
+
+def _own(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     with _opened(path) as file:
         return dict(file.metadata() or {}), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
@@ -81,9 +98,9 @@ def _module(
     if code.is_code(name) and by_code is None:
         raise BadInput(f"{path}: is {name}, a model of your own; a file runs no code: give --model module:Class")
     try:
+        table = {key: value for key, value in table.items() if key not in FROM_FILES}
         if by_code is not None:
-            made = code.factory(by_code, shape, outputs)
-            module = copy.deepcopy(made) if isinstance(made, nn.Module) else made()
+            module = Blueprint(code.factory(by_code, shape, outputs), split_parts(table)[1])()
         else:
             with torch.device("meta"):  # takes no memory, whatever sizes the file claims
                 module = build(table, shape, outputs)[0]()

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from coterie.errors import BadInput
+from coterie.personal.adapter import merged
 from coterie.personal.model import PersonalModel
 
 
@@ -26,7 +27,7 @@ def write_onnx(model: PersonalModel, path: Path) -> None:
             warnings.simplefilter("ignore")  # PyTorch's own, about itself
             logging.getLogger("torch.onnx").setLevel(logging.ERROR)
             program = torch.onnx.export(
-                model.module, (x,), input_names=["x"], output_names=["prediction"],
+                merged(model.module), (x,), input_names=["x"], output_names=["prediction"],
                 dynamic_shapes=({0: torch.export.Dim("samples")},), dynamo=True, verbose=False,
             )  # fmt: skip
     except Exception as error:  # whatever an exporter meets in a module of one's own

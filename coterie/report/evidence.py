@@ -119,7 +119,9 @@ def _split(data: Mapping[str, Any]) -> str:
         parts.append(f"{data.get('name')}, dealt to the silos by {data['split']}")
     if data.get("split_column"):
         parts.append(f"as the column {data['split_column']} has it")
-    if "test_share" in data:
+    if data.get("test_share") == "own":
+        parts.append("the set's own test samples for testing")
+    elif "test_share" in data:
         parts.append(f"{100 * data['test_share']:g}% of each silo's rows for testing")
     if data.get("validation"):
         parts.append(f"{100 * data['validation']:g}% of the rows to train on for validation")

@@ -21,7 +21,7 @@ from coterie.runs.read import Run
 
 def scores(run: Run) -> str:
     """The table of methods × measures, and the main one of them as bars."""
-    own = run.data.get("name") == "own"
+    own = run.data.get("name") in ("own", "silos")  # of this machine, or each at its own
     headings, rows = summary_cells(run.methods, run.verdict, own)
     error = error_of(run.methods)
     text = (

@@ -23,6 +23,7 @@ ACCURACY = {
     "published": "paper",
     "difference": "ours - paper",
     "bmta_cloud": "cloud BMTA",
+    "last_cloud": "cloud last",
     "published_cloud": "paper cloud",
     "best_round": "best round",
     "weighted": "weighted",
@@ -37,6 +38,7 @@ ERROR = {  # of regression, whose error is rmse or loss
     "last_{}": "last {}",
     "best_{}": "best {}",
     "best_{}_cloud": "cloud best",
+    "last_{}_cloud": "cloud last",
     "best_round": "best round",
     "weighted_{}": "weighted",
     "bottom_decile_{}": "bottom decile",
@@ -45,9 +47,9 @@ ERROR = {  # of regression, whose error is rmse or loss
 COSTS = {"bytes_up": "MB up", "bytes_down": "MB down", "train_seconds": "seconds"}
 UNSCORED = {"best_round", "published", "difference", "published_cloud", "published_decile", *COSTS}
 WHERE_KNOWN = {
-    "published", "difference", "published_cloud", "published_decile", "bmta_cloud", "unseen", "within_group",
-    "within_group_least", "val_picked",
-    *(key.format(error) for error in ERRORS for key in ("best_{}_cloud", "unseen_{}", "val_picked_{}")),
+    "published", "difference", "published_cloud", "published_decile", "bmta_cloud", "last_cloud", "unseen",
+    "within_group", "within_group_least", "val_picked",
+    *(f.format(e) for e in ERRORS for f in ("best_{}_cloud", "last_{}_cloud", "unseen_{}", "val_picked_{}")),
 }  # fmt: skip
 JUDGED = "judged"  # the key of the verdict's measure
 ON_TEST = {"bmta", "bmta_cloud", "best_round", "weighted", "bottom_decile"} | {

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from coterie.measure.measures import measure_of
 from coterie.measure.verdict_words import listed, score, span
 from coterie.personal.export import file_name
-from coterie.personal.file import silo_of
+from coterie.personal.file import copy_whole, silo_of
 
 FOLDER = "deploy"
 MODEL, CARD, ABOUT = "model.safetensors", "card.md", "card.json"
@@ -26,7 +25,7 @@ def write_deployable(out: Path, summary: Mapping[str, Any], counts: Mapping[str,
         silo = silo_of(file)
         folder = out / FOLDER / file_name(silo)
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, folder / MODEL)
+        copy_whole(file, folder / MODEL)
         about = _about(silo, folder / MODEL, summary, counts.get(silo, {}))
         (folder / ABOUT).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", "utf-8")
         (folder / CARD).write_text(_card(about), "utf-8")
@@ -55,6 +54,7 @@ def _about(silo: str, model: Path, summary: Mapping[str, Any], counts: Mapping[s
         "learned_from": standing.get("peers", []) if own else [],
         "measure": verdict["measure"],
         "versions": summary["versions"],
+        "base": summary.get("base"),
         "sha256": hashlib.sha256(model.read_bytes()).hexdigest(),
     }
 
@@ -93,6 +93,8 @@ def _card(about: Mapping[str, Any]) -> str:
             f"The positive class is called from a probability of {about['threshold']:.3g} on (most sensitivity "
             "plus specificity on validation rows, or the share of positives where these are few)."
         ]
+    if about["base"]:
+        lines += ["", f"Part of it was not trained, and is the same in every silo's: SHA-256 `{about['base']}`."]
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     lines += ["", f"Made with {versions}. SHA-256 of {MODEL}: `{about['sha256']}`."]
     return "\n".join(lines) + "\n"

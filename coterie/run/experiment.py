@@ -20,9 +20,8 @@ from coterie.data.silo import FederatedData, named
 from coterie.durable import sync_all
 from coterie.engine.rehearsal import held_at_peak, peak_memory
 from coterie.engine.rounds import Outcome, Progress
-from coterie.engine.training import Training, suiting_batch
+from coterie.engine.training import Training, suited
 from coterie.errors import BadInput, warn
-from coterie.measure.measures import AUTO, fitting, measure_of, usual
 from coterie.measure.predictions import Key, Rows
 from coterie.methods import METHODS
 from coterie.models import build, code, split_parts
@@ -33,6 +32,7 @@ from coterie.run import torchrun
 from coterie.run.assembly import Assembly
 from coterie.run.baselines import baselines, suits
 from coterie.run.finished import (
+    TUNING,
     Facts,
     Finished,
     calibrate,
@@ -64,11 +64,12 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
     sample = data.silos[0].train
     shape, outputs = sample.x.shape[1:], data.classes or math.prod(sample.y.shape[1:])
     samples = float(np.median([len(silo.train) for silo in data.silos]))
-    factory, model = (
-        build(study.model, shape, outputs, samples)
-        if study.code is None
-        else (Blueprint(code.factory(study.code, shape, outputs), split_parts(study.model)[1]), study.model)
-    )
+    if study.code is None:
+        factory, model = build(study.model, shape, outputs, samples)
+    else:
+        parts = split_parts(study.model)[1].with_checksum()
+        factory = Blueprint(code.factory(study.code, shape, outputs), parts)
+        model = {"name": study.model["name"], **parts.as_table()}
     study = replace(study, model=model, training=_suited(study.training, data))
     machine = study.machine
     # Errors are told in the unit of the label, which another seed's training rows may put otherwise.
@@ -89,22 +90,12 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
 
 
 def _suited(training: Training, data: FederatedData) -> Training:
-    """Training with what the data decide: batch size, measure, and of two classes the one looked for, the rarer."""
+    """Training with what the data decide."""
     if data.classes == 0 or data.silos[0].train.y.ndim > 1:
         counts = None
     else:
-        counts = np.bincount(np.concatenate([silo.train.y for silo in data.silos]), minlength=data.classes)
-    if training.by == AUTO:
-        plain = "accuracy" if data.classes else "rmse"
-        training = replace(training, by=plain if counts is None else usual([int(n) for n in counts]))
-    if not training.batch_size:
-        training = replace(training, batch_size=suiting_batch([len(silo.train) for silo in data.silos]))
-    if training.positive == AUTO:
-        training = replace(training, positive=int(counts.argmin()) if counts is not None and len(counts) == 2 else 1)
-    if not measure_of(training.by).fits(data.classes):
-        what, known = f"{data.classes} classes" if data.classes else "numbers", ", ".join(fitting(data.classes))
-        raise BadInput(f"[measure] by = '{training.by}': cannot be taken of labels that are {what}; take {known}")
-    return training
+        counts = np.bincount(np.concatenate([silo.train.y for silo in data.silos]), minlength=data.classes).tolist()
+    return suited(training, data.classes, counts, [len(silo.train) for silo in data.silos])
 
 
 def read(study: Study, seed: int) -> FederatedData:
@@ -158,8 +149,11 @@ def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Wat
     names = next(iter(first.schemas.values())).classes if first.schemas else ()
     if first.schemas:
         finished.summary["data"] = {"note": first.note, "differences": [asdict(each) for each in first.differences]}
-    splits = split_rows({seed: f.silos for seed, f in federations.items()})
-    return replace(finished, labels=label_counts(first.silos, names), differences=first.differences, splits=splits)
+    if first.model.base:
+        finished.summary["base"] = first.model.base_checksum
+    silos = {seed: f.silos for seed, f in federations.items()}
+    labels, splits = label_counts(silos, names), split_rows(silos)
+    return replace(finished, labels=labels, differences=first.differences, splits=splits)
 
 
 def _baselines(study: Study, federations: Mapping[int, Assembly]) -> dict[Key, Rows]:
@@ -193,7 +187,7 @@ def _one(
         shutil.rmtree(models, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
         told_of = about(study, name, federation, outcome.picked.round)
         fitted = {silo: _calibration(outcome, silo, study.training.positive) for silo in silos}
-        save_models(models, federation.model, outcome.models, silos, told_of, federation.schemas, fitted)
+        save_models(models, federation.model, outcome.models, silos, told_of, federation.schemas, fitted, apart=True)
         sync_all(models)
     checkpoint.end(outcome)
     outcome.models = None  # they are on the disk, and the next method needs the memory

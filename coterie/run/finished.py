@@ -37,9 +37,10 @@ from coterie.runs.checkpoint import traces_in
 from coterie.runs.folder import RESULTS, checkpoint_folder, partial_results
 from coterie.runs.read import read_run
 from coterie.studies.study import Study
-from coterie.version import VERSION
+from coterie.version import VERSION, commit
 
 COSTS = ("bytes_up", "bytes_down", "train_seconds", "missing", "rejected", "kept")
+TUNING = "tuning.parquet"  # all that a search tried, in a run's folder
 LAST = 3  # rounds: a method whose best is among them was still improving
 
 
@@ -71,6 +72,15 @@ class Facts:
     silos: Mapping[str, Silo] = field(default_factory=dict)  # the members, where their data are here
     schemas: Mapping[str, Schema] = field(default_factory=dict)
 
+    def samples(self) -> dict[str, dict[str, int]]:
+        """How many samples everyone has in each split, or in the test split alone where their data are elsewhere."""
+        here = {name: _sizes(silo) for name, silo in self.silos.items()}
+        return {name: here.get(name, {"test": n}) for name, n in self.tested.items()}
+
+
+def _sizes(silo: Silo) -> dict[str, int]:
+    return {split: len(getattr(silo, split)) for split in SPLITS}
+
 
 def collected(
     study: Study,
@@ -101,14 +111,15 @@ def collected(
         fitted.setdefault(name, {key: each for key, each in both.items() if each})
     searched = _searched(out / TUNING)
     summary = summarized(study, whole, predictions, kept, sizes, extras, members, device, fitted, searched)
+    summary["samples"] = {str(seed): each.samples() for seed, each in facts.items()}
     parts = _subgroups(predictions, facts, study)
     summary |= {} if parts is None else {"subgroups": as_table(parts, study.training.by)}
     schemas = next(iter(facts.values())).schemas
     frame = as_frame(predictions, next(iter(schemas.values())).classes if schemas else ())
     first = next(iter(facts.values()))
-    counts = {s.name: {split: len(getattr(s, split)) for split in SPLITS} for s in first.silos.values()}
+    counts = {name: _sizes(silo) for name, silo in first.silos.items()}
     summary = {"seconds": seconds, **summary}
-    return Finished(study, whole, summary, kept, label_counts([]), frame, counts=counts, subgroups=parts)
+    return Finished(study, whole, summary, kept, label_counts({}), frame, counts=counts, subgroups=parts)
 
 
 def _subgroups(predictions: Predictions, facts: Mapping[int, Facts], study: Study) -> pd.DataFrame | None:
@@ -160,6 +171,7 @@ def summarized(
         "study": study.name,
         "device": device_name(device),
         "versions": versions(study.plugins),
+        "commit": commit(),
         **({"privacy": together} if together else {}),
         **judgement(methods, results, seen, kept, alone, sizes, by, [name for name in today if not pooled(name)]),
         "methods": methods,
@@ -251,15 +263,15 @@ def calibrate(outcome: Outcome, silos: Mapping[str, Silo], positive: int | str) 
             outcome.thresholds[silo] = moved(threshold(*oriented(y, p, positive)), outcome.temperatures[silo])
 
 
-def label_counts(silos: list[Silo], names: Sequence[str] = ()) -> pd.DataFrame:
-    """How many training samples of each label every silo has, by the names of the labels where they have some."""
+def label_counts(silos: Mapping[int, Sequence[Silo]], names: Sequence[str] = ()) -> pd.DataFrame:
+    """How many training samples of each label every silo has, by seed; labels by their names if they have some."""
     parts = []
-    for silo in silos:
+    for seed, silo in ((seed, silo) for seed, each in silos.items() for silo in each):
         if silo.train.y.ndim == 1 and silo.train.y.dtype.kind in "iu":
             labels, counts = np.unique(silo.train.y, return_counts=True)
             shown = [names[label] for label in labels] if names else labels
-            parts.append(pd.DataFrame({"silo": silo.name, "label": shown, "count": counts}))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["silo", "label", "count"])
+            parts.append(pd.DataFrame({"silo": silo.name, "label": shown, "count": counts, "seed": seed}))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["silo", "label", "count", "seed"])
 
 
 def split_rows(silos: Mapping[int, Sequence[Silo]]) -> pd.DataFrame | None:

@@ -29,7 +29,6 @@ from coterie.wire import Deployable, Private, Server
 
 GRID = {"sgd": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0), "adam": (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)}
 RUNGS = (5, 10, 20, 40)  # rounds after which the better half goes on
-TUNING = "tuning.parquet"  # all that a search tried, in a run's folder
 COLUMNS = ["method", "optimizer", "lr", "round", "score"]
 Score = Callable[[Task, Deployable], Tensor]  # what each silo's model is worth, (k,): higher is better, NaN: not known
 

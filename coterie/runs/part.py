@@ -50,6 +50,9 @@ def copy(run: Run, folder: Path, out: Path) -> None:
     if run.verdict is not None and (folder / "deploy").is_dir():
         shutil.copytree(folder / "deploy", out / "deploy")
     (out / "collaboration").mkdir()
+    for base in (folder / "models").glob("*.safetensors"):  # what is frozen in all of them
+        (out / "models").mkdir(exist_ok=True)
+        shutil.copyfile(base, out / "models" / base.name)
     for label in run.methods:
         if label in run.traces:
             shutil.copyfile(folder / "collaboration" / f"{label}.npz", out / "collaboration" / f"{label}.npz")

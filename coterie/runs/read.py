@@ -105,7 +105,7 @@ def read_run(folder: Path) -> Run:
         toml = (folder / "study.toml").read_text("utf-8")
         data = tomllib.loads(toml).get("data", {})
         results = pd.read_parquet(folder / "results.parquet")
-        labels = pd.read_parquet(folder / "labels.parquet") if (folder / "labels.parquet").exists() else None
+        labels = _labels(folder / "labels.parquet")
         own = summary.get("data") or {}
         methods = {str(name): _scores(scores) for name, scores in summary["methods"].items()}
         return Run(
@@ -127,6 +127,14 @@ def read_run(folder: Path) -> Run:
         raise BadInput(f"{folder}: {error.strerror or error}; give the folder of a finished run") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadInput(f"{folder}: damaged ({error!r:.200}); run the study again") from None
+
+
+def _labels(path: Path) -> DataFrame | None:
+    """What the silos hold with the first seed; an older version kept no other."""
+    if not path.exists():
+        return None
+    labels = pd.read_parquet(path)
+    return labels[labels["seed"] == labels["seed"].iloc[0]] if "seed" in labels and len(labels) else labels
 
 
 def _so_far(folder: Path) -> Run:

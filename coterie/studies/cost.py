@@ -10,6 +10,7 @@ from coterie.engine.training import Training, suiting_batch
 from coterie.options import parse
 from coterie.studies.study import Study
 
+OWN_TESTS = 1 / 7  # of MNIST and its family; of CIFAR a sixth
 Counts = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -37,7 +38,10 @@ def training_samples(data: dict[str, Any]) -> Counts:
         owners = entry.owners or silos if split == "natural" else silos
         total = (entry.size or 0) * data["subsample"] / data.get("stride", 1)
         held = np.full(silos, data.get("samples", total / owners))
-    train = held * (1 - data["test_share"])
+    if data.get("test"):  # generated on top
+        return held
+    test_share = OWN_TESTS if data["test_share"] == "own" else data["test_share"]
+    train = held * (1 - test_share)
     return np.asarray(train * (1 - data["validation"]) if np.isinf(keep) else np.minimum(train, keep))
 
 

@@ -200,3 +200,40 @@ def test_generated_silos_can_be_dirty():
     assert [share > 0.3 for share in wrong] == dirty.dirty and sum(dirty.dirty) == 2
     with pytest.raises(BadInput, match="unknown key 'subsample'"):
         load("synthetic", {"subsample": 0.5}, 0)
+
+
+def test_inputs_are_normalised_by_channel_and_resized(tmp_path):
+    x = np.random.default_rng(0).integers(0, 256, (40, 3, 32, 32), dtype=np.uint8)
+    np.savez(tmp_path / "cifar10.npz", x=x, y=np.arange(40) % 10)
+    table = {"path": str(tmp_path), "split": "iid", "silos": 2}
+    mean, deviation = [0.5, 0.4, 0.3], [0.2, 0.5, 0.25]
+    plain = load("cifar10", table, 0)
+    normal = load("cifar10", {**table, "mean": mean, "deviation": deviation}, 0)
+    for a, b in zip(plain.silos, normal.silos, strict=True):
+        expected = (a.train.x - np.array(mean)[:, None, None]) / np.array(deviation)[:, None, None]
+        np.testing.assert_allclose(b.train.x, expected, atol=1e-6)
+        assert b.train.x.dtype == np.float32
+    half = load("cifar10", {**table, "mean": [0.5], "deviation": [0.5]}, 0)  # one number: for every channel
+    np.testing.assert_allclose(half.silos[0].test.x, 2 * plain.silos[0].test.x - 1, atol=1e-6)
+    small = load("cifar10", {**table, "resize": 28}, 0)
+    assert small.silos[0].train.x.shape[1:] == (3, 28, 28)
+    assert small.silos[0].train.x.mean() == pytest.approx(plain.silos[0].train.x.mean(), abs=1e-3)
+    assert resolved("cifar10", {**table, "mean": mean, "resize": 28})["mean"] == mean
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mean": [0.1, 0.2]}, "mean has 2 numbers and the inputs 1 channel"),
+        ({"deviation": [0.0]}, r"deviation\[0\]: 0.0 is out of range"),
+    ],
+)
+def test_numbers_that_do_not_fit_the_channels_are_refused(options, message):
+    with pytest.raises(BadInput, match=message):
+        load("digits", options, 0)
+
+
+def test_only_images_are_resized(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((20, 3), np.float32), y=np.arange(20) % 2)
+    with pytest.raises(BadInput, match="resize: inputs of npz are not images"):
+        load("npz", {"path": str(tmp_path / "a.npz"), "resize": 28}, 0)

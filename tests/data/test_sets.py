@@ -58,6 +58,7 @@ def test_digits_without_scikit_learn_say_so(monkeypatch):
 @pytest.mark.parametrize("zipped", [True, False])
 def test_mnist_is_pooled_in_order(tmp_path, zipped):
     write_mnist(tmp_path, zipped)
+    assert sets.idx("mnist", str(tmp_path), 10).test.tolist() == [False] * 4 + [True] * 2
     pool = sets.idx("mnist", str(tmp_path), 10)
     assert (pool.x.shape, pool.x.dtype, pool.y.dtype) == ((6, 1, 28, 28), np.float32, np.int64)
     assert pool.y.tolist() == [0, 1, 2, 3, 4, 5]
@@ -329,3 +330,13 @@ def test_cifar100_has_fine_and_coarse_labels(tmp_path):
     rows[:1].ravel()[:-1].tofile(tmp_path / "test.bin")
     with pytest.raises(BadInput, match=r"test\.bin: 3073 bytes is not a whole number of images"):
         sets.cifar("cifar100", str(tmp_path), 100)
+
+
+def test_an_archive_says_which_samples_are_for_testing(tmp_path):
+    parts = {"train": 4, "val": 2, "test": 3}
+    arrays = {f"{part}_images": np.zeros((n, 28, 28), np.uint8) for part, n in parts.items()}
+    arrays |= {f"{part}_labels": np.zeros(n, int) for part, n in parts.items()}
+    np.savez(tmp_path / "organamnist.npz", **arrays)
+    assert sets.npz("organamnist", str(tmp_path), 11).test.tolist() == [False] * 6 + [True] * 3
+    np.savez(tmp_path / "one.npz", x=np.zeros((4, 2), np.float32), y=np.zeros(4, int))
+    assert sets.npz("npz", str(tmp_path / "one.npz")).test is None

@@ -243,3 +243,27 @@ def test_every_split_can_keep_few_training_samples(options):
     assert {len(share.train) for share in result.shares} == {20}
     assert result.validation_from == "pool"
     assert len({*held(result)}) == len(held(result))
+
+
+@pytest.mark.parametrize(
+    "options", [Iid(silos=4), Pathological(silos=5, shares="random"), Shards(silos=5), Dirichlet(silos=4, alpha=1.0)]
+)
+def test_the_sets_own_test_samples_are_dealt_in_the_silos_proportions(options):
+    p = pool(400, 300, 500, 200, 300)
+    own = np.zeros(len(p), bool)
+    own[rng(5).permutation(len(p))[:340]] = True
+    result = split(replace(p, test=own), replace(options, test_share="own", validation=0.25), rng())
+    assert sorted(np.concatenate([share.test for share in result.shares])) == np.flatnonzero(own).tolist()
+    assert not own[np.concatenate([np.r_[share.train, share.validation] for share in result.shares])].any()
+    assert sorted(held(result)) == list(range(len(p)))
+    for label in range(p.classes):
+        train = np.array([(p.y[np.r_[s.train, s.validation]] == label).sum() for s in result.shares])
+        test = np.array([(p.y[s.test] == label).sum() for s in result.shares])
+        assert np.abs(test - test.sum() * train / train.sum()).max() < 1
+    for share in result.shares:
+        assert len(share.validation) == pytest.approx(0.25 * (len(share.train) + len(share.validation)), abs=0.51)
+
+
+def test_own_test_samples_are_refused_where_a_set_has_none():
+    with pytest.raises(BadInput, match="test set has no test samples of its own; give test_share as a number"):
+        split(pool(9, 9), Iid(silos=2, test_share="own"), rng())

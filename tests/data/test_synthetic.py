@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,6 +8,12 @@ from coterie.data.silo import check_silos
 from coterie.data.synthetic import Synthetic, Truth, generate, truth_accuracy
 from coterie.errors import BadInput
 from coterie.options import parse
+
+SMALL = Synthetic(silos=30, smallest=20, largest=60, dimension=20)
+
+
+def rng():
+    return np.random.default_rng(0)
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +120,18 @@ def test_the_generator_is_the_federation():
 def test_a_smallest_above_the_largest_is_refused():
     with pytest.raises(BadInput, match="smallest = 60 is above largest = 50"):
         parse(Synthetic, {"smallest": 60, "largest": 50}, "[data]")
+
+
+def test_with_a_test_size_silos_train_on_all_samples_of_their_size():
+    sizes = [len(silo.train) + len(silo.validation) + len(silo.test) for silo in generate(SMALL, rng())[0]]
+    silos, truth = generate(replace(SMALL, test=500), rng())
+    assert [len(silo.train) for silo in silos] == sizes
+    assert {len(silo.test) for silo in silos} == {500}
+    assert [len(silo.validation) for silo in silos] == [round(0.2 * size + 1e-9) for size in sizes]
+    test, train = (np.mean(truth_accuracy(truth, silos, part)) for part in ("test", "train"))
+    assert test == pytest.approx(train, abs=0.02)
+
+
+def test_more_than_memory_holds_is_refused_with_the_test_samples_counted():
+    with pytest.raises(BadInput, match="make fewer or smaller silos"):
+        parse(Synthetic, {"test": 100_000}, "[data]")

@@ -2,6 +2,8 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,8 +56,8 @@ def test_a_federation_is_never_overwritten(tmp_path: Path) -> None:
         parties.add_silo(tmp_path / "fed", "a")
 
 
-def door(folder: Path, port: int):
-    """A TLS server with the coordinator's certificate."""
+def door(folder: Path, port: int, answer: bytes = b""):
+    """A TLS server with the coordinator's certificate, which says the same to everybody."""
     import socket
     import ssl
     import threading
@@ -71,7 +73,10 @@ def door(folder: Path, port: int):
             except OSError:
                 return
             try:
-                context.wrap_socket(raw, server_side=True).close()
+                with context.wrap_socket(raw, server_side=True) as opened:
+                    if answer:
+                        opened.recv(4096)
+                        opened.sendall(answer)
             except (OSError, ssl.SSLError):
                 raw.close()
 
@@ -129,6 +134,25 @@ def test_a_renewed_certificate_is_believed_again(tmp_path: Path, monkeypatch: py
     port = home.free_port()
     with door(old / "coordinator", port):
         greet("127.0.0.1", port, ca, lambda said: None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-60, "s ahead of the coordinator's"), (4000, "s behind the coordinator's"), (0, ""), (100, "")],
+)
+def test_a_clock_by_which_no_signature_counts_is_named_before_flower_refuses_it(
+    seconds: int, said: str, tmp_path: Path
+) -> None:
+    parties.new_federation(tmp_path / "fed", ["a"], "127.0.0.1", 9443, None)
+    theirs = format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
+    port, answer = home.free_port(), f"HTTP/1.1 403 Forbidden\r\nDate: {theirs}\r\n\r\n".encode()
+    with door(tmp_path / "fed" / "coordinator", port, answer):
+        greeting = partial(greet, "127.0.0.1", port, tmp_path / "fed" / "silos" / "a" / "ca.crt", lambda said: None)
+        if said:
+            with pytest.raises(BadInput, match=said):
+                greeting()
+        else:
+            greeting()
 
 
 @pytest.mark.parametrize(("host", "proxy"), [("fl.example.org", None), ("127.0.0.1", True)])

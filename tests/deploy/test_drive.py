@@ -1,5 +1,6 @@
 """A study between silos: resumed where it broke, the same files as a simulation writes."""
 
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,9 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from loop import NAMES, Loop, settle, silos
+from rich.console import Console
 from safetensors import safe_open
 
 from coterie.deploy.drive import RemoteRun, study_of
+from coterie.deploy.ledger import Ledger
 from coterie.deploy.messages import Answer, Request
 from coterie.deploy.patience import Patience
 from coterie.engine.exchange import Failure
@@ -18,6 +21,7 @@ from coterie.errors import BadInput
 from coterie.models import build
 from coterie.personal.export import model_tensors
 from coterie.report.notes import notes
+from coterie.report.terminal import show_outcome
 from coterie.run.assembly import Assembly
 from coterie.run.experiment import run_into
 from coterie.studies.study import check
@@ -85,7 +89,7 @@ def test_the_files_are_those_of_a_simulation_but_for_how_labels_are_spread(tmp_p
     run_into(check(table | {"data": data}), tmp_path / "simulated", "", lambda *told: None)
     here, there = tmp_path / "run", tmp_path / "simulated"
     summaries = [json.loads((folder / "summary.json").read_text()) for folder in (here, there)]
-    assert summaries[0].keys() == summaries[1].keys()
+    assert summaries[0].keys() == summaries[1].keys() | {"data"}
     ours, theirs = (set(summary["methods"]["fedamp"]) for summary in summaries)
     assert theirs - ours == {"temperatures"} and not ours - theirs  # each silo tempers its own model
     columns = [list(pd.read_parquet(folder / "results.parquet").columns) for folder in (here, there)]
@@ -190,3 +194,61 @@ def test_a_run_that_every_silo_refuses_ends_with_the_reason(tmp_path: Path) -> N
         (side.folder / "silo.toml").write_text('approve = "all"\nmethods = ["fedamp"]\n')
     with pytest.raises(BadInput, match="every silo refuses to train; east refused: method 'fedavg' is not among"):
         federated(tmp_path / "run", Loop(sides)).run("")
+
+
+def of_two_classes(folder: Path, share: float, policy: str = "") -> Loop:
+    """Silos whose second class has this share of the rows; the policy is east's."""
+    sides = settle(folder)
+    for place, (name, side) in enumerate(sides.items()):
+        draw = np.random.default_rng(place)
+        x = draw.normal(size=(60, 5)).astype(np.float32)
+        y = (np.arange(60) < round(60 * share)).astype(np.int64)
+        parts = {
+            f"{axis}_{split}": each for split in ("train", "validation", "test") for axis, each in (("x", x), ("y", y))
+        }
+        np.savez(side.source.path, **parts)
+        if policy and name == "east":
+            (side.folder / "silo.toml").write_text(policy)
+    return Loop(sides)
+
+
+@pytest.mark.parametrize(
+    ("share", "by", "positive"), [(0.1, "auroc", 1), (0.9, "auroc", 0), (0.4, "accuracy", 1), (0.0, "auroc", 1)]
+)
+def test_a_rare_class_is_judged_by_auroc_as_in_a_simulation(
+    share: float, by: str, positive: int, tmp_path: Path
+) -> None:
+    loop = of_two_classes(tmp_path, share)
+    if not share:  # one silo alone has the second class
+        loop.sides["east"].source = of_two_classes(tmp_path / "more", 0.2).sides["east"].source
+    finished = federated(tmp_path / "run", loop, TABLE | {"methods": {"fedavg": {}}}).run("")
+    assert (finished.study.training.by, finished.study.training.positive) == (by, positive)
+    assert finished.summary["verdict"]["measure"] == by
+
+
+@pytest.mark.parametrize(
+    "policy", ["statistics = false\n", 'fields = ["w", "loss", "accuracy", "sizes", "sample", "classes", "outputs"]\n']
+)
+def test_a_silo_may_keep_its_shares_and_the_summary_names_it(policy: str, tmp_path: Path) -> None:
+    loop = of_two_classes(tmp_path, 0.1, policy)
+    finished = federated(tmp_path / "run", loop, TABLE | {"methods": {"fedavg": {}}}).run("")
+    assert finished.study.training.by == "accuracy"
+    assert finished.summary["data"]["differences"] == [
+        {
+            "column": "label",
+            "silo": "east",
+            "what": "keeps the shares of its classes to itself: judged by accuracy",
+            "stops": False,
+        }
+    ]
+    left = {e["field"] for e in Ledger(loop.sides["east"].folder).entries() if e["kind"] == "declare"}
+    assert left == {"sizes", "sample", "classes", "outputs"}
+    assert "keeps the shares of its classes" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_tables_begin_with_what_the_verdict_goes_by_and_have_no_score_that_test_data_picked(tmp_path: Path) -> None:
+    finished = federated(tmp_path / "run", Loop(settle(tmp_path)), TABLE | {"methods": {"fedavg": {}}}).run("")
+    assert finished.summary["data"] == {"note": "3 silos, each with its own data; 3 classes", "differences": []}
+    console = Console(width=200, record=True, file=io.StringIO())
+    show_outcome(finished.summary, console)
+    assert "BMTA" not in console.export_text() and "BMTA" not in (tmp_path / "run" / "report.html").read_text()

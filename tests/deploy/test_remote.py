@@ -16,6 +16,7 @@ from coterie.codec import encode
 from coterie.data.silo import Silo
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.messages import Answer, Request
+from coterie.deploy.patience import Patience
 from coterie.deploy.remote import Remote, declarations
 from coterie.engine.exchange import Failure
 from coterie.engine.method import Cohort
@@ -266,3 +267,26 @@ def test_a_silos_noise_is_its_own_secret_and_the_same_when_it_is_asked_again(tmp
     assert not torch.allclose(first, simulated("fedavg", privacy=privacy).server.w, atol=1e-3)
     secret = tmp_path / "second" / "north" / "state" / "secret"
     assert len(secret.read_text()) == 64 and secret.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_silent_silo_is_waited_for_by_how_long_all_have_taken_before(tmp_path: Path) -> None:
+    loop, limits = Loop(settle(tmp_path)), list[float]()
+    exchange = loop.exchange
+    loop.exchange = lambda requests, timeout: limits.append(timeout) or exchange(requests, timeout)  # type: ignore
+    work = job("fedavg")
+    method, model, roster = work.built()
+    engine = Remote("run", work, method, model, loop, Patience(reply=600, silence=0))
+    cohort = Cohort.everyone(roster, model, 0)
+    down = method.send(method.open(roster, model), cohort)
+    loop.deaf = lambda request: request.silo == "east"
+    engine.train(cohort, down)
+    assert limits == [600] and engine.slowest == {}  # not all have answered: nothing is known
+    loop.deaf = lambda request: False
+    engine.train(cohort, down)
+    assert 0 < engine.slowest["train"] < 600
+    engine.slowest["train"] = 3.0
+    engine.train(cohort, down)
+    engine.measure(cohort, down, ("test",))
+    engine.slowest["train"] = 3000.0
+    engine.train(cohort, down)
+    assert limits[2:] == [150.0, 600, 600]

@@ -1,12 +1,14 @@
 """What a silo allows, what it writes down, what it keeps."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from command import call
 from loop import NAMES, TRAINING, Loop, job, settle
 from safetensors.torch import load_file
 
@@ -310,6 +312,25 @@ def test_a_request_that_was_overtaken_undoes_nothing(tmp_path: Path) -> None:
     assert torch.equal(vault.load(kept(0)).c, kept(1).c)
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["older", "none"])
+def test_a_silo_whose_backup_was_restored_rejoins_when_its_owner_asks_for_it(lost: bool, tmp_path: Path) -> None:
+    side = settle(tmp_path)["north"]
+    assert side.answer(question()).refusal == ""
+    assert side.answer(question(round=1, received=0)).refusal == ""
+    if lost:
+        shutil.rmtree(side.folder / "state")
+    else:
+        (side.folder / "state" / "run" / "tentative.safetensors").unlink()
+    late = question(round=5, received=4)
+    kept = "no state" if lost else "the state after round 1"
+    refused = side.answer(late).refusal
+    assert f"the state after round 5, this silo's disk has {kept}" in refused and "`coterie silo rejoin`" in refused
+    assert call("silo", "rejoin", side.folder, "run") == 0
+    assert side.answer(replace(late, kind="measure", splits=("test",))).body and side.answer(late).refusal == ""
+    assert side.answer(question(round=6, received=5)).refusal == ""
+    assert "counts on the state after round 9" in side.answer(question(round=9, received=8)).refusal  # it was for once
+
+
 def test_a_damaged_state_is_named(tmp_path: Path) -> None:
     vault = Vault(tmp_path, "run")
     vault.keep(kept(1), 0)
@@ -332,3 +353,39 @@ def test_the_coordinator_hears_the_reason(tmp_path: Path) -> None:
     assert engine.last["east"].startswith("refused: method 'fedavg' is not among those allowed")
     assert outcome.missing == 3
     assert set(NAMES) - {"east"} == set(outcome.results[-1]["silo"])
+
+
+def test_a_silo_does_not_train_on_another_base_than_the_run(tmp_path: Path) -> None:
+    from coterie.deploy.remote import Remote
+    from coterie.engine.rounds import run_rounds
+
+    frozen = replace(job("fedavg"), model={"name": "mlp", "hidden": [4], "freeze": ["body"]})
+    made, model, roster = frozen.built()
+    same = Remote("run", replace(frozen, base=model.base_checksum), made, model, Loop(settle(tmp_path / "same")))
+    assert run_rounds(made, same, roster, model, TRAINING).missing == 0
+    for base in ("0" * 64, ""):
+        other = Remote("run", replace(frozen, base=base), made, model, Loop(settle(tmp_path / f"base{base[:1]}")))
+        said = f"the run's frozen base is {base[:12] or 'none'}, this silo's {model.base_checksum[:12]}"
+        with pytest.raises(BadInput, match=said):
+            run_rounds(made, other, roster, model, TRAINING)
+
+
+def test_a_silo_starts_from_its_own_copy_of_the_runs_weights(tmp_path: Path) -> None:
+    from coterie.deploy.remote import Remote
+    from coterie.engine.rounds import run_rounds
+    from coterie.models import build
+
+    table = {"name": "mlp", "hidden": [4], "freeze": ["body"]}
+    safetensors.torch.save_file(build(table, (5,), 3)[0]().state_dict(), tmp_path / "there.safetensors")
+    table = build({**table, "weights": str(tmp_path / "there.safetensors")}, (5,), 3)[1]
+    work = replace(job("fedavg"), model=table)
+    made, model, roster = work.built()
+    work = replace(work, base=model.base_checksum)
+    sides = settle(tmp_path)
+    for name in ("north", "south"):
+        (sides[name].folder / "weights").mkdir()
+        content = (tmp_path / "there.safetensors").read_bytes()
+        (sides[name].folder / "weights" / "there.safetensors").write_bytes(content)
+    engine = Remote("run", work, made, model, Loop(sides))
+    assert run_rounds(made, engine, roster, model, TRAINING).missing == 3
+    assert "weights" in engine.last["east"] and str(tmp_path) not in engine.last["east"]

@@ -16,6 +16,7 @@ from safetensors import safe_open
 from test_drive import by_silo, federated
 
 from coterie.codec import decode, encode
+from coterie.data.own.agree import agree
 from coterie.data.own.gather import from_frame, gather
 from coterie.data.own.ready import OwnData, ready
 from coterie.data.own.statistics import Statistics
@@ -24,7 +25,7 @@ from coterie.deploy.ledger import Ledger
 from coterie.deploy.messages import Answer, Declared, Measured, Request
 from coterie.deploy.own import Raw, SiloSource, own_silo, read_source
 from coterie.deploy.policy import FILE, policy_text
-from coterie.deploy.remote import Remote
+from coterie.deploy.remote import Remote, declarations
 from coterie.deploy.silo import SiloSide, declared
 from coterie.engine.exchange import Failure
 from coterie.engine.method import Cohort
@@ -160,6 +161,52 @@ def test_statistics_that_no_rows_can_have_leave_their_silo_out(
     absent = json.loads((tmp_path / "run" / "progress.json").read_text())["absent"]
     assert set(members) == ({"north", "south"} if said else {*NAMES})
     assert said in absent.get("east", "") if said else not absent
+
+
+def with_words(**changes: Any) -> Callable[[Any], Any]:
+    """A declaration with other text in it."""
+
+    def lie(told: Any) -> Any:
+        words = json.loads(told.words[0].numpy().tobytes()) | changes
+        return told.replace(words=torch.frombuffer(bytearray(json.dumps(words).encode()), dtype=torch.uint8)[None])
+
+    return lie
+
+
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        (with_words(categories={"ward": [f"w{i}" for i in range(90)]}), "'ward': 90 levels are of no rows it has"),
+        (with_words(classes=[f"c{i}" for i in range(50_000)]), "'label': 50000 classes are of no rows it has"),
+    ],
+    ids=["levels", "classes"],
+)
+def test_levels_and_classes_that_no_rows_can_have_leave_their_silo_out(
+    lie: Callable[[Any], Any], said: str, tmp_path: Path
+) -> None:
+    found, absent = gathered(tmp_path, Liar(settled(tmp_path), "describe", lie))
+    assert set(found) == {"north", "south"} and said in absent["east"]
+
+
+def test_a_silo_by_which_a_column_has_too_many_levels_is_named(tmp_path: Path) -> None:
+    told = {name: Raw(name, side.source).statistics() for name, side in settled(tmp_path).items()}
+    told["east"] = with_words(categories={"ward": [f"w{i}" for i in range(99)]})(told["east"])
+    with pytest.raises(BadInput, match="column 'ward': 102 different texts over all silos, 99 of them in east"):
+        agree(told, "label", "auto")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"classes": torch.tensor([10**9])}, "1000000000 classes"),
+        ({"sample": torch.tensor([[10**6, 10**6]])}, "samples of shape (1000000, 1000000)"),
+        ({"outputs": torch.tensor([10**7])}, "10000000 outputs"),
+    ],
+)
+def test_arrays_that_no_model_fits_leave_their_silo_out(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    loop = Liar(settle(tmp_path), "declare", lambda told: told.replace(**change))
+    found, failures = declarations(loop, "run", list(NAMES), 1)
+    assert set(found) == {"north", "south"} and said in failures["east"].reason
 
 
 @pytest.mark.parametrize(
@@ -299,3 +346,37 @@ def test_what_may_flatter_a_score_is_for_the_owner_to_read(tmp_path: Path) -> No
     assert copies.endswith("are exact copies of training rows; a score on them flatters: remove them or give --group")
     assert identifier == "column 'id': looks like an identifier that repeats: give --group id"
     assert Raw("north", SiloSource(tmp_path / "north.csv", "outcome", group="id")).remarks() == []
+
+
+def rarely_ill(folder: Path, ill: Mapping[str, int]) -> dict[str, SiloSide]:
+    """Tables in which so many of 40 rows are ill; of a silo with none or 40, the label has one class alone."""
+    sides = settled(folder)
+    for name, count in ill.items():
+        path = sides[name].source.path
+        pd.read_csv(path).assign(outcome=np.where(np.arange(40) < count, "ill", "well")).to_csv(path, index=False)
+    return sides
+
+
+@pytest.mark.parametrize(
+    ("ill", "by", "positive"),
+    [
+        ({"north": 4, "south": 4, "east": 0}, "auroc", 0),
+        ({"north": 36, "south": 36, "east": 40}, "auroc", 1),
+        ({"north": 4, "south": 30, "east": 20}, "accuracy", 0),
+    ],
+)
+def test_classes_are_counted_by_name_whichever_a_silo_has(
+    ill: dict[str, int], by: str, positive: int, tmp_path: Path
+) -> None:
+    finished = federated(tmp_path / "run", Loop(rarely_ill(tmp_path, ill)), TABLE).run("")
+    assert (finished.study.training.by, finished.study.training.positive) == (by, positive)
+    assert finished.summary["data"]["note"] == "3 silos, each with its own data; 2 classes"
+
+
+def test_shares_leave_in_hundredths_and_of_more_classes_or_numbers_none(tmp_path: Path) -> None:
+    sides = rarely_ill(tmp_path, {"north": 5})
+    assert declared("north", sides["north"].source).shares.tolist() == [[12, 88]]  # 3 of the 25 that train
+    path = sides["south"].source.path
+    for label in (np.arange(40) % 3, np.linspace(0.5, 9.7, 40)):
+        pd.read_csv(path).assign(outcome=label).to_csv(path, index=False)
+        assert declared("south", sides["south"].source).shares is None

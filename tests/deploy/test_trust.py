@@ -16,11 +16,11 @@ from test_tables import TABLE, patients, settled
 from coterie.codec import encode
 from coterie.data.own.schema import Column, Schema
 from coterie.data.own.statistics import LEVELS
-from coterie.deploy.approval import MOST, PROPOSED, Approvals, study_hash
+from coterie.deploy.approval import PROPOSED, Approvals, study_hash
 from coterie.deploy.budget import Budget
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.messages import Job, Request
-from coterie.deploy.policy import FILE, policy_text, read_policy
+from coterie.deploy.policy import FILE, MOST_PROPOSED, policy_text, read_policy
 from coterie.deploy.silo import SiloSide
 from coterie.engine.method import Cohort
 from coterie.engine.training import Training
@@ -95,6 +95,7 @@ def test_a_label_that_is_a_number_is_not_made_classes_of(tmp_path: Path) -> None
     ("training", "policy", "reason"),
     [
         (ONE_STEP, "", "1 training steps before an upload; at least 2 must be"),
+        (replace(ONE_STEP, batch_size=0), "", "0 samples in a training step; at least 4 must be"),
         (replace(ONE_STEP, batch_size=1), "", "1 samples in a training step; at least 4 must be"),
         (replace(ONE_STEP, batch_size=8, whole_batches=True), "fewest_steps = 4", "3 training steps before"),
         (replace(ONE_STEP, batch_size=8), "fewest_steps = 4", ""),
@@ -179,13 +180,15 @@ def test_a_coordinator_cannot_flood_a_silo_with_studies(tmp_path: Path) -> None:
     request = asked(schema(AGE, WARD))
     assert request.job is not None
     (side.folder / PROPOSED).mkdir()
-    for place in range(MOST):
+    for place in range(MOST_PROPOSED):
         (side.folder / PROPOSED / f"{place}.json").touch()
-    assert f"beside {MOST} others at most that wait" in side.answer(request).refusal
+    assert f"beside {MOST_PROPOSED} others at most that wait" in side.answer(request).refusal
+    several = replace(request, kind="propose", job=None, proposed=(request.job,) * (MOST_PROPOSED + 1))
+    assert f"{MOST_PROPOSED + 1} studies at once" in side.answer(several).refusal
     large = replace(request.job, model={"name": "linear", "note": "x" * (1 << 20)})
     (side.folder / PROPOSED / "0.json").unlink()
     assert "bytes beside" in side.answer(replace(request, job=large)).refusal
-    assert len(list((side.folder / PROPOSED).iterdir())) == MOST - 1
+    assert len(list((side.folder / PROPOSED).iterdir())) == MOST_PROPOSED - 1
 
 
 def test_a_run_waits_until_all_owners_have_approved_all_its_methods(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from awkward import TRAINED, Net, batch_norm, frozen_but_head, frozen_norm, frozen_pictures
+from awkward import PICTURES, TEXTS, TRAINED, Net, batch_norm, frozen_but_head, frozen_norm, frozen_pictures
 from plain import close, make_engine, make_silos
 from torch import nn
 
@@ -14,9 +14,9 @@ from coterie.models.parts import Blueprint, Parts, freeze
 
 REWRITTEN = (
     "frozen", "frozen middle", "frozen bias", "frozen shift", "frozen tied", "frozen norm", "frozen pictures",
-    "frozen but norm", "frozen but head", "norm kept in evaluation",
+    "frozen but norm", "frozen but head", "frozen untracked norm", "low rank", "low rank, pictures",
+    "norm kept in evaluation",
 )  # fmt: skip
-PICTURES, TEXTS = ("frozen pictures",), ("frozen tied", "frozen attention", "frozen attention, dropout")
 
 
 def probed(name: str) -> Model:

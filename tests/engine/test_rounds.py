@@ -196,6 +196,9 @@ def test_each_silo_is_sent_only_the_models_of_a_bank_that_it_is_handed(rows_at_o
         ({}, [0.1] * 4),
         ({"schedule": "steps"}, [0.1, 0.1, 0.01, 0.001]),
         ({"schedule": "steps", "schedule_at": (0.25,), "schedule_factor": 0.5}, [0.1, 0.05, 0.05, 0.05]),
+        ({"schedule": "steps", "schedule_rounds": 8}, [0.1] * 4),
+        ({"schedule": "steps", "schedule_rounds": 2}, [0.1, 0.01, 0.001, 0.001]),
+        ({"schedule": "cosine", "schedule_rounds": 2}, [0.1, 0.05, 0, 0]),
         ({"schedule": "cosine"}, [0.1, 0.05 * (1 + math.sqrt(0.5)), 0.05, 0.05 * (1 - math.sqrt(0.5))]),
     ],
 )

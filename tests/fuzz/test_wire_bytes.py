@@ -193,7 +193,11 @@ def test_a_record_that_holds_records_is_exactly_that_or_refused(sent: tuple[str,
 
 
 DECLARED = Declared(
-    sizes=torch.tensor([[6, 2, 2]]), sample=torch.tensor([[5]]), classes=torch.tensor([3]), outputs=torch.tensor([3])
+    sizes=torch.tensor([[6, 2, 2]]),
+    sample=torch.tensor([[5]]),
+    classes=torch.tensor([3]),
+    outputs=torch.tensor([3]),
+    shares=torch.tensor([[30, 70]]),
 )
 MEASURED = Measured(loss=torch.zeros(1, 2, dtype=torch.float64), accuracy=torch.zeros(1, 2, dtype=torch.float64))
 
@@ -212,6 +216,7 @@ def test_a_declaration_is_taken_or_is_a_failure(body: bytes) -> None:
     for each in found.values():
         assert each.sizes[0] > 0 and min(*each.sizes, *each.sample, each.classes, each.outputs) >= 0
         assert not each.sample or each.outputs > 0
+        assert len(each.shares) <= 2 and all(0 <= share <= 100 for share in each.shares)
 
 
 @fuzz(300, near(MEASURED), near(Done()))

@@ -92,6 +92,7 @@ def test_the_cloud_model_has_its_own_best_round():
     cloud = table({1: {"a": 0.4, "b": 0.6}, 2: {"a": 0.1, "b": 0.1}}, measure="accuracy_cloud")
     summary = summarize(pd.concat([table(TEST), cloud, table(TEST, method="avg")]), SIZES, {})
     assert summary["amp"]["bmta_cloud"] == pytest.approx(50.0)
+    assert summary["amp"]["last_cloud"] == summary["amp"]["per_seed"][0]["last_cloud"] == pytest.approx(10.0)
     assert summary["amp"]["per_silo_cloud"] == pytest.approx({"a": 40.0, "b": 60.0})
     assert list(summary) == ["amp", "avg"]
     assert "bmta_cloud" not in summary["avg"]

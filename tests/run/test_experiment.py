@@ -21,7 +21,8 @@ from coterie.measure.metrics import summarize
 from coterie.measure.predictions import FIRST
 from coterie.run import experiment
 from coterie.run.finished import _finite
-from coterie.studies.study import check, override, read
+from coterie.runs.read import read_run
+from coterie.studies.study import check, loads, override, read
 
 KEYS = ["method", "seed", "round", "silo", "split", "measure"]
 
@@ -73,9 +74,35 @@ def test_the_results_are_long(out):
     assert accuracy.between(0, 1).all()
 
 
+def test_sizes_and_labels_of_every_seed_are_kept(tmp_path):
+    assert call("run", small(tmp_path), "--out", tmp_path / "out", "--quiet", "--seeds", "3,5", "--rounds", "1") == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text("utf-8"))
+    labels = pd.read_parquet(tmp_path / "out" / "labels.parquet")
+    assert list(summary["samples"]) == ["3", "5"] and list(labels["seed"].unique()) == [3, 5]
+    for seed in (3, 5):
+        data = catalog.load("digits", check(loads(SMALL, "small")).data, seed)
+        sizes = {s.name: {part: len(getattr(s, part)) for part in ("train", "validation", "test")} for s in data.silos}
+        assert summary["samples"][str(seed)] == sizes
+        of_seed = labels[labels["seed"] == seed]
+        assert of_seed.groupby("silo")["count"].sum().to_dict() == {name: n["train"] for name, n in sizes.items()}
+    shown = read_run(tmp_path / "out").labels
+    assert shown is not None and set(shown["seed"]) == {3}  # what the report draws
+
+
 def test_the_summary_has_the_schema_it_promises(out):
     summary = json.loads((out / "summary.json").read_text("utf-8"))
-    keys = {"command", "study", "device", "versions", "seconds", "verdict", "significance", "methods"}
+    keys = {
+        "command",
+        "study",
+        "device",
+        "versions",
+        "commit",
+        "seconds",
+        "verdict",
+        "significance",
+        "samples",
+        "methods",
+    }
     assert set(summary) == keys
     assert summary["command"].startswith("coterie run ") and summary["seconds"] > 0
     assert summary["study"] == "small" and summary["device"].startswith("cpu")
@@ -96,7 +123,8 @@ def test_the_summary_has_the_schema_it_promises(out):
         "measures",
         "temperatures",
     }
-    assert set(fedamp) == {*separate, "bmta_cloud", "per_silo_cloud", "within_group", "within_group_least"}
+    of_the_server = {"bmta_cloud", "last_cloud", "per_silo_cloud"}
+    assert set(fedamp) == {*separate, *of_the_server, "within_group", "within_group_least"}
     assert 0 <= fedamp["within_group_least"] <= fedamp["within_group"] <= 100
     assert set(separate["per_seed"][0]) == {"seed", *scalars}
     results = pd.read_parquet(out / "results.parquet")

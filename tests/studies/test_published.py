@@ -188,6 +188,10 @@ def test_the_hyper_parameters_of_apples_studies(name: str) -> None:
         assert (train.optimizer, train.lr, train.momentum) == ("sgd", 0.01, 0.9)
         assert (study.data["silos"], study.model["name"]) == (12, "cnn-apple")
         assert study.data["split"] == ("pathological" if cell.endswith("pathological") else "shards")
+        own = cell.startswith(("mnist", "cifar10"))  # of MedMNIST both parts are joined and split anew
+        assert study.data["test_share"] == ("own" if own else 0.2)
+        assert (study.data["mean"], study.data["deviation"]) == ([0.5], [0.5])
+        assert study.data["resize"] == (28 if cell.startswith("cifar10") else 0)
         for label, method in study.methods.items():
             options: Any = method
             if label == "apple":
@@ -196,6 +200,7 @@ def test_the_hyper_parameters_of_apples_studies(name: str) -> None:
                 assert options.mu == 0
             if label.startswith("apple"):
                 assert options.dr_lr == (1e-4 if cell in slow else 1e-3) and options.fidelity == "paper"
+                assert (options.dr_momentum, options.first) == (0.9, "all")
             if name == "apple-table2":
                 assert options.budget == int(label.rpartition("-")[2])
 
@@ -239,6 +244,11 @@ EM_RATES = {
     "emnist": {"fedem": 0.05, "fedavg": 0.01, "separate": 0.01, "fedavg-ft": 0.01, "cfl": 0.01, "fedprox": 0.01},
     "femnist": {"fedem": 0.03, "fedavg": 0.03, "separate": 0.01, "fedavg-ft": 0.03, "cfl": 0.01, "fedprox": 0.05},
 }
+EM_INPUTS = {
+    **dict.fromkeys(("cifar10", "cifar100"), ([0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010])),
+    **dict.fromkeys(("emnist", "femnist"), ([0.1307], [0.3081])),
+    "shakespeare": ([], []),
+}
 EM_PULL = {"cifar10": (1, 0.001, 1), "cifar100": (0.1, 0.001, 1), "emnist": (0.1, 0.01, 1), "femnist": (0.05, 0.03, 10)}
 
 
@@ -250,6 +260,8 @@ def test_the_hyper_parameters_of_fedems_studies(name: str) -> None:
         assert (train.local_epochs, train.batch_size) == (1, 128)
         assert train.rounds == (80 if data_set == "shakespeare" else 200)
         assert (train.schedule, train.schedule_at, train.schedule_factor) == ("steps", (0.5, 0.75), 0.1)
+        assert train.schedule_rounds == train.rounds  # so that a shorter run is the beginning of this one
+        assert (data.get("mean"), data.get("deviation")) == EM_INPUTS.get(data_set, (None, None))
         assert (data["test_share"], (1 - data["test_share"]) * data["validation"]) == (0.2, pytest.approx(0.2))
         assert train.unseen == (0.2 if name == "em-table3" else 0)
         if data_set not in EM_RATES:
@@ -276,4 +288,5 @@ def test_fedems_splits_are_the_papers() -> None:
     assert (data["cifar100"]["alpha"], data["cifar100"]["beta"]) == (0.4, 10)
     assert (data["emnist"]["silos"], data["emnist"]["alpha"], data["emnist"]["subsample"]) == (100, 0.4, 0.1)
     assert (data["femnist"]["split"], data["femnist"]["silos"]) == ("natural", 539)
-    assert data["shakespeare"]["split"] == "natural" and data["synthetic"]["silos"] == 300
+    assert data["shakespeare"]["split"] == "natural"
+    assert (data["synthetic"]["silos"], data["synthetic"]["test"]) == (300, 5000)

@@ -50,18 +50,26 @@ def agree(declared: Mapping[str, Statistics], label: str, task: Task) -> tuple[S
     return Schema(label, classes, centre, unit, columns, shape), differences + more + rest
 
 
-def unsound(declared: Mapping[str, Statistics], label: str, rows: Mapping[str, int] | None = None) -> list[Difference]:
-    """Statistics that no rows can have, or that lie absurdly far from the others'; `rows`: what each trains on."""
+def unsound(
+    declared: Mapping[str, Statistics], label: str, rows: Mapping[str, tuple[int, int, int]] | None = None
+) -> list[Difference]:
+    """Statistics that no rows can have, or that lie absurdly far from the others'; `rows`: to train, validate, test."""
     found, columns = list[Difference](), dict[str, dict[str, Moments]]()
     for silo, statistics in declared.items():
-        names = words_of(statistics).numbers
+        words = words_of(statistics)
+        names = words.numbers
+        if rows is not None:
+            kinds = {name: (len(levels), rows[silo][0], "levels") for name, levels in (words.categories or {}).items()}
+            kinds[label or "label"] = (len(words.classes or ()), sum(rows[silo]), "classes")
+            wrong = {name: f"{n} {what}" for name, (n, most, what) in kinds.items() if n > most}
+            found += [Difference(name, silo, f"{what} are of no rows it has", True) for name, what in wrong.items()]
         three = torch.cat([statistics.count, statistics.mean, statistics.scatter]).numpy()  # (3, columns)
         if three.shape[1] not in (0, len(names)):
             found.append(Difference("columns", silo, f"{three.shape[1]} statistics of {len(names)} columns", True))
             continue
         named = [*zip(names, three.T, strict=False), (label or "label", statistics.target[0].numpy())]
         count, _, scatter = every = np.array([each for _, each in named]).T  # (columns,) each
-        most = np.inf if rows is None else rows[silo]
+        most = np.inf if rows is None else rows[silo][0]
         sound = np.isfinite(every).all(0) & (count >= 0) & (count <= most) & (scatter >= 0)
         for (name, each), fine in zip(named, sound.tolist(), strict=True):
             if not fine:
@@ -183,9 +191,10 @@ def _column(
     by_silo = {silo: (said.categories or {}).get(name, ()) for silo, said in words.items()}
     levels = sorted({level for mine in by_silo.values() for level in mine})
     if len(levels) > LEVELS:
+        most = max(by_silo, key=lambda silo: len(by_silo[silo]))
         raise BadInput(
-            f"column {name!r}: {len(levels)} different texts over all silos, more than {LEVELS}; "
-            f"leave it out with --drop {name}"
+            f"column {name!r}: {len(levels)} different texts over all silos, {len(by_silo[most])} of them in {most}, "
+            f"where {LEVELS} may be; leave it out with --drop {name}"
         )
     lacking = {silo: [level for level in levels if level not in mine] for silo, mine in by_silo.items()}
     found = [Difference(name, silo, f"lacks {_named('level', absent)}") for silo, absent in lacking.items() if absent]

@@ -6,7 +6,7 @@ import re
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +144,13 @@ def known_keys(database: Path) -> dict[bytes, tuple[int, str]] | None:
     except sqlite3.Error:
         return None
     return {bytes(key): (number % 2**64, str(status)) for key, number, status in rows}  # SQLite's integers have a sign
+
+
+def shrink(database: Path) -> None:
+    """Give back the room of what the SuperLink has deleted; only while it does not run."""
+    if database.exists():
+        with suppress(sqlite3.Error), closing(sqlite3.connect(database)) as opened:
+            opened.execute("VACUUM")
 
 
 def start_run(home: Path, run: str) -> str:

@@ -26,8 +26,10 @@ class GridTransport:
         grid: Any,
         nodes: Callable[[], Mapping[str, int]],
         report: Callable[[list[str]], None] = lambda due: None,
+        grant: Callable[[Mapping[int, int]], None] = lambda sizes: None,
     ) -> None:
-        self.grid, self.nodes, self.report = grid, nodes, report  # `report`: whose answers are due
+        self.grid, self.nodes = grid, nodes
+        self.report, self.grant = report, grant  # whose answers are due; how many bytes each node may push for its own
 
     def exchange(self, requests: Mapping[str, Request], timeout: float) -> dict[str, Answer | Failure]:
         """Send all, then collect until the last reply or the timeout."""
@@ -43,6 +45,7 @@ class GridTransport:
             return found
         bodies = {body: packed(body) for body in {requests[name].body for name in reached}}
         sent = [_message(requests[name], bodies, nodes[name], timeout) for name in reached]
+        self.grant({nodes[name]: requests[name].largest for name in reached})
         waiting = dict(zip(self.grid.push_messages(sent), reached, strict=True))
         until = time.monotonic() + timeout
         self.report(list(waiting.values()))
@@ -52,7 +55,7 @@ class GridTransport:
                 # An error about a node that went away does not come from that node: only this shows whose it is.
                 name = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if name is not None:
-                    found[name] = answer_of(reply)
+                    found[name] = _judged(answer_of(reply), requests[name].largest)
             if len(waiting) < before:
                 self.report(list(waiting.values()))
             if waiting:
@@ -65,6 +68,12 @@ class GridTransport:
 def _message(request: Request, bodies: Mapping[bytes, ArrayRecord], node: int, timeout: float) -> Message:
     content = RecordDict({"request": ConfigRecord({"head": request.head()}), "body": bodies[request.body]})
     return Message(content=content, message_type="query", dst_node_id=node, ttl=timeout)
+
+
+def _judged(answer: Answer | Failure, largest: int) -> Answer | Failure:
+    if isinstance(answer, Answer) and len(answer.body) > largest:
+        return Failure(f"its answer has {len(answer.body)} bytes; such may have {largest}")
+    return answer
 
 
 def request_of(message: Message) -> Request:

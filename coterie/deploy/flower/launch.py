@@ -1,9 +1,11 @@
 """`coterie federation run`: hands a study to the coordinator, watches it, and starts it again where it broke."""
 
+import hashlib
 import json
 import time
 from collections.abc import Callable
 from datetime import datetime
+from getpass import getpass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from coterie.deploy.drive import PROGRESS, study_of
 from coterie.deploy.flower import commands
 from coterie.deploy.flower.programs import is_served
 from coterie.deploy.home import json_table, nodes, owner_only, settings, write_whole
+from coterie.deploy.operators import signed
 from coterie.deploy.patience import Patience
 from coterie.errors import BadInput
 from coterie.options import resolved
@@ -25,16 +28,24 @@ ASK = 10.0  # seconds without news, until Flower is asked whether the app still 
 
 @owner_only()
 def ask_run(
-    folder: Path, table: dict[str, Any], methods: list[str] | None, patience: Patience, command: str, tune: bool = True
+    folder: Path,
+    table: dict[str, Any],
+    methods: list[str] | None,
+    patience: Patience,
+    command: str,
+    tune: bool = True,
+    operator: Path | None = None,
 ) -> Path:
-    """A new run's folder, with what was asked."""
+    """A new run's folder, with what was asked, signed with the operator's key where one is given."""
     study = study_of(table, methods, tune)
     coordinator = running_coordinator(folder)
     run = coordinator / "runs" / f"{file_name(study.name)}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    text = toml.dumps({key: value for key, value in table.items() if key != "data"})
+    digest = hashlib.sha256(json.dumps([text, methods, tune]).encode()).hexdigest()
+    by = {} if operator is None else signed(operator, run.name, digest, lambda: getpass(f"password of {operator}: "))
     run.mkdir(parents=True)
-    plain = {key: value for key, value in table.items() if key != "data"}
-    (run / "asked.toml").write_text(toml.dumps(plain), "utf-8")
-    asked = {"methods": methods, "command": command, "patience": resolved(patience), "tune": tune}
+    (run / "asked.toml").write_text(text, "utf-8")
+    asked = {"methods": methods, "command": command, "patience": resolved(patience), "tune": tune, "operator": by}
     (run / "asked.json").write_text(json.dumps(asked), "utf-8")
     return run
 

@@ -4,14 +4,17 @@ import json
 import os
 import time
 import tomllib
+from functools import partial
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from coterie.deploy.drive import PROGRESS, RemoteRun, study_of
+from coterie.deploy.flower.allowance import FILE, grant
 from coterie.deploy.flower.grid import GridTransport
 from coterie.deploy.home import COORDINATOR, nodes, owner_only, write_whole
+from coterie.deploy.operators import Signed
 from coterie.deploy.patience import Patience
 from coterie.errors import BadInput
 from coterie.lock import locked
@@ -30,8 +33,14 @@ def main(grid: Grid, context: Context) -> None:
             table = tomllib.loads((folder / "asked.toml").read_text("utf-8"))
             study = study_of(table, asked["methods"], asked.get("tune", False))  # before, nothing was searched for
             patience = parse(Patience, asked["patience"], "patience")
-            transport = GridTransport(grid, lambda: nodes(coordinator), lambda silos: _note(folder, waiting=silos))
-            RemoteRun(folder, study, transport, lambda: sorted(nodes(coordinator)), patience).run(asked["command"])
+            transport = GridTransport(
+                grid,
+                lambda: nodes(coordinator),
+                lambda silos: _note(folder, waiting=silos),
+                partial(grant, coordinator / FILE),
+            )
+            by = Signed(transport, asked.get("operator", {}))
+            RemoteRun(folder, study, by, lambda: sorted(nodes(coordinator)), patience).run(asked["command"])
         except BadInput as error:
             _note(folder, state="failed", reason=str(error))
 

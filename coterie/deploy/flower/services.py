@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from coterie.deploy.certificates import expiry
 from coterie.deploy.flower import commands
 from coterie.deploy.flower.members import Members
 from coterie.deploy.flower.programs import Program, await_port, end_left_over, only_one, remember, running
@@ -29,6 +30,7 @@ from coterie.deploy.home import (
 from coterie.errors import BadInput
 
 Say = Callable[[str], None]
+WARN_SECONDS = 24 * 3600  # between two warnings that the certificate expires
 UNKNOWN_KEY_SECONDS = 30  # a coordinator that has just started may not have registered the key yet
 CONNECTED_SECONDS = 20  # a SuperNode that runs so long was let in
 FAILURES = 5  # starts in a row that end at once
@@ -53,6 +55,7 @@ def coordinator(folder: Path, say: Say) -> None:
     with only_one(folder / "state", "coordinator"):
         end_left_over(folder)
         close_folder(folder)
+        commands.shrink(folder / commands.DATABASE)
         with running(programs):
             for program in programs:
                 program.start()
@@ -60,7 +63,18 @@ def coordinator(folder: Path, say: Say) -> None:
                 if program.name == "SuperLink":
                     await_port(program, inner)
             say(f"coordinator at {own['host']}:{own['port']}; Ctrl-C stops it")
+            certificate, warned = _stamp(folder), 0.0
             while True:
+                if time.monotonic() - warned > WARN_SECONDS or not warned:
+                    warned = time.monotonic()
+                    if remark := expiry(folder):
+                        say(remark)
+                if _stamp(folder) != certificate:
+                    certificate = _stamp(folder)
+                    say("the certificate was renewed: SuperLink and nginx take it up")
+                    for program in programs:
+                        if program.name != "SuperExec":
+                            program.stop()
                 for program in programs:
                     if program.ended() is not None:
                         say(f"{program.name} ended ({program.ended()}) and is started again; see {program.log}")
@@ -123,6 +137,12 @@ def _ca(folder: Path, own: dict[str, object]) -> Path | None:
     if not is_loopback(str(own["host"])):
         raise BadInput(f"{folder / 'settings.json'}: insecure is for this machine alone, not for {own['host']}")
     return None
+
+
+def _stamp(folder: Path) -> int | None:
+    """When the coordinator's certificate was written; None where there is none."""
+    path = folder / "server.pem"
+    return path.stat().st_mtime_ns if path.exists() else None
 
 
 def _guarded(folder: Path, env: dict[str, str], *names: str) -> dict[str, str]:

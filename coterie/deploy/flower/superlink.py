@@ -1,12 +1,29 @@
-"""Flower's SuperLink, whose control and runtime paths ask for no identity: they answer the account it runs under."""
+"""Flower's SuperLink, whose control and runtime paths ask for no identity: they answer the account it runs under.
 
+And of what silos push it takes no more than they were asked for.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from coterie.deploy.flower.allowance import FILE, Allowance, limit
 from coterie.deploy.flower.same_account import PUBLISHED, guard
+from coterie.deploy.home import COORDINATOR
 
 
 def main() -> None:
     """Stands for Flower's program of that name at the coordinator."""
+    from flwr.proto.message_pb2 import PushObjectResponse
     from flwr.superlink import main as served
     from flwr.superlink.cli import flower_superlink
+    from flwr.superlink.servicer.fleet import fleet_handlers
 
     guard(served, PUBLISHED)
+    allowance = Allowance(Path(os.environ[COORDINATOR]) / FILE)
+    limit(fleet_handlers, allowance, lambda stored: PushObjectResponse(stored=stored), _say)
     flower_superlink()
+
+
+def _say(what: str) -> None:
+    sys.stderr.write(f"coterie: {what}\n")

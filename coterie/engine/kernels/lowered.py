@@ -16,8 +16,9 @@ from torch.nn import functional as F
 
 from coterie.engine.kernels import row_layers
 from coterie.engine.kernels.dropout import row_dropout
+from coterie.engine.kernels.prefix import Rewritten
 
-# Layers that treat every sample alike and know no weights.
+# What treats every sample alike and knows no weights, or those that are frozen.
 SAMPLEWISE: tuple[type[nn.Module], ...] = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Hardtanh, nn.Hardswish,
     nn.Softplus, nn.Identity, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten,
@@ -25,7 +26,7 @@ SAMPLEWISE: tuple[type[nn.Module], ...] = (
 FUNCTIONS: set[Any] = {
     operator.add, operator.iadd, operator.mul, torch.add, torch.mul, torch.relu, torch.tanh, torch.sigmoid,
     torch.flatten, F.relu, F.gelu, F.silu, F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, operator.getitem,
-    torch.stack, torch.zeros_like,
+    torch.stack, torch.zeros_like, F.linear, F.conv2d,
 }  # fmt: skip
 METHODS = {"relu", "tanh", "sigmoid", "flatten", "view", "reshape", "size", "contiguous", "chunk"}
 # Operations. A longer program, as a recurrent layer step by step or the fifty convolutions of MobileNet, is run as it
@@ -33,6 +34,7 @@ METHODS = {"relu", "tanh", "sigmoid", "flatten", "view", "reshape", "size", "con
 LONGEST = 500
 # What is worth compiling of such a program by itself: one for all its layers, and all numbers of rows.
 PIECES = (row_layers.batch_norm, row_layers.normalized)
+BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)  # the first drops numbers, the others channels
 
 
@@ -96,9 +98,9 @@ class Rewriter:
                 raise Unknown
             if self.fixed.issuperset(made[node].all_input_nodes):
                 self.fixed.add(made[node])
-        self.module = fx.GraphModule(module, self.graph)
-        self.features = None if tracer.features is None else made[tracer.features]
-        self.takes_padding = bool(self.mask.users)
+        features = None if tracer.features is None else made[tracer.features]
+        program = fx.GraphModule(module, self.graph)
+        self.rewritten = Rewritten(program, features, bool(self.mask.users), frozenset(self.fixed))
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> fx.Node:
         """A node that calls a function."""
@@ -118,7 +120,8 @@ class Rewriter:
         inside, prefix = list(self.layers[name].modules()), f"{name}."
         own = [first for each, first in self.names.items() if each.startswith(prefix)]
         draws = self.training and any(isinstance(layer, DROPOUTS) and layer.p for layer in inside)
-        return bool(own) and not draws and self.in_rows.isdisjoint(own)
+        by_batch = any(isinstance(m, BATCH_NORMS) and (m.training or not m.track_running_stats) for m in inside)
+        return bool(own) and not draws and not by_batch and self.in_rows.isdisjoint(own)
 
     def layer(self, name: str, x: fx.Node) -> fx.Node:
         """A layer of the module, over rows."""
@@ -190,15 +193,19 @@ class Rewriter:
 class Lowered:
     """A module rewritten for rows."""
 
-    def __init__(self, evaluate: Rewriter, train: Rewriter) -> None:
+    def __init__(self, evaluate: Rewritten, train: Rewritten) -> None:
         self.evaluate, self.train = evaluate.module, train.module
-        self._features = {False: evaluate.features, True: train.features}
+        self._both = {False: evaluate, True: train}
         self._with_features: dict[bool, fx.GraphModule] = {}  # made when they are asked for
-        self.takes_padding = {
-            False: evaluate.takes_padding,
-            True: train.takes_padding,
-        }  # whether it has to know which samples are real
+        self.takes_padding = {training: each.takes_padding for training, each in self._both.items()}
         self.long = any(len(m.graph.nodes) > LONGEST for m in (self.evaluate, self.train))
+
+    def split(self) -> "tuple[fx.GraphModule, Lowered] | None":
+        """What is frozen before anything that trains, and the rest; None where training would do it otherwise."""
+        evaluate, train = (each.split() for each in self._both.values())
+        if evaluate is None or train is None or evaluate[0].code != train[0].code:
+            return None
+        return evaluate[0], Lowered(evaluate[1], train[1])
 
     def compile_pieces(self) -> None:
         """Compile what is called again and again instead of the whole."""
@@ -223,7 +230,7 @@ class Lowered:
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         """The same, and what the head is given (k, b, ...)."""
         if training not in self._with_features:
-            node = self._features[training]
+            node = self._both[training].features
             assert node is not None
             self._with_features[training] = _with_value(self.train if training else self.evaluate, node)
         out, moved, features = self._with_features[training](tensors, x, len(x), keys, mask)
@@ -238,7 +245,7 @@ def lower(module: nn.Module, in_rows: set[str], head: str | None = None) -> Lowe
     if any(_hooks(layer) for layer in module.modules()):
         return None
     try:
-        return Lowered(*(Rewriter(module, in_rows, training, head) for training in (False, True)))
+        return Lowered(*(Rewriter(module, in_rows, training, head).rewritten for training in (False, True)))
     except Exception:  # a user's module may do anything while it is traced; whatever fails, another way will do
         return None
 

@@ -145,3 +145,13 @@ def test_a_refusal_of_five_megabytes_is_cut_at_the_door() -> None:
     message = reply(grid.sent["message-0"], Answer(BODY))
     message.content["answer"]["refusal"] = "x" * 5_000_000  # as a rogue's own code would
     assert answer_of(message) == Answer(refusal="x" * 500 + "…")
+
+
+def test_an_answer_that_is_too_long_is_named_and_every_node_is_granted_what_it_may_send() -> None:
+    granted = list[dict[int, int]]()
+    grid = Grid({1: Answer(bytes(900), to="x"), 2: Answer(bytes(5000), to="x")})
+    transport = GridTransport(grid, lambda: {"north": 1, "south": 2}, grant=lambda sizes: granted.append(dict(sizes)))
+    asked = {name: Request("train", name, "run", 0, largest=1000) for name in ("north", "south")}
+    found = transport.exchange(asked, 5)
+    assert isinstance(found["north"], Answer) and granted == [{1: 1000, 2: 1000}]
+    assert found["south"] == Failure("its answer has 5000 bytes; such may have 1000")
