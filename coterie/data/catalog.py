@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from coterie.data import sets
-from coterie.data.corrupt import Dirty, Subsample, dirtied, dirty_silos, subsampled
+from coterie.data.corrupt import Dirty, Looks, Subsample, dirtied, dirty_silos, looking, subsampled
 from coterie.data.inputs import Inputs, prepared
 from coterie.data.own.ready import OwnData
 from coterie.data.own.ready import load as load_own
@@ -77,6 +77,7 @@ class Plan:
     subsample: Subsample | None  # None: it comes silo by silo, and no more is made than is used
     inputs: Inputs | None  # likewise
     dirty: Dirty
+    looks: Looks = Looks()
 
 
 ALIASES = {"fmnist": "fashion-mnist"}
@@ -175,6 +176,7 @@ def resolved(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         table |= {"split": plan.split, **written(plan.split_options)}
     for more in (plan.dirty, plan.subsample, plan.inputs):
         table |= {} if more is None else written(more)
+    table |= written(plan.looks) if plan.looks.looks else {}
     return {key: _lists(value) for key, value in table.items()}
 
 
@@ -192,7 +194,7 @@ def describe_options(name: str) -> list[Option]:
     if entry.pool is None:
         schemas = [entry.options, Dirty]
     else:
-        schemas = [entry.options, SPLITS[entry.split][0], Dirty, Subsample, Inputs]
+        schemas = [entry.options, SPLITS[entry.split][0], Dirty, Subsample, Inputs, Looks]
     return [option for schema in schemas for option in describe(schema)]
 
 
@@ -201,9 +203,9 @@ def _dealt(plan: Plan, seed: int) -> FederatedData:
     assert plan.subsample is not None and plan.inputs is not None  # every set that is dealt has them
     pool = prepared(subsampled(_pool(plan), plan.subsample, seed), plan.inputs)
     result = split(pool, plan.split_options, generator(seed, "split", plan.name))
-    groups = [share.group for share in result.shares]
     note = VALIDATION[result.validation_from]
-    return FederatedData(deal(pool, result.shares), pool.classes, plan.name, note, groups, [])
+    silos = looking(deal(pool, result.shares), plan.looks, seed)
+    return FederatedData(silos, pool.classes, plan.name, note, [silo.group for silo in silos], [])
 
 
 def _generated(options: Synthetic, seed: int) -> FederatedData:
@@ -238,6 +240,7 @@ def _plan(name: str, options: Mapping[str, Any]) -> Plan:
         return Plan(name, parse(entry.options, table, "[data]"), None, None, None, None, dirty)
 
     subsample = parse(Subsample, _taken(table, Subsample), "[data]")
+    looks = parse(Looks, _taken(table, Looks), "[data]")
     inputs = parse(Inputs, _taken(table, Inputs), "[data]")
     rule = table.pop("split", entry.split)
     if rule not in SPLITS:
@@ -245,13 +248,13 @@ def _plan(name: str, options: Mapping[str, Any]) -> Plan:
     schema = SPLITS[rule][0]
     own, of_split = _taken(table, entry.options), _taken(table, schema)
     for key in table:
-        always = {"name", "split"} | _keys(Dirty) | _keys(Subsample) | _keys(Inputs)
+        always = {"name", "split"}.union(*map(_keys, (Dirty, Subsample, Inputs, Looks)))
         known = nearest(str(key), _keys(entry.options) | _keys(schema) | always)
         raise BadInput(f"[data]: unknown key '{key}' for {name} with split = \"{rule}\"; {known}")
     if rule == entry.split:
         of_split = _defaults(entry.split_options, of_split) | of_split
     own, dealing = parse(entry.options, own, "[data]"), parse(schema, of_split, "[data]")
-    return Plan(name, own, rule, dealing, subsample, inputs, dirty)
+    return Plan(name, own, rule, dealing, subsample, inputs, dirty, looks)
 
 
 def _taken(table: dict[str, Any], schema: type[Any]) -> dict[str, Any]:

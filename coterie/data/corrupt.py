@@ -1,15 +1,18 @@
-"""What goes wrong with data: wrong labels (AMP-pre 4.3), too little of them (EM's 10% of EMNIST)."""
+"""What goes wrong with data: wrong labels (AMP-pre 4.3), too little of them (EM's 10% of EMNIST), other pictures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from coterie.data.allot import portion
-from coterie.data.silo import Part, Pool, Silo
+from coterie.data.silo import Array, Part, Pool, Silo
 from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.options import option
+
+NOISE = 0.3  # its deviation, as a share of the range of the pictures' numbers
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,45 @@ class Dirty:
 
     dirty: float = option(0.0, "share of the silos with dirty labels; 0.4: two of every five", low=0, high=1)
     dirty_labels: float = option(0.4, "share of their training labels replaced by another at random", low=0, high=1)
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How silos' pictures look: the first silo's like the first, and so on, beginning again after the last."""
+
+    looks: tuple[Literal["plain", "inverted", "noisy", "rotated"], ...] = option(
+        (), "how the pictures of the silos look, in turn; none: all plain"
+    )
+
+
+def looking(silos: Sequence[Silo], options: Looks, seed: int) -> list[Silo]:
+    """The silos with their pictures, of every split, inverted, with noise, or turned by 90°; alike ones are a group."""
+    if not options.looks:
+        return list(silos)
+    pictures = [part.x for silo in silos for part in (silo.train, silo.validation, silo.test) if len(part)]
+    if any(x.ndim != 4 or x.shape[2] != x.shape[3] or x.dtype.kind != "f" for x in pictures):
+        raise BadInput("looks: samples are not square pictures of numbers; remove it")
+    low, high = min(float(x.min()) for x in pictures), max(float(x.max()) for x in pictures)
+    made = []
+    for place, silo in enumerate(silos):
+        group = place % len(options.looks)
+        draw = generator(seed, "looks", silo.name)
+        parts = {}
+        for split in ("train", "validation", "test"):
+            part: Part = getattr(silo, split)
+            parts[split] = replace(part, x=_look(part.x, options.looks[group], low, high, draw))
+        made.append(replace(silo, group=group, **parts))
+    return made
+
+
+def _look(x: Array, look: str, low: float, high: float, draw: np.random.Generator) -> Array:
+    if look == "inverted":
+        x = low + high - x
+    elif look == "noisy":
+        x = x + NOISE * (high - low) * draw.normal(size=x.shape)
+    elif look == "rotated":
+        x = np.rot90(x, axes=(2, 3))
+    return np.ascontiguousarray(x, np.float32)
 
 
 def subsampled(pool: Pool, options: Subsample, seed: int) -> Pool:

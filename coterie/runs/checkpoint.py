@@ -238,7 +238,7 @@ def _fill(outcome: Outcome, about: Mapping[str, Any], outputs: Mapping[str, Tens
 
 def _one_for_all(t: Tensor) -> bool:
     """Whether all silos' rows are the same, bit for bit, as those of a global model are."""
-    rows = (row.contiguous().view(torch.uint8) for row in t)
+    rows = (row.contiguous().view(torch.uint8) for row in t.reshape(len(t), -1))
     first = next(rows)
     return all(torch.equal(row, first) for row in rows)
 

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from coterie.data.corrupt import Dirty, Subsample, dirtied, dirty_silos, subsampled
+from coterie.data.catalog import load, resolved
+from coterie.data.corrupt import NOISE, Dirty, Looks, Subsample, dirtied, dirty_silos, looking, subsampled
 from coterie.data.silo import Part, Pool, Silo
 from coterie.errors import BadInput
 
@@ -102,3 +103,36 @@ def test_all_of_it_is_the_pool_itself():
 def test_none_of_it_is_too_little():
     with pytest.raises(BadInput, match=r"subsample = 0.0001 of 1000 samples leaves none"):
         subsampled(pool(), Subsample(0.0001), seed=0)
+
+
+LOOKS = ["plain", "inverted", "noisy", "rotated"]
+TABLE = {"name": "digits", "split": "iid", "silos": 6}
+
+
+def test_silos_look_different_in_turn_in_every_split():
+    plain, changed = load("digits", TABLE, 1), load("digits", {**TABLE, "looks": LOOKS}, 1)
+    assert changed.groups == [0, 1, 2, 3, 0, 1]
+    low, high = (extreme([extreme(s.train.x) for s in plain.silos]) for extreme in (np.min, np.max))
+    for place, (before, after) in enumerate(zip(plain.silos, changed.silos, strict=True)):
+        for split in ("train", "validation", "test"):
+            x, y = getattr(before, split).x, getattr(after, split)
+            assert y.x.dtype == np.float32 and y.x.shape == x.shape
+            assert np.array_equal(y.y, getattr(before, split).y)
+            if place % 4 == 0:
+                assert np.array_equal(y.x, x)
+            elif place % 4 == 1:
+                np.testing.assert_allclose(y.x, low + high - x, atol=1e-6)
+            elif place % 4 == 2 and len(x):
+                assert (y.x - x).std() == pytest.approx(NOISE * (high - low), rel=0.2)
+            elif place % 4 == 3:
+                assert np.array_equal(y.x[:, 0, 0, :], x[:, 0, :, -1])  # turned to the left
+
+
+def test_looks_are_written_back_where_there_are_some():
+    assert resolved("digits", {**TABLE, "looks": LOOKS})["looks"] == LOOKS
+    assert "looks" not in resolved("digits", TABLE)
+
+
+def test_what_are_no_pictures_have_no_looks():
+    with pytest.raises(BadInput, match="looks: samples are not square pictures"):
+        looking(silos(2), Looks(("inverted",)), 0)

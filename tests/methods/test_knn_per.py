@@ -162,3 +162,11 @@ def test_a_saved_model_is_read_back(tmp_path: Path) -> None:
     x = torch.randn(4, 5)
     expected = engine.task(everyone.ids, 0).predict(found, x.expand(3, -1, -1))[0]
     np.testing.assert_allclose(model.predict_proba(x.numpy()), expected.numpy(), atol=1e-6)
+
+
+def test_a_checkpoint_knows_numbers_of_silos_that_are_the_same_for_all() -> None:
+    from coterie.runs.checkpoint import _one_for_all
+
+    assert _one_for_all(torch.ones(3))
+    assert not _one_for_all(torch.tensor([1.0, 2.0]))
+    assert _one_for_all(torch.ones(3, 2, 2, dtype=torch.float64))
