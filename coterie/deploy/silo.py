@@ -62,13 +62,13 @@ class SiloSide:
                 if body is not None:
                     return Answer(body, to=digest)
                 budget = Budget(self.folder, policy)
-                spent = budget.judge(request)
+                budget.judge(request)
                 up, expected = self._computed(request, vault, policy)
                 if type(up) is not expected:
                     raise Refused(f"a {type(up).__name__} may not leave, only a {expected.__name__}")
                 policy.judge_upload(up)
                 body = encode_up(up)
-                budget.spend(spent)
+                budget.spend(request, up)
                 if Ledger(self.folder).record(request, up, operator):  # first: nothing leaves that is not written down
                     self.note("half a line was cut from the ledger's end: what it was to record never left")
                 vault.answer(request.kind, digest, body)
