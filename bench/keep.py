@@ -1,21 +1,28 @@
 """What the pages of results are made of: `python bench/keep.py runs/NAME --out docs/results/runs`.
 
 Of the folder of a finished run the small copy that tables and figures need: the study, scores, test accuracies, labels,
-and where groups are known the last weights between silos. Where the run was written to is left out of its command.
+and where groups are known the last weights between silos. Where the run was written to is left out of its command. A
+method that is kept anew replaces what older folders of the same cell have of it with the same seeds.
 """
 
 import argparse
 import json
 import re
 import shutil
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from coterie import toml
 from coterie.data.npz import read_npz
+from coterie.errors import BadInput
+from coterie.studies.study import PUBLISHED
 
+TRAJECTORIES = {"apple-figure3"}  # studies whose figure is of all rounds
 LEFT_OUT = {"verdict", "per_silo_cloud", "memory"}  # large, and on no page
 
 
@@ -31,13 +38,60 @@ def keep(run: Path, target: Path) -> None:
     shown = results[(results["split"] == "test") & results["measure"].str.startswith("accuracy")]
     shown = shown.assign(value=shown["value"].round(6)).reset_index(drop=True)
     shown.to_parquet(target / "results.parquet", compression="zstd")
+    every = tomllib.loads((run / "study.toml").read_text("utf-8"))["name"] in TRAJECTORIES
     for trace in sorted((run / "collaboration").glob("*.npz")):
         arrays = read_npz(trace)
-        if "collaboration" in arrays and len(set(arrays["groups"])) > 1:
+        if "collaboration" in arrays and (every or len(set(arrays["groups"])) > 1):
             (target / "collaboration").mkdir(exist_ok=True)
-            last = {**arrays, "collaboration": arrays["collaboration"][-1:].astype(np.float32).round(4)}
-            kept = {name: last[name] for name in ("silos", "groups", "collaboration")}
-            np.savez_compressed(target / "collaboration" / trace.name, **kept, rounds=arrays["rounds"][-1:])
+            rounds = slice(None) if every else slice(-1, None)
+            weights = arrays["collaboration"][rounds].astype(np.float32).round(4)
+            kept = {"silos": arrays["silos"], "groups": arrays["groups"], "collaboration": weights}
+            np.savez_compressed(target / "collaboration" / trace.name, **kept, rounds=arrays["rounds"][rounds])
+
+
+def replace_older(target: Path) -> list[Path]:
+    """Take from the folders beside a kept run what it has of the same cell; those that are changed or removed."""
+    table, ran = _about(target)
+    changed = []
+    for folder in sorted(path for path in target.parent.iterdir() if path.is_dir() and path != target):
+        other, theirs = _about(folder)
+        if any(table.get(key) != other.get(key) for key in ("name", "cell", "scale")):
+            continue
+        twice = {method for method, seeds in theirs.items() if seeds & ran.get(method, set())}
+        if partly := [method for method in twice if not theirs[method] <= ran[method]]:
+            raise BadInput(f"{folder}: {partly[0]} has seeds that {target} has not; run these too, or keep neither")
+        if twice:
+            changed.append(folder)
+            _without(folder, twice, theirs)
+    return changed
+
+
+def _about(folder: Path) -> tuple[dict[str, Any], dict[str, set[int]]]:
+    """A kept run's study, and the seeds of each method."""
+    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    seeds = {method: {each["seed"] for each in scores["per_seed"]} for method, scores in summary["methods"].items()}
+    return tomllib.loads((folder / "study.toml").read_text("utf-8")), seeds
+
+
+def _without(folder: Path, methods: set[str], all_of: Mapping[str, Any]) -> None:
+    """A kept run without some of its methods; without any it goes."""
+    if methods >= all_of.keys():
+        shutil.rmtree(folder)
+        return
+    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    table = tomllib.loads((folder / "study.toml").read_text("utf-8"))
+    for by_method in (summary["methods"], table["methods"], *(table.get(key, {}) for key in PUBLISHED)):
+        for method in methods & by_method.keys():
+            del by_method[method]
+    summary["significance"] = [p for p in summary.get("significance") or [] if not {p["method"], p["other"]} & methods]
+    (folder / "summary.json").write_text(json.dumps(summary, ensure_ascii=False) + "\n", "utf-8")
+    (folder / "study.toml").write_text(toml.dumps(table), "utf-8")
+    results = pd.read_parquet(folder / "results.parquet")
+    results[~results["method"].isin(methods)].reset_index(drop=True).to_parquet(
+        folder / "results.parquet", compression="zstd"
+    )
+    for method in methods:
+        (folder / "collaboration" / f"{method}.npz").unlink(missing_ok=True)
 
 
 def rounded(value: Any) -> Any:
@@ -59,6 +113,8 @@ def main() -> None:
     for run in given.runs:
         keep(run, given.out / run.name)
         print(given.out / run.name)
+        for folder in replace_older(given.out / run.name):
+            print(f"  in place of what {folder} had")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Pages of results from the folders of finished runs: `python bench/results.py docs/results/runs/* --out docs/results`.
+"""Pages of results from the folders of finished runs: `python bench/results.py --all` from all that are kept.
+
+`python bench/results.py FOLDER... --out PAGES` makes those of the studies among some folders.
 
 A page has one section for each cell of its study that was run. Several folders of one cell (other seeds, other methods)
 make one table; what was run otherwise than in the built-in study is listed above it. Text of one's own is kept in
@@ -15,27 +17,14 @@ from typing import Any
 import dirty_apart
 from finished_runs import Cell, differences, read
 from page_figures import pictures, swept
+from page_parts import SCORES, markdown, own_methods, spread
+from papers import PAPERS, figure_page, front_page, paper_page
+from run_coverage import SAME_RUNS
 
 from coterie.measure.significance import compare
 from coterie.studies import study as studies
 
-SCORES = {  # of each seed
-    "bmta": "BMTA",
-    "weighted": "weighted",
-    "val_picked": "val-picked",
-    "last": "last",
-    "bottom_decile": "bottom decile",
-    "bmta_cloud": "cloud BMTA",
-    "last_cloud": "cloud last",
-    "unseen": "unseen",
-}
-OWN = {  # of each paper
-    "amp": ("fedamp", "heurfedamp"),
-    "acs": ("fedacs",),
-    "apple": ("apple", "apple-0"),
-    "em": ("fedem",),
-    "synthetic": ("fedem",),
-}
+RUNS = Path("docs/results/runs")
 
 
 def page(name: str, cells: Mapping[str, Cell], out: Path, others: Sequence[Cell] = ()) -> str:
@@ -61,7 +50,7 @@ def page(name: str, cells: Mapping[str, Cell], out: Path, others: Sequence[Cell]
     for cell in sections:
         lines += section(name, cell, out)
     lines += ["## This page", "", "`python bench/keep.py FOLDER...` keeps of runs what pages need. This one is made by"]
-    lines += ["", f"    python bench/results.py {sections[0].folders[0].parent}/*"]
+    lines += ["", "    python bench/results.py --all"]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -75,9 +64,9 @@ def overview(cells: Sequence[Cell]) -> list[str]:
             compared = cell.tables[0].get("compared", "bmta")
             paper = cell.published().get(method)
             values = cell.values(method, compared) if cell.of(method) else []
-            row.append(_spread(values) + (f" (paper {paper:g})" if values and paper is not None else ""))
+            row.append(spread(values) + (f" (paper {paper:g})" if values and paper is not None else ""))
         rows.append(row)
-    return [*_table(["method", *(cell.name for cell in cells)], rows), ""]
+    return [*markdown(["method", *(cell.name for cell in cells)], rows), ""]
 
 
 def section(name: str, cell: Cell, out: Path) -> list[str]:
@@ -114,7 +103,7 @@ def results(cell: Cell) -> list[str]:
             values = cell.values(method, score)
             figure = paper.get(method)
             apart = statistics.mean(values) - figure if values and figure is not None else None
-            cells = [_spread(values)]
+            cells = [spread(values)]
             if paper:
                 cells = ["" if figure is None else f"{figure:g}", *cells, "" if apart is None else f"{apart:+.2f}"]
             rows[method] += cells
@@ -122,8 +111,8 @@ def results(cell: Cell) -> list[str]:
                 short.append(f"{method} ({apart:+.2f})")
     head.append("training, s")
     for method in methods:
-        rows[method].append(_spread(cell.values(method, "train_seconds"), digits=0))
-    lines = [*_table(head, list(rows.values())), ""]
+        rows[method].append(spread(cell.values(method, "train_seconds"), digits=0))
+    lines = [*markdown(head, list(rows.values())), ""]
     if published["published"]:
         lines += [f"Short of the paper: {', '.join(short)}." if short else "No method is short of the paper.", ""]
     return lines
@@ -131,8 +120,7 @@ def results(cell: Cell) -> list[str]:
 
 def significance(name: str, cell: Cell) -> list[str]:
     """The paper's own methods against all others, over the silos."""
-    methods = cell.methods()
-    own = [method for method in OWN.get(name.partition("-")[0], ()) if method in methods]
+    methods, own = cell.methods(), own_methods(name, cell)
     if not own or len(methods) < 2:
         return []
     found = compare({method: cell.per_silo(method) for method in (*own, *(m for m in methods if m not in own))})
@@ -145,7 +133,7 @@ def significance(name: str, cell: Cell) -> list[str]:
     return [
         f"Wilcoxon signed-rank over {silos} silos (their means over seeds, at the best round), Holm over all pairs:",
         "",
-        *_table(["method", "against", "mean difference", "p", "p (Holm)"], rows),
+        *markdown(["method", "against", "mean difference", "p", "p (Holm)"], rows),
         "",
     ]
 
@@ -167,24 +155,13 @@ def kinds(cell: Cell) -> list[str]:
     """Silos with clean and dirty labels apart."""
     if not cell.tables[0]["data"].get("dirty"):
         return []
-    rows, weights = _table(dirty_apart.HEAD, dirty_apart.accuracies(cell)), dirty_apart.weights(cell)
+    rows, weights = markdown(dirty_apart.HEAD, dirty_apart.accuracies(cell)), dirty_apart.weights(cell)
     lines = ["Silos whose labels are clean, and those whose labels are dirty:", "", *rows, ""]
     return [*lines, f"Weight on others, last round: {'; '.join(weights)}.", ""] if weights else lines
 
 
 def _time(summary: Mapping[str, Any]) -> str:
     return f"{summary['seconds'] / 60:.1f} minutes" if summary.get("seconds") else "time not known: resumed"
-
-
-def _spread(values: Sequence[float], digits: int = 2) -> str:
-    if not values:
-        return "-"
-    mean = f"{statistics.mean(values):.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
 
 
 def write(folders: Sequence[Path], out: Path) -> list[Path]:
@@ -197,13 +174,30 @@ def write(folders: Sequence[Path], out: Path) -> list[Path]:
     return [out / f"{name}.md" for name in found]
 
 
+def write_all(out: Path, runs: Path = RUNS) -> list[Path]:
+    """The pages of all kept runs: of studies, of figures that share a table's runs, of papers, and the front page."""
+    pages = write(kept := sorted(runs.iterdir()), out)
+    found = read(kept)
+    made = {f"{paper}.md": paper_page(paper, found, out) for paper in PAPERS}
+    made |= {f"{name}.md": figure_page(name, found, out) for name, table in SAME_RUNS.items() if table in found}
+    made["README.md"] = front_page(found, out)
+    for name, text in made.items():
+        (out / name).write_text(text, "utf-8")
+    return [*pages, *(out / name for name in made)]
+
+
 def main() -> None:
     """Write the pages and print where."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folders", nargs="+", type=Path, help="folders of finished runs")
-    parser.add_argument("--out", type=Path, default=Path("docs/results"), help="where the pages go")
+    parser.add_argument("folders", nargs="*", type=Path, help="folders of finished runs")
+    parser.add_argument(
+        "--all", action="store_true", help="of all kept runs, with a page for each paper and a front page"
+    )
+    parser.add_argument("--out", type=Path, default=RUNS.parent, help="where the pages go")
     given = parser.parse_args()
-    for path in write(given.folders, given.out):
+    if given.all == bool(given.folders):
+        parser.error("give folders of finished runs, or --all")
+    for path in write_all(given.out) if given.all else write(given.folders, given.out):
         print(path)
 
 

@@ -16,7 +16,7 @@ from coterie.data.own.ready import OwnData
 from coterie.data.silo import HoldsData, named
 from coterie.engine.method import Method
 from coterie.engine.training import Training
-from coterie.errors import BadInput, Stopped
+from coterie.errors import BadInput, Stopped, nearest
 from coterie.errors import shown as quoted
 from coterie.methods import METHODS, given, name_of
 from coterie.models import AUTO, build
@@ -64,24 +64,30 @@ def silos(
     time: str = "",
     split_column: str = "",
     subgroups: Sequence[str] = (),
+    incumbent: "str | Mapping[str, Any]" = "",
 ) -> Silos:
     """Your silos: a folder with one file or folder each, or a dict of name and DataFrame, (x, y) or Dataset.
 
     Of tables, `group` is the column whose values stay on one side of a split (a patient), `time` the one by which past
     rows train and the last ones test, `split_column` the one that holds train, validation or test for each row;
-    `subgroups` are those by whose levels measures are taken too.
+    `subgroups` are those by whose levels measures are taken too. `incumbent` is what silos use today, a candidate of
+    `stack`: a column of predictions, an ONNX file ({silo} stands for a silo's name), or by silo an object with
+    predict_proba or predict.
     """
     table: dict[str, Any] = {"label": label, "task": task, "drop": list(drop), "text": list(text), "resize": resize}
     table |= {"standardize": standardize, "test_share": test_share, "validation": validation}
     table |= {"group": group, "time": time, "split_column": split_column, "subgroups": list(subgroups)}
+    objects = {} if isinstance(incumbent, str) else dict(incumbent)
+    table["incumbent"] = incumbent if isinstance(incumbent, str) else ""
     if isinstance(source, Mapping):
         options = parse(OwnData, table, "silos")
         holdings = [_holding(name, held, options) for name, held in source.items()]
         check_drop(holdings, options.drop)
-        return Silos(holdings, options, "silos")
+        return Silos(_with_objects(holdings, objects), options, "silos")
     folder = Path(source).expanduser()
     options = parse(OwnData, table | {"path": str(source)}, "silos")
-    return Silos(gather(folder, label, options.drop, options.columns, options.resize), options, folder.resolve().name)
+    holdings = gather(folder, label, options.drop, options.columns, options.resize)
+    return Silos(_with_objects(holdings, objects), options, folder.resolve().name)
 
 
 def method_table() -> DataFrame:
@@ -249,6 +255,15 @@ def _labelled(methods: "Sequence[Method | str] | Mapping[str, Method]") -> dict[
     if not made:
         raise BadInput("methods: none to train; give one such as coterie.FedAMP()")
     return made
+
+
+def _with_objects(holdings: Sequence[Holding], objects: Mapping[str, Any]) -> list[Holding]:
+    """The silos with their own models."""
+    names = [holding.name for holding in holdings]
+    for name in objects:
+        if name not in names:
+            raise BadInput(f"incumbent: there is no silo '{name}'; {nearest(name, names)}")
+    return [replace(holding, incumbent=objects.get(holding.name)) for holding in holdings]
 
 
 def _holding(name: str, held: Any, options: OwnData) -> Holding:

@@ -331,8 +331,11 @@ class Deployable(Record):
         """How many networks each sample goes through."""
         raise NotImplementedError
 
-    def predict(self, model: Network, x: Tensor) -> Tensor:
-        """Class probabilities (k, b, C, ...), or values for regression, on x (k, b, ...)."""
+    def predict(self, model: Network, x: Tensor, beside: Tensor | None = None) -> Tensor:
+        """Class probabilities (k, b, C, ...), or values for regression, on x (k, b, ...).
+
+        `beside` is what the silos' own models of today give for x, where they have some.
+        """
         raise NotImplementedError
 
     def module(self, model: Network, row: int) -> nn.Module:
@@ -366,7 +369,7 @@ class Predictor(Deployable):
     def networks(self) -> int:
         return self.models.shape[1] if self.models.ndim == 3 else 1
 
-    def predict(self, model: Network, x: Tensor) -> Tensor:
+    def predict(self, model: Network, x: Tensor, beside: Tensor | None = None) -> Tensor:
         flat = self.models.reshape(-1, self.models.shape[-1])
         each = x if self.networks == 1 else x.repeat_interleave(self.networks, 0)
         out, _ = model.forward(flat, each, training=False)
@@ -407,7 +410,7 @@ class Mixed(nn.Module):
             self.add_module(f"component{c}", component)
         self.register_buffer(self.WEIGHTS, torch.ones(1) if weights is None else weights)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
         """(n, C, ...) probabilities, or (n, ...) numbers."""
         outputs = [component(x) for component in self.components]
         outputs = [out.softmax(1) for out in outputs] if self.classes else outputs

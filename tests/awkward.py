@@ -309,6 +309,17 @@ class FrozenTied(Words):
         return self.out(self.back(torch.tanh(self.second(h[:, 0] + h[:, 1]))))
 
 
+class FrozenPadding(Words):
+    """What is not trained by mistake keeps nobody from vmap."""
+
+    def __init__(self) -> None:
+        super().__init__(padding_idx=0)
+        self.embed.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x).cos()
+
+
 class FrozenAttention(Words):
     """A whole layer of PyTorch's that samples pass through alone, and what comes before it."""
 
@@ -842,7 +853,8 @@ TRAINED: dict[str, Callable[[], nn.Module]] = {
     "by frequency, rewritten": words_added(scale_grad_by_freq=True), "whole numbers": Bytes,
     "circular": circular, "transposed": transposed,
     "frozen": Frozen, "frozen, vmap": FrozenVmap, "frozen, loop": FrozenLoop, "frozen under no_grad": FrozenNoGrad,
-    "frozen middle": FrozenMiddle, "frozen bias": FrozenBias, "frozen shift": FrozenShift, "frozen tied": FrozenTied,
+    "frozen middle": FrozenMiddle, "frozen bias": FrozenBias, "frozen shift": FrozenShift,
+    "frozen padding": FrozenPadding, "frozen tied": FrozenTied,
     "frozen attention": FrozenAttention, "frozen attention, dropout": lambda: FrozenAttention(0.3),
     "frozen norm": frozen_norm, "frozen pictures": frozen_pictures, "frozen but norm": frozen_but_norm,
     "frozen but head": frozen_but_head, "frozen untracked norm": frozen_untracked,
@@ -852,7 +864,8 @@ TRAINED: dict[str, Callable[[], nn.Module]] = {
 PICTURES = ("instance norm", "channel dropout", "circular", "transposed", "frozen pictures", "low rank, pictures")
 TEXTS = (
     "attention", "bag", "padding, rewritten", "padding", "functional padding", "by frequency",
-    "by frequency, rewritten", "whole numbers", "frozen tied", "frozen attention", "frozen attention, dropout",
+    "by frequency, rewritten", "whole numbers", "frozen tied", "frozen padding", "frozen attention",
+    "frozen attention, dropout",
 )  # fmt: skip
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {

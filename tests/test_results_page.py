@@ -10,10 +10,12 @@ from typing import Any
 import finished_runs
 import numpy as np
 import pandas as pd
+import papers
 import pytest
 import results
+import run_coverage
 from command import call
-from keep import keep
+from keep import keep, replace_older
 
 from coterie import toml
 from coterie.data.corrupt import dirty_silos
@@ -210,17 +212,64 @@ def test_a_run_that_was_made_before_a_key_was_differs_where_the_study_has_anothe
     assert found[-2:] == ["train.rounds = 40 (study: 200)", "train.schedule_rounds = 40 (study: 200)"]
 
 
-def papers(paths: Iterable[Path]) -> list[str]:
+def test_coverage_is_counted_from_the_runs(tmp_path: Path) -> None:
+    folders = [
+        run(tmp_path / "a", {"fedamp": scores({0: 93.0, 1: 93.5, 2: 94.0}), "separate": scores({0: 86.0})}),
+        run(tmp_path / "b", {"heurfedamp": scores({0: 90.0})}, rounds=40),
+        run(tmp_path / "c", {"fedamp": scores({0: 98.0})}, "mnist"),
+    ]
+    found = finished_runs.read(folders)
+    cells = [each for each in run_coverage.all_wanted(found) if each.study == "amp-table3"]
+    assert run_coverage.counts(cells) == [36, 27, 4, 3, 1]  # nine methods, four data sets, one of them not at hand
+    figure = [each for each in run_coverage.all_wanted(found) if each.study == "amp-figure3"]
+    assert run_coverage.counts(figure) == [8, 6, 3, 2, 1]  # drawn of the same runs
+    front = papers.front_page(found, tmp_path)
+    assert "| [amp-table3](amp-table3.md) | 36 | 27 | 4 | 3 | 1 |" in front
+    assert "| em-table2 | 42 | 28 | 0 | 0 | 0 |" in front
+    assert re.search(
+        r"- \[FedAMP: .*\]\(amp.md\): Of 81 cells that the data at hand allow, 4 have been run, 3 \(4%\)", front
+    )
+
+
+def test_a_papers_page_has_every_cell_with_its_rounds_seeds_and_who_is_ahead(tmp_path: Path) -> None:
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "amp.md").write_text("What could not be done.\n", "utf-8")
+    methods = {"fedamp": scores({0: 93.0, 1: 94.0}), "separate": scores({0: 86.0})}
+    page = papers.paper_page("amp", finished_runs.read([run(tmp_path / "a", methods, rounds=40)]), tmp_path)
+    assert "What could not be done." in page
+    row = "| fmnist | fedamp | 92.50 ± 0.71 | 90.97 | 93.50 ± 0.71 | +2.53 | - | 40 of 100 | 2 | 9.00 ± 0.00 |"
+    assert row in page
+    assert "- fmnist: fedamp is ahead of separate, behind none." in page
+    assert "train.rounds = 40 (study: 100)" in page
+
+
+def test_what_is_kept_anew_replaces_what_older_folders_have_of_it(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    for name, methods in (("old", ("fedamp", "separate")), ("other", ("fedamp",)), ("new", ("fedamp",))):
+        folder = run(tmp_path / name, {m: scores({0: 90.0}) for m in methods}, "mnist" if name == "other" else "fmnist")
+        pd.DataFrame({"silo": SILOS, "label": "0", "count": 9, "seed": 0}).to_parquet(folder / "labels.parquet")
+        keep(folder, kept / name)
+    assert replace_older(kept / "new") == [kept / "old"]
+    found = finished_runs.read(sorted(kept.iterdir()))["amp-table3"]
+    assert found["fmnist"].folders == [kept / "new", kept / "old"] and found["mnist"].methods() == ["fedamp"]
+    assert set(pd.read_parquet(kept / "old" / "results.parquet")["method"]) == {"separate"}
+    assert replace_older(kept / "new") == []  # done
+    shutil.copytree(kept / "new", kept / "newest")
+    assert replace_older(kept / "newest") == [kept / "new"] and not (kept / "new").exists()
+
+
+def studies_of(paths: Iterable[Path]) -> list[str]:
     """The papers that pages or folders are of: the first part of their names."""
     return sorted({path.stem.partition("-")[0] for path in paths})
 
 
 def test_every_run_that_is_kept_is_on_a_page() -> None:
-    assert papers((PAGES / "runs").iterdir()) == papers(PAGES.glob("*.md"))
+    named = studies_of((PAGES / "runs").iterdir())
+    assert named == [name for name in studies_of(PAGES.glob("*.md")) if name != "README"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("paper", papers(PAGES.glob("*.md")))
+@pytest.mark.parametrize("paper", studies_of((PAGES / "runs").iterdir()))
 def test_the_pages_are_those_of_the_runs_beside_them(
     paper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,7 +282,17 @@ def test_the_pages_are_those_of_the_runs_beside_them(
         shutil.copytree(PAGES / part, tmp_path / out / part)
     monkeypatch.chdir(tmp_path)
     results.write(sorted((out / "runs").glob(f"{paper}-*")), out)
-    assert its(out, "*.md") == its(PAGES, "*.md")
-    for page in its(PAGES, "*.md"):
+    made = its(out, "*.md")
+    assert made <= its(PAGES, "*.md")
+    for page in made:
         assert (PAGES / page).read_text("utf-8") == (out / page).read_text("utf-8"), page
     assert its(out / "figures", "*/*.svg") == its(PAGES / "figures", "*/*.svg")
+
+
+def test_the_pages_of_papers_and_the_front_page_are_those_of_the_kept_runs() -> None:
+    found = finished_runs.read(sorted((PAGES / "runs").iterdir()))
+    for paper in papers.PAPERS:
+        assert (PAGES / f"{paper}.md").read_text("utf-8") == papers.paper_page(paper, found, PAGES)
+    for name in run_coverage.SAME_RUNS:
+        assert (PAGES / f"{name}.md").read_text("utf-8") == papers.figure_page(name, found, PAGES)
+    assert (PAGES / "README.md").read_text("utf-8") == papers.front_page(found, PAGES)

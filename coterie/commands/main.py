@@ -69,6 +69,12 @@ def run(
         list[str] | None,
         typer.Option(help="with --silos: a column by whose levels measures are taken too; may be repeated"),
     ] = None,
+    incumbent: Annotated[
+        str | None,
+        typer.Option(
+            help="with --silos: what silos use today, for stack: a column, or an ONNX file ({silo}: its name)"
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="auto, a model by name, or your own nn.Module as package.module:Class")
     ] = None,
@@ -140,8 +146,8 @@ def run(
 
     if unfinished is not None:
         said = (study, methods, assignments, rounds, seeds, repeats, cell, metric, unseen, device, rows, out)
-        own_data = (silos, label, task, drop, text, resize, standardize, group, time, split_column, subgroup or None)
-        if any(each is not None for each in (*said, *own_data, None if code else model)):
+        own_data = (silos, label, task, drop, text, resize, standardize, group, time, split_column, incumbent)
+        if any(each is not None for each in (*said, *own_data, subgroup or None, None if code else model)):
             raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --track and --quiet")
         if torchrun.used():
             raise BadInput(f"--resume {unfinished}: a run goes on in one process; start it without torchrun")
@@ -156,7 +162,7 @@ def run(
     else:
         columns = {"drop": _split(drop), "text": _split(text)}
         own = {"label": label, "task": task, **columns, "resize": resize, "standardize": standardize}
-        own |= {"group": group, "time": time, "split_column": split_column}
+        own |= {"group": group, "time": time, "split_column": split_column, "incumbent": incumbent}
         parts = subgroup or None
         read = None if silos is not None and study is None else studies.select(studies.read(study), cell, scale)
         if silos is not None:

@@ -24,6 +24,9 @@ def predict(
     data: Annotated[Path, typer.Option(help="a CSV or Parquet table, an .npz with x, or a folder of pictures")],
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions; none: the terminal")] = None,
     code: Code = None,
+    incumbent: Annotated[
+        Path | None, typer.Option(help="the silo's own model that is mixed in: an ONNX file; a column is found by name")
+    ] = None,
 ) -> None:
     """Predict with a silo's model.
 
@@ -36,7 +39,7 @@ def predict(
 
     if out is not None and out.exists():
         raise BadInput(f"--out {out}: exists already and is not overwritten; give another file or remove it")
-    model = load_model(path, None if code is None else load_code(code))
+    model = load_model(path, None if code is None else load_code(code), incumbent)
     names, samples = read_samples(data, model.schema.resize)
     table = model.predict(samples)
     table.insert(0, names.name, names.to_numpy())

@@ -40,6 +40,7 @@ class Part(HoldsData):
     y: Array  # (n,) int64 labels or float32 targets; (n, t) for sequences
     rows: Indices | None = None  # (n,) of own data: where they are in what the silo holds, from 0
     units: Array | None = None  # (n,) a code that rows of one group share, where the silo has groups
+    incumbent: Array | None = None  # (n, C) or (n,) what the silo's own model of today gives, where it has one
 
     def __len__(self) -> int:
         return len(self.y)

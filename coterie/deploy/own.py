@@ -33,6 +33,7 @@ class SiloSource:
     group: str = ""  # of tables: the column whose values stay on one side of the split
     time: str = ""  # of tables: the column by which past rows train and the last ones test
     split_column: str = ""  # of tables: the column that holds train, validation or test for each row
+    incumbent: str = ""  # the silo's own model of today: a column, or an ONNX file
 
     @property
     def archive(self) -> bool:
@@ -51,6 +52,7 @@ class SiloSource:
             group=self.group,
             time=self.time,
             split_column=self.split_column,
+            incumbent=self.incumbent,
         )
 
 
@@ -105,7 +107,7 @@ class Raw:
             if new:
                 raise BadInput(f"{self.where}: class {new[0]!r} is not among those that the silos declared")
         schema = fitted(agreed, self.split, self.source.standardize)
-        silo = encoded(self.split, schema)
+        silo = encoded(self.split, schema, incumbent=self.source.incumbent)
         check_silos([silo], len(schema.classes))
         return silo, schema
 

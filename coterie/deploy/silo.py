@@ -54,16 +54,16 @@ class SiloSide:
         """Answer a request once; a refusal gives the reason, and no bytes leave."""
         with locked(self.folder / ".lock"):  # the process of the message before may still be ending
             try:
-                operator = self._judge(request)
+                policy = read_policy(self.folder)
+                operator = self._judge(request, policy)
                 vault = self._vault(request)
                 digest = request.digest()
                 body = vault.answered(request.kind, digest)
                 if body is not None:
                     return Answer(body, to=digest)
-                policy = read_policy(self.folder)
                 budget = Budget(self.folder, policy)
                 spent = budget.judge(request)
-                up, expected = self._computed(request, vault)
+                up, expected = self._computed(request, vault, policy)
                 if type(up) is not expected:
                     raise Refused(f"a {type(up).__name__} may not leave, only a {expected.__name__}")
                 policy.judge_upload(up)
@@ -83,12 +83,11 @@ class SiloSide:
         with (self.folder / EVENTS).open("a", encoding="utf-8") as file:
             file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {plain(what, LONGEST_REFUSAL)}\n")
 
-    def _judge(self, request: Request) -> str:
+    def _judge(self, request: Request, policy: Policy) -> str:
         """Refuse what the policy does not allow; the operator who started the run, where one is verified."""
         if request.silo != self.name:
             raise Refused(f"a request for silo '{request.silo}' reached '{self.name}'")
         operator = judged_operator(self.folder, request)
-        policy = read_policy(self.folder)
         policy.judge(request)
         if request.job is not None:
             self._judge_approval(request, policy)
@@ -102,12 +101,11 @@ class SiloSide:
         return Vault(self.folder / "state", request.run + (".newcomer" if request.newcomer else ""))
 
     @torch.no_grad()
-    def _computed(self, request: Request, vault: Vault) -> tuple[Up, type[Up]]:
-        policy = read_policy(self.folder)
-        source = replace(self.source, standardize=not policy.statistics)
+    def _computed(self, request: Request, vault: Vault, policy: Policy) -> tuple[Up, type[Up]]:
+        source = replace(self.source, standardize=not policy.statistics, incumbent=policy.incumbent)
         if request.kind == "propose":
             for each in request.proposed:
-                self._data(each, source)
+                self._data(each, source, policy)
             self._judge_approval(request, policy)
             return Done(), Done
         if request.job is None:
@@ -116,13 +114,13 @@ class SiloSide:
                 for remark in raw.remarks():
                     self.note(remark)
                 return raw.statistics(), Statistics
-            policy, own = read_policy(self.folder), declared(self.name, source)
+            own = declared(self.name, source)
             withheld = not policy.statistics or (policy.fields and "shares" not in policy.fields)
             return own.replace(shares=None) if withheld else own, Declared
         job = request.job
         if job.rates:
             _check_search(request.kind, job)
-        data = self._data(job, source)
+        data = self._data(job, source, policy)
         method, model, roster = job.built(pick_device(self.device), self.folder / "weights")
         if model.base_checksum != job.base:
             ours, theirs = (each[:12] or "none" for each in (model.base_checksum, plain(job.base, 64)))
@@ -191,7 +189,7 @@ class SiloSide:
             beside.replace(path)
         return path.read_text("ascii")
 
-    def _data(self, job: Job, source: SiloSource) -> Encoded:
+    def _data(self, job: Job, source: SiloSource, policy: Policy) -> Encoded:
         """This silo's samples as the run's model takes them."""
         if bool(job.schema) == source.archive:
             here, there = ("arrays", "tables or pictures") if source.archive else ("a table or pictures", "arrays")
@@ -203,7 +201,7 @@ class SiloSide:
                 f"this silo's samples are {shape} with labels below {classes}, "
                 f"the run's {tuple(job.shape)} with labels below {job.classes}"
             )
-        read_policy(self.folder).judge_steps(job.made(), job.training, len(found.silo.train))
+        policy.judge_steps(job.made(), job.training, len(found.silo.train))
         return found
 
     def _template(self, method: Method, model: Model, roster: Roster, store: Store, newcomer: bool) -> Any:

@@ -30,7 +30,7 @@ class Neighbours(Deployable):
     def networks(self) -> int:
         return 2  # once for the features, once for the outputs
 
-    def predict(self, model: Network, x: Tensor) -> Tensor:
+    def predict(self, model: Network, x: Tensor, beside: Tensor | None = None) -> Tensor:
         assert isinstance(model, Model)
         out, _ = model.forward(self.models, x, training=False)
         z = model.features(self.models, x).flatten(2)

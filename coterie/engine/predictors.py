@@ -18,6 +18,7 @@ KINDS: Registry[type[Deployable]] = Registry(
         "model": "coterie.wire:Predictor",
         "ensemble": "coterie.engine.predictors:Ensemble",
         "neighbours": "coterie.engine.neighbours:Neighbours",
+        "incumbent": "coterie.engine.predictors:Incumbent",
     },
     lambda thing: isinstance(thing, type) and issubclass(thing, Deployable),
     "a class made from coterie.wire.Deployable",
@@ -75,14 +76,15 @@ class Ensemble(Deployable):
     def networks(self) -> int:
         return max(part.networks for part in self.parts)  # one candidate after the other
 
-    def predict(self, model: Network, x: Tensor) -> Tensor:
+    def predict(self, model: Network, x: Tensor, beside: Tensor | None = None) -> Tensor:
         mixed: Tensor | None = None
         for c, part in enumerate(self.parts):
-            out = part.predict(model, x)
-            beside = (-1, *[1] * (out.ndim - 1))
+            out = part.predict(model, x, beside)
+            out = out if mixed is None else out.reshape(mixed.shape)
+            wide = (-1, *[1] * (out.ndim - 1))
             if model.classes:
-                out = tempered(out, self.temperatures[:, c].reshape(beside), 2)
-            share = self.weights[:, c].reshape(beside)
+                out = tempered(out, self.temperatures[:, c].reshape(wide), 2)
+            share = self.weights[:, c].reshape(wide)
             out = torch.where(share == 0, 0, share * out)  # a candidate that diverged has no share, and 0 · NaN is NaN
             mixed = out if mixed is None else mixed + out
         assert mixed is not None  # there is at least one candidate
@@ -112,20 +114,52 @@ class Ensembled(nn.Module):
     def __init__(self, parts: Sequence[nn.Module], temperatures: Tensor, weights: Tensor, classes: int) -> None:
         super().__init__()
         self.parts, self.classes = list(parts), classes
+        self.used = [c for c, weight in enumerate(weights.tolist()) if weight]
         for c, part in enumerate(parts):
             self.add_module(f"candidate{c}", part)
         self.register_buffer("temperatures", temperatures)
         self.register_buffer("weights", weights)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
         """(n, C, ...) probabilities, or (n, ...) numbers."""
-        outputs = [part(x) for part in self.parts]
+        outputs = [self.parts[c](x, beside) for c in self.used]
+        outputs = [out.reshape(outputs[0].shape) for out in outputs]
         if self.classes:
-            every = self.get_buffer("temperatures").unbind()
+            every = self.get_buffer("temperatures")[self.used].unbind()
             outputs = [tempered(out, t, 1) for out, t in zip(outputs, every, strict=True)]
-        weights = self.get_buffer("weights")
-        sound = [torch.where(weight == 0, 0, out) for weight, out in zip(weights.unbind(), outputs, strict=True)]
-        return weighted_sum(weights, sound)
+        return weighted_sum(self.get_buffer("weights")[self.used], outputs)
+
+
+class Incumbent(Deployable):
+    """The models that silos have of their own, of which nothing is here but what they give for each row."""
+
+    kind: ClassVar[str] = "incumbent"
+
+    @property
+    def networks(self) -> int:
+        return 1
+
+    def predict(self, model: Network, x: Tensor, beside: Tensor | None = None) -> Tensor:
+        if beside is None:
+            return x.new_full((*x.shape[:2], max(model.classes, 1)), torch.nan, dtype=torch.get_default_dtype())
+        return beside
+
+    def module(self, model: Network, row: int) -> nn.Module:
+        return Beside()
+
+    @classmethod
+    def read(cls, form: Form, tensors: dict[str, Tensor], build: Build, classes: int) -> nn.Module:
+        return Beside()
+
+
+class Beside(nn.Module):
+    """Gives what the silo's own model gave for the same rows."""
+
+    def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
+        """What it was handed."""
+        if beside is None:
+            raise BadInput("this model mixes in the silo's own, which is not in its file; give it as incumbent")
+        return beside
 
 
 def tempered(p: Tensor, temperature: Tensor | float, axis: int) -> Tensor:

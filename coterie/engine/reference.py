@@ -162,7 +162,7 @@ class Watch(KeyedDropout):
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if function in (F.embedding, F.embedding_bag):
+        if function in (F.embedding, F.embedding_bag) and args[1].requires_grad:
             self.padding |= kwargs.get("padding_idx") is not None
             self.by_frequency |= bool(kwargs.get("scale_grad_by_freq"))
         self.hooks |= function is Tensor.register_hook

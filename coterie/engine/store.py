@@ -21,6 +21,7 @@ class Ragged(HoldsData):
     y: Tensor  # (N, ...)
     start: Tensor  # (m,) where each silo's samples begin
     count: np.ndarray  # (m,) how many it has
+    incumbent: Tensor | None = None  # (N, ...) what the silos' own models of today give; NaN of silos without one
 
     def about(self) -> str:
         return f"{len(self.count)} silos, {len(self.x)} samples"
@@ -31,6 +32,12 @@ class Ragged(HoldsData):
         place = (self.start[silos][:, None] + index).clamp_max(len(self.x) - 1)
         # What is too large for a GPU lies elsewhere.
         return _picked(self.x, place.to(self.x.device)).to(place.device), _picked(self.y, place)
+
+    def beside(self, silos: Tensor, index: Tensor) -> Tensor | None:
+        """What the silos' own models give for these samples (k, b, ...), where any has one."""
+        if self.incumbent is None:
+            return None
+        return _picked(self.incumbent, (self.start[silos][:, None] + index).clamp_max(len(self.x) - 1))
 
 
 class Store:
@@ -82,4 +89,9 @@ def _ragged(parts: list[Part], device: torch.device, dtype: torch.dtype) -> Ragg
     x = x.to(device, dtype) if x.is_floating_point() else x.to(device)
     y = y.to(device, dtype) if y.is_floating_point() else y.to(device)
     start = torch.from_numpy(np.concatenate([[0], np.cumsum(count)[:-1]])).to(device)
-    return Ragged(x, y, start, count)
+    known = [part.incumbent for part in parts if part.incumbent is not None]
+    if not known:
+        return Ragged(x, y, start, count)
+    absent = [np.full((len(part), *known[0].shape[1:]), np.nan, np.float32) for part in parts]
+    beside = [own if part.incumbent is None else part.incumbent for part, own in zip(parts, absent, strict=True)]
+    return Ragged(x, y, start, count, torch.from_numpy(np.concatenate(beside)).to(device, dtype))

@@ -168,8 +168,12 @@ class Task:
         if isinstance(samples, str) and self._apart:
             alone = [part.features(models[i : i + 1], samples) for i, part in enumerate(self._each())]
             return _filled(alone, len(lead))
-        batch = [(samples.x, samples.y, samples.mask)] if isinstance(samples, Batch) else self._samples(samples, each)
-        parts = [self._features(flat, _repeated(x, each), _repeated(mask, each)) for x, _, mask in batch]
+        batch = (
+            [(samples.x, samples.mask)]
+            if isinstance(samples, Batch)
+            else ((s[0], s[2]) for s in self._samples(samples, each))
+        )
+        parts = [self._features(flat, _repeated(x, each), _repeated(mask, each)) for x, mask in batch]
         found = torch.cat(parts, 1) if parts else models.new_zeros(len(flat), 0, *self.model.features_shape)
         return found.reshape(*lead, *found.shape[1:])
 
@@ -182,9 +186,12 @@ class Task:
         return _filled(alone, 1, mask.shape[1])
 
     @torch.no_grad()
-    def predict(self, predictor: Deployable, x: Tensor) -> Tensor:
-        """Class probabilities (k, b, C, ...) of each silo's model, or values for regression, on x (k, b, ...)."""
-        return predictor.predict(self.model, x)
+    def predict(self, predictor: Deployable, x: Tensor, beside: Tensor | None = None) -> Tensor:
+        """Class probabilities (k, b, C, ...) of each silo's model, or values for regression, on x (k, b, ...).
+
+        `beside` is what the silos' own models of today give for them, where they have some.
+        """
+        return predictor.predict(self.model, x, beside)
 
     def measure(self, predictor: Deployable, split: str) -> dict[str, Tensor]:
         """What each silo's model is worth on a split: (k,) each, NaN for an empty split.
@@ -260,8 +267,8 @@ class Task:
             names = next((found for found in each if found), {})
             return {name: _filled([found.get(name, like[:, :0]) for found in each], 1) for name, like in names.items()}
         parts: dict[str, list[Tensor]] = {}
-        for x, y, mask in self._samples(split, predictor.networks):
-            out = self.predict(predictor, x)
+        for x, y, mask, beside in self._samples(split, predictor.networks):
+            out = self.predict(predictor, x, beside)
             if self.model.classes:
                 hits = (out.argmax(2) == y).reshape(*y.shape[:2], -1).to(out.dtype).mean(-1)
                 chosen = out.gather(2, y.unsqueeze(2)).squeeze(2).clamp_min(1e-30).log()
@@ -346,7 +353,7 @@ class Task:
     def _each(self) -> Iterator["Task"]:
         return (self.take(slice(i, i + 1)) for i in range(self.k))
 
-    def _samples(self, split: str, each: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def _samples(self, split: str, each: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
         """All samples of a split for `each` models a silo, a stack of (k, b) at a time, and which of them are real."""
         ragged = self.store[split]
         counts = self.counts(split)
@@ -355,13 +362,14 @@ class Task:
         for first in range(0, longest, at_once):
             index = torch.arange(first, min(first + at_once, longest), device=self.store.device)
             mask = index < counts[:, None]
-            x, y = ragged.gather(self.silos, torch.where(mask, index, 0))
-            yield x, y, mask.to(self.model.dtype)
+            place = torch.where(mask, index, 0)
+            x, y = ragged.gather(self.silos, place)
+            yield x, y, mask.to(self.model.dtype), ragged.beside(self.silos, place)
 
     def _outputs(self, models: Tensor, split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         flat = models.reshape(-1, models.shape[-1])
         each = _models_each(models)
-        for x, y, mask in self._samples(split, each):
+        for x, y, mask, _ in self._samples(split, each):
             out, _ = self.model.forward(flat, _repeated(x, each), training=False)
             yield out, _repeated(y, each), mask
 

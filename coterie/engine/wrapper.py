@@ -53,6 +53,10 @@ class Wrapper(Method):
         return self.base.lr_by_row
 
     @property
+    def plain_steps(self) -> bool:  # type: ignore[override]
+        return self.base.plain_steps
+
+    @property
     def from_own(self) -> bool:  # type: ignore[override]
         return self.base.from_own
 

@@ -88,6 +88,7 @@ class SCAFFOLD(Method[Controlled, ControlledDown, ChangeUp, Control, Corrected])
     up: ClassVar[type[Up]] = ChangeUp
     private: ClassVar[type[Private]] = Control
     averages: ClassVar[bool] = True
+    plain_steps: ClassVar[bool] = True
     lr_by_row: ClassVar[bool] = True
 
     eta_g: float = option(1.0, "η_g, the server's step size", above=0)

@@ -37,7 +37,7 @@ from coterie.engine.method import (
     Task,
     Up,
 )
-from coterie.engine.predictors import Ensemble
+from coterie.engine.predictors import Ensemble, Incumbent
 from coterie.engine.wrapper import Wrapper
 from coterie.methods import make
 from coterie.methods.ditto import Ditto
@@ -53,6 +53,7 @@ from coterie.options import option
 from coterie.wire import Record, rows, shared
 
 MEMBERS = ("separate", "fedavg-ft", "fedamp", "ditto", "fedem")
+INCUMBENT = "incumbent"
 FIRST_KAPPA = 30.0
 
 
@@ -77,8 +78,8 @@ class StackUp(Up):
     """Sums over a silo's held-out samples, beside what the members upload; zeros between the rounds of fitting."""
 
     curves: Tensor = rows(
-        "summed log-loss of each candidate at each temperature; of numbers the summed squared error", "c", "t",
-        seen_by="server",
+        "summed log-loss of each candidate at each temperature; of numbers the summed squared error, and of how many",
+        "c", "t", seen_by="server",
     )  # fmt: skip
     counts: Tensor = rows("held-out samples that each candidate accounts for", "c", seen_by="server")
     fits: Tensor = rows("leave-one-out log-likelihood of the silo's mixture at each κ", "g", seen_by="server")
@@ -111,6 +112,7 @@ class Stack(Method):
         MEMBERS, "the methods: names, or tables that name one as `method` beside its options"
     )
     alpha: float = option(0.05, "α, the chance that the gate switches any silo wrongly", above=0, below=1)
+    incumbent: bool = option(False, "whether the model that a silo has of its own is a candidate there")
     fit_every: int = option(5, "rounds between two fits of temperatures, prior and κ, after the first ones", low=1)
 
     def __post_init__(self) -> None:
@@ -158,6 +160,8 @@ class Stack(Method):
                 known |= {training} if isinstance(plain, FedAvg) else set()
             if _has_cloud(plain) and not (training in known and plain.down is GlobalDown):
                 kept.append(Candidate(f"{label} cloud", training, plain.cloud))
+        if self.incumbent:
+            kept.append(Candidate(INCUMBENT, own[0].training, lambda task, down, private: Incumbent()))
         return (*own, *kept)
 
     def _training_of(self, member: Method) -> str:
@@ -166,10 +170,13 @@ class Stack(Method):
         return found[0] if found else next(n for n, each in self.trainings.items() if _carries_fedavg(each))
 
     @property
-    def alone(self) -> int | None:
-        """Which candidate is training alone: what the gate holds the mixture against."""
-        found = [i for i, each in enumerate(self.candidates) if isinstance(self.members.get(each.name), Separate)]
-        return found[0] if found else None
+    def today(self) -> list[int]:
+        """The candidates that the gate holds the mixture against: training alone, and a silo's own model."""
+        return [
+            i
+            for i, each in enumerate(self.candidates)
+            if each.name == INCUMBENT or isinstance(self.members.get(each.name), Separate)
+        ]
 
     # What crosses: the members' records side by side, and the sums.
 
@@ -221,7 +228,7 @@ class Stack(Method):
         if cohort.model.classes:
             scale = stacking.fitted_temperatures(server.curves.sum(0))
         else:
-            scale = stacking.fitted_variances(server.curves.sum((0, 2)), total)
+            scale = stacking.fitted_variances(*server.curves.sum(0).unbind(1))
         kappa = KAPPAS[int(server.fits.sum(0).argmax())] if total > 0 else FIRST_KAPPA
         fitted = scale.new_tensor([kappa, self.alpha / len(cohort.roster)])
         return {"scale": scale, "prior": stacking.common_prior(server.counts), "fitted": fitted}
@@ -287,15 +294,23 @@ class Stack(Method):
         candidates = self._deployed(task, down, private)
         held = self._held(task, down, candidates)
         found = stacking.weighed(held.likelihoods, held.mask, held.prior, down.fitted[0])
-        weights = found.weights
-        if self.alone is not None:
-            alone = held.likelihoods[:, self.alone]
-            closed = stacking.gated(alone, found.left_out, held.mask, float(down.fitted[1].clamp(1e-12, 0.5)))
-            only = torch.nn.functional.one_hot(torch.tensor(self.alone), len(candidates)).to(weights)
-            weights = torch.where(closed[:, None], only, weights)
+        weights = self._gated(held, found, float(down.fitted[1].clamp(1e-12, 0.5)))
         temperatures = down.scale if task.model.classes else torch.ones_like(down.scale)
         kind = task.model.dtype
         return Ensemble.of(candidates, temperatures.expand(task.k, -1).to(kind), weights.to(kind))
+
+    def _gated(self, held: "Held", found: stacking.Weighed, level: float) -> Tensor:
+        """The weights, or all of it for what a silo has today, where that is better by the test."""
+        weights, best = found.weights, torch.full_like(held.prior[:, 0], -torch.inf)
+        for c in self.today:
+            own = held.likelihoods[:, c]
+            closed = stacking.gated(own, found.left_out, held.mask, level / len(self.today)) & (held.prior[:, c] > 0)
+            worth = (own * held.mask).sum(1)
+            closed = closed & (worth > best)
+            best = torch.where(closed, worth, best)
+            only = torch.nn.functional.one_hot(torch.tensor(c), weights.shape[1]).to(weights)
+            weights = torch.where(closed[:, None], only, weights)
+        return weights
 
     def _deployed(self, task: Task, down: Any, private: Any) -> list[Deployable]:
         made = []
@@ -322,13 +337,15 @@ class Stack(Method):
                 likelihoods.append(own[-1])
                 usable.append(p.isfinite().flatten(1).all(1))
             else:
-                curves.append((loss.double() * mask).sum(1, keepdim=True))
+                sums = torch.stack([(loss.double() * mask).sum(1), mask.sum(1)], 1)
+                curves.append(sums)
                 likelihoods.append(stacking.number_likelihoods(loss, down.scale[c].clamp_min(1e-9)))
                 usable.append(loss.isfinite().all(1))
         sound = torch.stack(usable, 1).double()  # what has diverged has no share
         prior = down.prior.clamp_min(1e-9) * torch.where(sound.any(1, keepdim=True), sound, 1.0)
         finite = torch.stack(likelihoods, 1).nan_to_num(nan=-1e9, neginf=-1e9).clamp_min(-1e9)
-        totals = torch.stack(curves, 1).nan_to_num(nan=1e9, posinf=1e9).clamp_max(1e9)
+        totals = torch.stack(curves, 1)
+        totals = torch.where(sound[..., None] > 0, totals, torch.zeros_like(totals)).clamp_max(1e9)
         return Held(finite, totals, mask, prior / prior.sum(1, keepdim=True))
 
     # A silo that arrives after training: it weighs its candidates by its own validation data and the members' prior.
@@ -411,7 +428,7 @@ def _layers(method: Method) -> list[Method]:
 
 
 def _points(model: Model) -> int:
-    return len(TEMPERATURES) if model.classes else 1
+    return len(TEMPERATURES) if model.classes else 2
 
 
 def _field(label: str) -> str:

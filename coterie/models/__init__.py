@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -53,7 +54,8 @@ def choose(shape: tuple[int, ...], samples: float) -> dict[str, Any]:
     """The `[model]` table that suits samples of a shape, of which a silo has so many to train on."""
     if len(shape) == 3 and min(shape[1:]) >= 8:
         return {"name": "cnn", "channels": [16, 32], "hidden": 64}
-    return {"name": "mlp", "hidden": [32]} if samples >= ENOUGH else {"name": "linear"}
+    # Where columns outnumber rows a line already fits them all, and a hidden layer fits their noise.
+    return {"name": "mlp", "hidden": [32]} if samples >= max(ENOUGH, prod(shape)) else {"name": "linear"}
 
 
 def build(

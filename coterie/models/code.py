@@ -11,6 +11,9 @@ from typing import Any
 from torch import nn
 
 from coterie.errors import BadInput
+from coterie.models.foreign import hf_model, timm_model
+
+FOREIGN = {"timm": timm_model, "hf": hf_model}
 
 
 def is_code(name: object) -> bool:
@@ -19,8 +22,10 @@ def is_code(name: object) -> bool:
 
 
 def load_code(path: str) -> Any:
-    """What `package.module:Class` names; a module in the folder one works in is found too."""
+    """What `package.module:Class` names (in the folder one works in, too), or `timm:NAME` or `hf:FOLDER`."""
     module, _, name = path.partition(":")
+    if module in FOREIGN:
+        return FOREIGN[module](name)
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:

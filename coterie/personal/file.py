@@ -23,8 +23,11 @@ from coterie.personal.model import Deployed, PersonalModel
 from coterie.wire import Predictor
 
 
-def load_model(file: str | Path, model: Any = None) -> PersonalModel:
-    """The model in a file that a run wrote; `model` makes the module where it was one's own code."""
+def load_model(file: str | Path, model: Any = None, incumbent: Any = None) -> PersonalModel:
+    """The model in a file that a run wrote; `model` makes the module where it was one's own code.
+
+    `incumbent` is the silo's own model, where that is mixed in: an object, or the path of an ONNX file.
+    """
     path = Path(file)
     about, tensors = _read(path)
     try:
@@ -52,7 +55,7 @@ def load_model(file: str | Path, model: Any = None) -> PersonalModel:
     except (predictors.Unreadable, RecursionError) as error:
         raise BadInput(f"{path}: {error}") from None
     deployed = Deployed(core, known, classes, temperature)
-    return PersonalModel(about.get("silo", ""), deployed, known, about, positive, threshold)
+    return PersonalModel(about.get("silo", ""), deployed, known, about, positive, threshold, incumbent)
 
 
 def copy_whole(file: Path, to: Path) -> None:

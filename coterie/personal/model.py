@@ -1,7 +1,7 @@
 """One silo's model in use: raw rows in, predictions out, with nothing of the federation around it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from pandas import DataFrame, RangeIndex, Series
 from torch import Tensor, nn
 
 from coterie.data.arrays import model_inputs
+from coterie.data.own.gather import Holding
+from coterie.data.own.incumbent import given, is_column
 from coterie.data.own.label import read_label
 from coterie.data.own.schema import Schema
 from coterie.data.silo import Array, check_finite
@@ -29,9 +31,9 @@ class Deployed(nn.Module):
         self.classes, self.centre, self.unit, self.temperature = classes, schema.centre, schema.unit, temperature
         self.eval()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, classes) probabilities, or (n, targets) numbers."""
-        out: Tensor = self.core(x)
+    def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
+        """(n, classes) probabilities, or (n, targets) numbers; `beside`: what the silo's own model gives for x."""
+        out: Tensor = self.core(x, beside)
         if self.classes:
             return out if self.temperature == 1 else tempered(out, self.temperature, 1)
         return (out.flatten(1) if out.ndim > 1 else out.unsqueeze(1)) * self.unit + self.centre
@@ -47,6 +49,7 @@ class PersonalModel:
     about: Mapping[str, Any] = field(default_factory=dict)  # method, study, round, seed, …
     positive: int = 1  # of two classes the one that has a threshold
     threshold: float = 0.5  # the probability from which on it is predicted
+    incumbent: Any = None  # the silo's own model, where that is mixed in: an object, or the path of an ONNX file
 
     def __repr__(self) -> str:
         inputs = " × ".join(map(str, self.schema.shape))
@@ -95,12 +98,24 @@ class PersonalModel:
     def _outputs(self, data: "DataFrame | Array | Tensor") -> Array:
         """(n, classes) probabilities, or (n, targets) numbers."""
         x = self.encode(data)
+        beside = self._beside(data, x)
+        both = zip(*(_split(each, x) for each in (x, beside)), strict=True)
         with torch.no_grad():
-            parts = [self.module(part) for part in torch.from_numpy(x).split(AT_ONCE)]  # type: ignore[no-untyped-call]
+            parts = [self.module(*part) for part in both]
         out: Array = torch.cat(parts).numpy() if parts else np.zeros((0, max(self.module.classes, 1)), np.float32)
         if self.module.classes and out.ndim != 2:
             raise BadInput("this model tells a class for every place of a sequence; load it in PyTorch instead")
         return out[:, : len(self.classes)] if self.module.classes else out
+
+    def _beside(self, data: "DataFrame | Array | Tensor", x: Array) -> Array | None:
+        """What the silo's own model gives for the rows: the one that was given, or as the file names it."""
+        named, own = str(self.about.get("incumbent", "")), self.incumbent
+        path = own if isinstance(own, str | Path) else named if is_column(named) else ""  # a file opens no other file
+        model = None if isinstance(own, str | Path) else own
+        table = data if isinstance(data, DataFrame) else DataFrame()
+        features = [column.name for column in self.schema.columns if column.name in table]
+        holding = Holding(self.silo, table[features] if features else x, Series(dtype=object), aside=table)
+        return given(str(path), replace(holding, incumbent=model), x, self.schema)
 
     def to_onnx(self, path: "str | Path") -> Path:
         """Write the model as ONNX: encoded rows in, probabilities or numbers out."""
@@ -125,3 +140,10 @@ class PersonalModel:
             raise BadInput(f"data: samples are {x.shape[1:]}, the model takes {self.schema.shape}")
         check_finite(x, "data")
         return x
+
+
+def _split(rows: Array | None, x: Array) -> Sequence[Tensor | None]:
+    """Rows, a few at a time; of none, as often none."""
+    if rows is None:
+        return [None] * -(-len(x) // AT_ONCE)
+    return torch.from_numpy(rows).split(AT_ONCE)  # type: ignore[no-untyped-call, no-any-return]

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from os.path import relpath
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -14,8 +16,8 @@ NAMED = 5  # silos; more are counted
 LINKED = 12  # folders of models; more are folded away
 
 
-def decision(run: Run) -> str:
-    """The section."""
+def decision(run: Run, beside: Path | None = None) -> str:
+    """The section; `beside` is the folder that the page is written to, where that is not the run's."""
     found = run.verdict
     if found is None:
         return ""
@@ -28,11 +30,11 @@ def decision(run: Run) -> str:
     tiles = _tiles(found) if found["silos"] else ""
     if found["silos"]:
         rows["Risk"] = escape(risk(found))
-    if beside := baselines(found):
-        rows["Plain models"] = escape(beside)
+    if plain := baselines(found):
+        rows["Plain models"] = escape(plain)
     if costs := cost(run):
         rows["Cost"] = escape(costs)
-    if models := _models(run):
+    if models := _models(run, beside):
         rows["Deploy"] = models
     listing = "".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in rows.items())
     body += tiles + (f"<dl class='answers'>{listing}</dl>" if rows else "")
@@ -129,24 +131,25 @@ def _tiles(found: Verdict) -> str:
     return f"{beside}<div class='tiles'>{''.join(tiles)}</div>"
 
 
-def _models(run: Run) -> str:
+def _models(run: Run, beside: Path | None) -> str:
     """Where the models to deploy are: a folder for each silo, or the file that a run always saves."""
     method = (run.verdict or {}).get("chosen")
     if run.folder is None or method is None:
         return ""
     deploy = run.folder / "deploy"
+    away = "" if beside is None else Path(relpath(run.folder, beside)).as_posix() + "/"  # "./" beside its run
     if deploy.is_dir():
         names = sorted(path.name for path in deploy.iterdir() if path.is_dir())
-        links = ", ".join(_link(f"deploy/{name}/", name) for name in names)
+        links = ", ".join(_link(f"{away}deploy/{name}/", name) for name in names)
         if len(names) <= LINKED:
             return f"Each silo's model: {links}."
         return f"<details><summary>The models of {len(names)} silos</summary>{links}</details>"
     models = f"models/{method}/"
-    return f"Each silo's model: {_link(models, models)}" if (run.folder / models).is_dir() else ""
+    return f"Each silo's model: {_link(f'{away}{models}', models)}" if (run.folder / models).is_dir() else ""
 
 
 def _link(path: str, name: str) -> str:
-    """To a folder beside the page: a report and its models travel together."""
+    """To a folder by its way from the page: a report and its models travel together."""
     return f"<a href='{quote(path)}'>{escape(name)}</a>"
 
 

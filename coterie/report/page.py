@@ -21,7 +21,7 @@ POLICY = (
 
 def render(run: Run, out: Path) -> None:
     """Write the report of a run to `out`."""
-    page = page_of(run)
+    page = page_of(run, out.parent)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
 
@@ -39,11 +39,11 @@ def facts(run: Run) -> dict[str, str]:
     }
 
 
-def page_of(run: Run) -> str:
-    """The report as HTML."""
+def page_of(run: Run, beside: Path | None = None) -> str:
+    """The report as HTML, for a folder: none is that of the run."""
     if not run.methods:
         raise BadInput("there are no results yet; the report needs those of at least one method")
-    made = {"decision": ("The decision", decision(run))}
+    made = {"decision": ("The decision", decision(run, beside))}
     made |= {
         key: (title, "\n".join(filter(None, (make(run) for make in each)))) for key, (title, each) in PARTS.items()
     }

@@ -118,7 +118,7 @@ class Assembly(HoldsData):
         for silo in self.silos:
             found.update(silo.name.encode())
             for part in (silo.train, silo.validation, silo.test):
-                for array in (part.x, part.y):
+                for array in (part.x, part.y, *([] if part.incumbent is None else [part.incumbent])):
                     found.update(f"{array.dtype} {array.shape}".encode())
                     found.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
         return found.hexdigest()

@@ -18,12 +18,14 @@ from coterie.data import catalog
 from coterie.data.own.ready import OwnData, ready
 from coterie.data.silo import FederatedData, named
 from coterie.durable import sync_all
+from coterie.engine.method import Method
 from coterie.engine.rehearsal import held_at_peak, peak_memory
 from coterie.engine.rounds import Outcome, Progress
 from coterie.engine.training import Training, suited
 from coterie.errors import BadInput, warn
 from coterie.measure.predictions import Key, Rows
 from coterie.methods import METHODS
+from coterie.methods.stack import Stack
 from coterie.models import build, code, split_parts
 from coterie.models.parts import Blueprint
 from coterie.options import parse
@@ -45,7 +47,7 @@ from coterie.run.finished import (
 )
 from coterie.run.method_file import CHECKSUM
 from coterie.run.seeds import with_seeds
-from coterie.run.tuning import TUNING, tuned
+from coterie.run.tuning import tuned
 from coterie.runs.checkpoint import Checkpoint
 from coterie.runs.folder import Begun, checkpoint_folder, claim, cleanup_on_error, close, held
 from coterie.studies.study import Study, check, loads
@@ -70,7 +72,7 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
         parts = split_parts(study.model)[1].with_checksum()
         factory = Blueprint(code.factory(study.code, shape, outputs), parts)
         model = {"name": study.model["name"], **parts.as_table()}
-    study = replace(study, model=model, training=_suited(study.training, data))
+    study = replace(study, model=model, training=_suited(study.training, data), methods=_with_incumbent(study, data))
     machine = study.machine
     # Errors are told in the unit of the label, which another seed's training rows may put otherwise.
     again = like is not None and not any(schema.unit != like.model.unit for schema in data.schemas.values())
@@ -87,6 +89,16 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
     )
     federation.table = model
     return study, federation
+
+
+def _with_incumbent(study: Study, data: FederatedData) -> dict[str, Method]:
+    """The methods; where silos have models of their own, these are among what a stack mixes."""
+    if all(silo.train.incumbent is None for silo in data.silos):
+        return study.methods
+    return {
+        name: replace(method, incumbent=True) if isinstance(method, Stack) else method
+        for name, method in study.methods.items()
+    }
 
 
 def _suited(training: Training, data: FederatedData) -> Training:
@@ -301,6 +313,7 @@ def _go_on(study: Study, out: Path, watch: Watch, say: Say, like: Assembly | Non
     now.write(out)
     (out / "study.toml").write_text(now.study, "utf-8")
     _warn_of_fixed(federations)
+    _warn_of_adam(study)
     _room_for_models(study, federations[study.seeds[0]], out)
     stated = rehearse(study, federations, say)
     device = federations[study.seeds[0]].model.device
@@ -322,6 +335,17 @@ def _warn_of_fixed(federations: Mapping[int, Assembly]) -> None:
     fixed = [name for name, rows in first.items() if all(np.array_equal(rows, other[name]) for other in others)]
     if others and fixed:
         warn(f"{named(fixed)}: the same test rows with every seed, so seeds repeat the training alone")
+
+
+def _warn_of_adam(study: Study) -> None:
+    """Warn of methods whose equations are for plain gradient steps, where the steps are Adam's."""
+    for name, method in study.methods.items():
+        if method.plain_steps and study.training_of(name).optimizer == "adam":
+            key = f"methods.{name}.train"
+            warn(
+                f"[methods.{name}] is made for plain gradient steps; with adam it may not learn, or fall from its best; "
+                f"give it sgd and a rate with --set {key}.optimizer=sgd --set {key}.lr=0.01"
+            )
 
 
 def _room_for_models(study: Study, federation: Assembly, out: Path) -> None:
@@ -349,4 +373,13 @@ def about(study: Study, name: str, assembly: Assembly, round: int) -> dict[str, 
         "shape": list(sample.x.shape[1:]),
         "outputs": assembly.model.classes or math.prod(sample.y.shape[1:]),
         "input": str(sample.x.dtype),
+        **_stacked(study, study.methods[name]),
     }
+
+
+def _stacked(study: Study, method: Method) -> dict[str, Any]:
+    """What is mixed in a model, where it is several."""
+    if not isinstance(method, Stack):
+        return {}
+    known = {"incumbent": study.data["incumbent"]} if study.data.get("incumbent") else {}
+    return {"candidates": [each.name for each in method.candidates], **known}

@@ -32,7 +32,6 @@ from coterie.report.page import render
 from coterie.run.baselines import pooled
 from coterie.run.beside import set_beside
 from coterie.run.deployable import write_deployable
-from coterie.run.tuning import TUNING
 from coterie.runs.checkpoint import traces_in
 from coterie.runs.folder import RESULTS, checkpoint_folder, partial_results
 from coterie.runs.read import read_run
@@ -183,7 +182,8 @@ def _searched(tried: Path) -> Searched:
     """By method, for how many rounds each candidate of its search trained; nothing where there was none."""
     if not tried.exists():
         return {}
-    candidates = pd.read_parquet(tried).groupby(["method", "optimizer", "lr"])["round"].max()
+    table = pd.read_parquet(tried).drop(columns="score")
+    candidates = table.groupby([name for name in table if name != "round"])["round"].max()
     return {str(name): [int(rounds) for rounds in each] for name, each in candidates.groupby("method")}
 
 

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import Any, Literal
 
 import pandas as pd
@@ -28,8 +29,9 @@ from coterie.studies.study import Study
 from coterie.wire import Deployable, Private, Server
 
 GRID = {"sgd": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0), "adam": (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)}
+DECAYS = (0.0, 0.1, 1.0)  # of weights, where columns outnumber rows: what the rows do not set, decay has to
 RUNGS = (5, 10, 20, 40)  # rounds after which the better half goes on
-COLUMNS = ["method", "optimizer", "lr", "round", "score"]
+COLUMNS = ["method", "optimizer", "lr", "weight_decay", "round", "score"]
 Score = Callable[[Task, Deployable], Tensor]  # what each silo's model is worth, (k,): higher is better, NaN: not known
 
 
@@ -84,9 +86,11 @@ def search(
     """The values of these keys that suit a method, and all that was tried."""
     inner = federation.engine(method, training, models=False).method  # with its statistics kept local, where they are
     shared = replace(training, buffers="shared")
+    decays = DECAYS if "weight_decay" in keys and _wide(federation) else (training.weight_decay,)
     heats: list[Heat] = [
-        Simulated(federation, inner, replace(shared, optimizer=name), GRID[name], score)
+        Simulated(federation, inner, replace(shared, optimizer=name, weight_decay=decay), GRID[name], score)
         for name in optimizers(training, keys)
+        for decay in decays
     ]
     return halved(heats, training, keys, on_round)
 
@@ -151,7 +155,8 @@ class Heat(ABC):
 
     def values(self, i: int) -> dict[str, Any]:
         """What a candidate trains with."""
-        return {"optimizer": self.training.optimizer, "lr": self.rates[i]}
+        training = self.training
+        return {"optimizer": training.optimizer, "lr": self.rates[i], "weight_decay": training.weight_decay}
 
     def judge(self, round: int) -> None:
         """Note what each candidate is worth after a round."""
@@ -214,6 +219,12 @@ class Simulated(Heat):
         before = (together(Server, [servers[i] for i in chosen]), together(Private, [privates[i] for i in chosen]))
         rates, best = tuple(self.rates[i] for i in chosen), [self.best[i] for i in chosen]
         return Simulated(self.federation, self.method, self.training, rates, self.score, before, best)
+
+
+def _wide(federation: Assembly) -> bool:
+    """Whether a sample has more inputs than the middle silo has training rows."""
+    rows = median(len(silo.train) for silo in federation.members)
+    return math.prod(federation.members[0].train.x.shape[1:]) > rows
 
 
 def _put(engine: Simulator, private: Private) -> None:

@@ -15,6 +15,7 @@ OWN: dict[str, Any] = {
         "batch_size": 0,
         "optimizer": "auto",
         "lr": "auto",
+        "weight_decay": "auto",
         "clip_gradient": 5.0,
         "whole_batches": True,
     },

@@ -26,7 +26,7 @@ OWN_TRAINING = (
     "class_weight",
     "schedule", "schedule_at", "schedule_factor",
 )  # fmt: skip
-SEARCHED = ("lr", "optimizer")  # what `auto` has a search find for each method, before the run
+SEARCHED = ("lr", "optimizer", "weight_decay")  # what `auto` has a search find for each method, before the run
 MOST_ROUNDS, PATIENCE = 200, 10  # what `rounds = "auto"` stands for
 # Without a search: the gradient of a core model carries its weight in the mixture; a component sees a part of a sample.
 RATES = {"apple": 0.25, "fedem": 0.15}  # by the method's registered name, whatever its label

@@ -140,7 +140,7 @@ def test_a_silo_that_lost_its_state_says_so_and_the_round_goes_on(tmp_path: Path
     engine.received = {"north": 1}
     outcome = run_rounds(made, engine, roster, model, TRAINING)
     assert outcome.missing == 3
-    assert "restore its folder" in engine.last["north"]
+    assert "restore it from a backup" in engine.last["north"]
     assert set(outcome.results[-1]["silo"]) == {"south", "east"}
 
 

@@ -33,6 +33,11 @@ def test_what_is_frozen_does_not_keep_a_module_from_being_rewritten(name: str) -
     assert probed(name).way == "rewritten"
 
 
+def test_padding_that_is_frozen_keeps_no_module_from_vmap() -> None:
+    assert probed("frozen padding").way == "vmap"
+    assert probed("padding").way == "one by one"
+
+
 def test_frozen_parameters_are_in_no_row() -> None:
     model = Model(TRAINED["frozen"], 3)
     assert [block.name for block in model.layout.parameters] == ["out.weight", "out.bias"]

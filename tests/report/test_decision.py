@@ -1,10 +1,13 @@
 """The first screen: what to take, what it brings, what it costs, what may go wrong, in sentences."""
 
+import re
+from urllib.parse import unquote
+
 import numpy as np
 import pandas as pd
 
 from coterie.report.decision import cost, decision, gain, headline, risk
-from coterie.report.page import page_of
+from coterie.report.page import page_of, render
 from coterie.runs.read import Run
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -118,6 +121,10 @@ def test_models_to_deploy_are_linked(tmp_path):
     shown = page_of(run)
     assert "<a href='deploy/north/'>north</a>" in shown
     assert "<a href='deploy/b%252F%3Ci%3E/'>b%2F&lt;i&gt;</a>" in shown
+    for place in (tmp_path / "report.html", tmp_path / "pages" / "of-april.html"):
+        render(run, place)
+        links = re.findall("<a href='([^'#]*deploy[^']*)'", place.read_text("utf-8"))
+        assert len(links) == 2 and all((place.parent / unquote(link)).is_dir() for link in links)
 
 
 def test_why_a_measure_was_taken_is_said():

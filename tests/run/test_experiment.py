@@ -74,6 +74,13 @@ def test_the_results_are_long(out):
     assert accuracy.between(0, 1).all()
 
 
+@pytest.mark.parametrize(("optimizer", "warned"), [("adam", True), ("sgd", False)])
+def test_a_method_for_plain_steps_is_warned_of_with_adam(tmp_path, capsys, optimizer, warned):
+    words = ("--methods", "scaffold,fedavg", "--rounds", "1", "--set", f"train.optimizer={optimizer}", "--quiet")
+    assert call("run", small(tmp_path), *words, "--out", tmp_path / "out") == 0
+    assert ("[methods.scaffold] is made for plain gradient steps" in capsys.readouterr().err) == warned
+
+
 def test_sizes_and_labels_of_every_seed_are_kept(tmp_path):
     assert call("run", small(tmp_path), "--out", tmp_path / "out", "--quiet", "--seeds", "3,5", "--rounds", "1") == 0
     summary = json.loads((tmp_path / "out" / "summary.json").read_text("utf-8"))

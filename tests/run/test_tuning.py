@@ -13,7 +13,7 @@ from own_silos import hospitals
 from torch import nn
 
 from coterie.conformance import CLASSES, small_mlp, small_silos
-from coterie.data.silo import Part
+from coterie.data.silo import Part, Silo
 from coterie.engine.training import Training
 from coterie.methods import METHODS, make
 from coterie.run import experiment, tuning
@@ -132,13 +132,11 @@ def test_without_validation_data_values_are_fixed(capsys):
 def test_what_was_found_is_written_and_the_study_runs_again_without_a_search(here):
     assert call(*OWN_RUN, "--set", "train.rounds=auto", "--set", "train.patience=2", "--out", "a", "--quiet") == 0
     told, tried = study("a"), pd.read_parquet("a/tuning.parquet")
-    assert list(tried) == ["method", "optimizer", "lr", "round", "score"] and set(tried["method"]) == {
-        "separate",
-        "fedamp",
-    }
+    assert list(tried) == ["method", "optimizer", "lr", "weight_decay", "round", "score"]
+    assert set(tried["method"]) == {"separate", "fedamp"}
     assert (told["train"]["rounds"], told["train"]["patience"]) == (200, 2)
     for name in ("separate", "fedamp"):
-        last = tried[(tried["method"] == name) & (tried["round"] == 4)][["lr", "optimizer"]]
+        last = tried[(tried["method"] == name) & (tried["round"] == 4)][["lr", "optimizer", "weight_decay"]]
         assert told["methods"][name]["train"] in last.to_dict("records")
     assert call("run", "a/study.toml", "--out", "b", "--quiet") == 0
     assert not Path("b/tuning.parquet").exists()
@@ -198,3 +196,44 @@ def test_the_uploads_of_a_private_methods_search_count(here, capsys):
     candidates = pd.read_parquet("out/tuning.parquet").groupby(["optimizer", "lr"])["round"].max()
     assert told["in_search"] == candidates.sum() == 13 + 7 and told["uploads"] == 20 + 2
     assert "20 of them in the search for its learning rate" in " ".join(capsys.readouterr().out.split())
+
+
+def wide(seed: int) -> list[Silo]:
+    """Four silos of 60 rows and 500 columns, of which 15 matter, and many fresh rows to test on."""
+    rng = np.random.default_rng(seed)
+    weights = np.zeros(500)
+    weights[:15] = rng.normal(size=15)
+
+    def part(rows: int) -> Part:
+        x = rng.normal(size=(rows, 500))
+        ill = rng.random(rows) < 1 / (1 + np.exp(-x @ weights))
+        return Part(x.astype(np.float32), ill.astype(np.int64))
+
+    return [Silo(f"silo-{i}", part(45), part(15), part(500)) for i in range(4)]
+
+
+def test_where_columns_outnumber_rows_decay_makes_better_models(monkeypatch):
+    monkeypatch.setattr(tuning, "RUNGS", (5, 10, 20))
+    monkeypatch.setattr(tuning, "GRID", {"sgd": (0.01, 0.1, 1.0)})
+    losses = dict[tuple[float, ...], list[float]]()
+    training = Training(rounds=20, local_epochs=2, batch_size=16)
+    for seed in range(2):
+        federation = Assembly(wide(seed), lambda: nn.Linear(500, 2), 2, training, seed, "cpu", "all")
+        for decays in ((0.0,), tuning.DECAYS):
+            monkeypatch.setattr(tuning, "DECAYS", decays)
+            method = make("fedavg", {})
+            keys = ("lr", "weight_decay")
+            found, tried = tuning.search(federation, method, training, keys, tuning.validation_loss, lambda p: None)
+            assert set(tried["weight_decay"]) == {*decays} and set(found) == {*keys}
+            outcome = federation.train(method, training=replace(training, **found))
+            table = pd.concat(outcome.results).query("split == 'test' and measure == 'loss'")
+            losses.setdefault(decays, []).append(table[table["round"] == outcome.picked.round]["value"].mean())
+    without, with_decay = (float(np.mean(each)) for each in losses.values())
+    assert with_decay < without
+
+
+def test_few_columns_are_searched_without_decay():
+    federation = Assembly(small_silos(3), small_mlp, CLASSES, TRAINING, 0, "cpu", "all")
+    method, keys = make("fedavg", {}), ("lr", "weight_decay")
+    found, tried = tuning.search(federation, method, TRAINING, keys, tuning.validation_loss, lambda p: None)
+    assert set(tried["weight_decay"]) == {0.0} and found["weight_decay"] == 0.0

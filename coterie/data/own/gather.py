@@ -33,6 +33,7 @@ class Holding(HoldsData):
     sides: Indices | None = None  # (n,) what each row is for, where the silo came split
     aside: DataFrame = field(default_factory=DataFrame)  # (n, ...) of a table: columns that are no features
     resize: int = 0  # pixels that its pictures were brought to
+    incumbent: Any = None  # the silo's own model of today, where it is an object
 
     def about(self) -> str:
         return f"{self.name}: {len(self.y)} rows"
@@ -60,6 +61,10 @@ def gather(path: Path, label: str, drop: Sequence[str] = (), by: Sequence[str] =
     entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
     if not entries:
         raise BadInput(f"{path}: is empty; put a file or a folder for each silo into it")
+    split = [entry.name for entry in entries if entry.suffix.lower() in TABLES and entry.stem.lower() in SIDES]
+    if {"train", "test"} <= {Path(name).stem.lower() for name in split}:
+        files = ", ".join(split)
+        raise BadInput(f"{path}: {files} are the split of one silo, not silos; put them into a folder of its name")
     holdings = [read_silo(entry, label, drop, by, resize) for entry in entries]
     names = [holding.name for holding in holdings]
     twice = next((name for name in names if names.count(name) > 1), None)

@@ -14,6 +14,7 @@ from coterie.data.own.agree import Difference, agree
 from coterie.data.own.columns import as_number, is_dated, parsed, without, written
 from coterie.data.own.fences import beyond, fence, nearer, within
 from coterie.data.own.gather import Holding, gather
+from coterie.data.own.incumbent import given, is_column
 from coterie.data.own.label import Label, Task, read_label
 from coterie.data.own.leaks import copies, repeating_identifiers
 from coterie.data.own.schema import Schema
@@ -33,7 +34,7 @@ from coterie.data.own.sides import (
 from coterie.data.own.statistics import Statistics, declare
 from coterie.data.own.subgroups import check_levels, read_subgroups
 from coterie.data.silo import Array, FederatedData, HoldsData, Indices, Part, Share, Silo, named
-from coterie.errors import BadInput
+from coterie.errors import BadInput, nearest
 from coterie.keys import generator
 from coterie.options import option
 
@@ -56,6 +57,14 @@ class OwnData(SplitBy):
         "federation", "numbers by what all silos declare, or each silo by its own and nothing of it leaves"
     )
     subgroups: tuple[str, ...] = option((), "columns by whose levels measures are taken too")
+    incumbent: str = option(
+        "", "what silos use today: a column of predictions, or an ONNX file ({silo}: a silo's name); stack's candidate"
+    )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are no features."""
+        return (*super().columns, *([self.incumbent] if is_column(self.incumbent) else []))
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,7 +115,8 @@ def ready(holdings: Sequence[Holding], options: OwnData, seed: int) -> Federated
     schemas = {s.holding.name: fitted(schema, s, not shared) for s in splits}
     marked = [read_subgroups(s.holding, options.subgroups, options.label) for s in splits]
     check_levels(marked)
-    silos = [encoded(s, schemas[s.holding.name], of) for s, of in zip(splits, marked, strict=True)]
+    silos = [encoded(s, schemas[s.holding.name], of, options.incumbent) for s, of in zip(splits, marked, strict=True)]
+    _check_incumbent(silos, options.incumbent, splits)
     return FederatedData(
         silos, len(schema.classes), "own", _note(declared, schema), [0] * len(silos), [False] * len(silos), schemas,
         differences,
@@ -240,14 +250,24 @@ def _numbers(own: SplitHolding, name: str) -> Array:
     return as_number(own.holding.x[name], name)
 
 
-def encoded(own: SplitHolding, schema: Schema, subgroups: Mapping[str, Array] | None = None) -> Silo:
+def _check_incumbent(silos: Sequence[Silo], incumbent: str, splits: Sequence[SplitHolding]) -> None:
+    """Refuse an incumbent that no silo has: a misspelt one would be missed by nobody."""
+    if incumbent and all(silo.train.incumbent is None for silo in silos):
+        known = [name for s in splits for name in s.holding.columns]
+        hint = nearest(incumbent, known) if is_column(incumbent) else "check the path"
+        raise BadInput(f"--incumbent {incumbent}: no silo has it; {hint}")
+
+
+def encoded(
+    own: SplitHolding, schema: Schema, subgroups: Mapping[str, Array] | None = None, incumbent: str = ""
+) -> Silo:
     """A silo as a model takes it."""
     name = own.holding.name
     x = schema.encode(own.holding.x, f"silo '{name}'") if isinstance(own.holding.x, DataFrame) else own.holding.x
     y = _targets(own, schema)
-    units = own.units
+    units, beside = own.units, given(incumbent, own.holding, x, schema)
     parts = [
-        Part(x[rows], y[rows], own.rows[rows], None if units is None else units[rows])
+        Part(x[rows], y[rows], own.rows[rows], *(None if each is None else each[rows] for each in (units, beside)))
         for rows in (own.train, own.validation, own.test)
     ]
     return Silo(name, *parts, subgroups={column: values[own.test] for column, values in (subgroups or {}).items()})

@@ -240,6 +240,13 @@ def test_a_single_table_is_no_split_whatever_its_name(tmp_path):
     assert gather(tmp_path, "ill", ("patient",))[0].sides is None
 
 
+def test_a_silos_split_that_lies_where_silos_are_expected_is_refused(tmp_path):
+    for name in ("train", "test"):
+        visits().to_csv(tmp_path / f"{name}.csv", index=False)
+    with pytest.raises(BadInput, match=r"test.csv, train.csv are the split of one silo, not silos; put them into"):
+        gather(tmp_path, "ill", ("patient",))
+
+
 def row(frame, place, **values):
     changed = frame.astype(object)
     for name, value in values.items():

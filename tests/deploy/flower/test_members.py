@@ -99,7 +99,7 @@ def test_a_key_that_was_removed_does_not_come_back_but_a_new_one_under_its_name_
     before = nodes(fed.folder)
     other = fed.folder.parent / "new"
     other.mkdir()
-    path.write_text(parties.make_key(other, "south"))
+    path.write_text(parties.make_key(other / "key", "south"))
     fed.members.align()
     assert fed.link.admits(other / "key.pub") and not fed.link.admits(fed.keys["south"])
     assert nodes(fed.folder) == before | {"south": fed.link.next}
@@ -122,7 +122,7 @@ def test_a_key_that_is_replaced_locks_the_old_one_out(fed: Federation) -> None:
     before = nodes(fed.folder)
     other = fed.folder.parent / "new"
     other.mkdir()
-    (fed.folder / "members" / "south.pub").write_text(parties.make_key(other, "south"))
+    (fed.folder / "members" / "south.pub").write_text(parties.make_key(other / "key", "south"))
     for _ in range(2):
         fed.members.align()
     assert fed.admitted() == {"north"} and fed.link.admits(other / "key.pub")

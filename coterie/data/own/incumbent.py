@@ -1,0 +1,104 @@
+"""What a silo uses today: a model of its own, of which only what it gives for each row is looked at, at the silo.
+
+It is an ONNX file that takes encoded rows (as `coterie export` writes them), a column of the table, or in Python an
+object with `predict_proba` or `predict` that takes the table's features as they are.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pandas import Series, to_numeric
+
+from coterie.data.own.gather import Holding
+from coterie.data.own.schema import Schema
+from coterie.data.silo import Array
+from coterie.errors import BadInput
+
+SILO = "{silo}"  # in a path: the silo's name
+SURE = 0.9  # the probability of a class that is given without one
+ANY = 1e-3  # of the probability goes to all classes alike: none is impossible
+
+
+def is_column(incumbent: str) -> bool:
+    """Whether it names a column of the table, which is then no feature."""
+    return bool(incumbent) and not incumbent.lower().endswith(".onnx")
+
+
+def given(incumbent: str, holding: Holding, x: Array, schema: Schema) -> Array | None:
+    """What a silo's incumbent gives for its rows, of which x are encoded; None where the silo has none.
+
+    Probabilities (n, C) in the order of the schema's classes, or numbers (n,) in the unit of the targets.
+    """
+    where = f"silo '{holding.name}' incumbent"
+    if holding.incumbent is not None:
+        return _checked(_by_object(holding.incumbent, holding.x, schema, where), len(x), schema, where)
+    if is_column(incumbent):
+        column = holding.aside.get(incumbent)
+        return None if column is None else _checked(_by_column(column, schema, where), len(x), schema, where)
+    path = Path(incumbent.replace(SILO, holding.name))
+    if not incumbent or (SILO in incumbent and not path.exists()):
+        return None
+    return _checked(by_onnx(path, x, len(schema.classes)), len(x), schema, where)
+
+
+def by_onnx(path: Path, x: Array, classes: int) -> Array:
+    """What an ONNX file gives for encoded rows."""
+    if find_spec("onnxruntime") is None:
+        raise BadInput(f"{path}: onnxruntime is not installed; pip install onnxruntime")
+    import onnxruntime
+
+    try:
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        found = session.run(None, {session.get_inputs()[0].name: x})
+    except Exception as error:  # whatever a runtime meets in a file of one's own
+        raise BadInput(f"{path}: cannot be used as ONNX ({str(error).splitlines()[0][:200]}); check the file") from None
+    # A classifier may give its choice beside the probabilities.
+    fits = [np.asarray(each) for each in found if np.shape(each) == ((len(x), classes) if classes else (len(x), 1))]
+    if not fits:
+        raise BadInput(f"{path}: gives {[np.shape(each) for each in found]}, not one row of {classes or 1} for each")
+    return fits[0] if classes else fits[0][:, 0]
+
+
+def _by_object(model: Any, x: Any, schema: Schema, where: str) -> Array:
+    if schema.classes and hasattr(model, "predict_proba"):
+        found = np.asarray(model.predict_proba(x), dtype=float)
+        names = [str(each) for each in getattr(model, "classes_", schema.classes)]
+        if found.ndim != 2 or found.shape[1] != len(names) or not set(names) <= set(schema.classes):
+            raise BadInput(f"{where}: its classes are {names[:5]}, the label's {list(schema.classes)[:5]}; map them")
+        made = np.zeros((len(found), len(schema.classes)))
+        made[:, [schema.classes.index(name) for name in names]] = found
+        return made
+    if not hasattr(model, "predict"):
+        raise BadInput(f"{where}: a {type(model).__name__} has neither predict_proba nor predict; give a fitted model")
+    return _by_column(Series(np.asarray(model.predict(x)).reshape(-1)), schema, where)
+
+
+def _by_column(column: Series, schema: Schema, where: str) -> Array:
+    """A column of numbers, of classes, or of two classes the probability of the second."""
+    numbers = np.asarray(to_numeric(column, errors="coerce"), dtype=float)
+    if not schema.classes:
+        return numbers
+    names = [str(each) for each in column]
+    if set(names) <= set(schema.classes):
+        chosen = np.eye(len(schema.classes))[[schema.classes.index(name) for name in names]]
+        return SURE * chosen + (1 - SURE) * (1 - chosen) / max(len(schema.classes) - 1, 1)
+    if len(schema.classes) == 2 and ((numbers >= 0) & (numbers <= 1)).all():
+        return np.stack([1 - numbers, numbers], 1)
+    odd = next(name for name in names if name not in schema.classes)
+    raise BadInput(
+        f"{where}: {odd!r} is neither a class nor, of two classes, the probability of {schema.classes[-1]!r}"
+    )
+
+
+def _checked(found: Array, n: int, schema: Schema, where: str) -> Array:
+    expected = (n, len(schema.classes)) if schema.classes else (n,)
+    if found.shape != expected or not np.isfinite(found).all():
+        raise BadInput(f"{where}: gives {found.shape} or values that are missing, expected {expected}; complete it")
+    if not schema.classes:
+        return np.asarray((found - schema.centre) / schema.unit, np.float32)
+    if (found < 0).any() or (found.sum(1) <= 0).any():
+        raise BadInput(f"{where}: gives negative probabilities, or none at all; give what predict_proba gives")
+    shares = found / found.sum(1, keepdims=True)
+    return np.asarray((1 - ANY) * shares + ANY / len(schema.classes), np.float32)

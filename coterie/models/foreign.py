@@ -1,0 +1,65 @@
+"""Models of timm and transformers, where these are installed: `--model timm:NAME` and `--model hf:FOLDER`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coterie.errors import BadInput, nearest
+
+Make = Callable[[Any, int], nn.Module]  # from the shape of a sample and the number of outputs
+
+
+def timm_model(name: str) -> Make:
+    """A network for images, by timm's name; its weights are `[model] weights`."""
+    try:
+        import timm  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise BadInput(f"--model timm:{name}: needs timm; pip install 'coterie[timm]'") from None
+    if name not in (known := timm.list_models()):
+        raise BadInput(f"--model timm:{name}: timm has no such model; {nearest(name, known)}")
+
+    def make(shape: Any, outputs: int) -> nn.Module:
+        made: nn.Module = timm.create_model(name, pretrained=False, num_classes=outputs, in_chans=shape[0])
+        return made
+
+    return make
+
+
+def hf_model(path: str) -> Make:
+    """A classifier of sequences of tokens, in a folder that `save_pretrained` wrote; nothing is downloaded."""
+    try:
+        from transformers import AutoModelForSequenceClassification  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise BadInput(f"--model hf:{path}: needs transformers; pip install 'coterie[transformers]'") from None
+    if not Path(path).is_dir():
+        raise BadInput(f"--model hf:{path}: no such folder; give one that save_pretrained wrote")
+
+    def make(_: Any, outputs: int) -> nn.Module:
+        how = {"num_labels": outputs, "ignore_mismatched_sizes": True, "local_files_only": True}
+        try:
+            # The others drop at random in ways that cannot be keyed, or cannot run over rows.
+            made = AutoModelForSequenceClassification.from_pretrained(path, attn_implementation="eager", **how)
+        except (OSError, ValueError) as error:
+            raise BadInput(f"--model hf:{path}: cannot be loaded ({str(error).splitlines()[0]})") from None
+        made.__class__ = type(type(made).__name__, (Sequences, type(made)), {})
+        return made  # type: ignore[no-any-return]
+
+    return make
+
+
+class Sequences:
+    """A classifier that takes tokens alone and gives scores alone; its tensors keep their names."""
+
+    config: Any
+    dtype: torch.dtype
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """tokens (b, t) -> (b, classes); the padding is not looked at."""
+        padding = tokens == (self.config.pad_token_id or 0)
+        lowest = torch.finfo(self.dtype).min
+        mask = torch.where(padding, lowest, 0.0).to(self.dtype)[:, None, None]  # as attention adds it
+        out: Tensor = super().forward(input_ids=tokens, attention_mask=mask).logits  # type: ignore[misc]
+        return out
