@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from coterie.methods.fedprox_ft import FedProxFT
     from coterie.methods.fedrep import FedRep
     from coterie.methods.fedrod import FedRoD
+    from coterie.methods.fedsa_lora import FedSALoRA
+    from coterie.methods.ffa_lora import FFALoRA
     from coterie.methods.heurfedamp import HeurFedAMP
     from coterie.methods.ifca import IFCA
     from coterie.methods.knn_per import KNNPer
@@ -74,14 +76,14 @@ if TYPE_CHECKING:
 __version__ = VERSION
 __all__ = [
     "APFL", "APPLE", "IFCA", "MOCHA", "MRMTL", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison",
-    "DFedAvg", "DFedEM", "Ditto", "Down", "Experiment", "FedACS", "FedALA", "FedAMP", "FedAvg", "FedAvgFT",
+    "DFedAvg", "DFedEM", "Ditto", "Down", "Experiment", "FFALoRA", "FedACS", "FedALA", "FedAMP", "FedAvg", "FedAvgFT",
     "FedAvgLocal", "FedBABU", "FedBN", "FedEM", "FedFomo", "FedPAC", "FedPer", "FedProx", "FedProxFT", "FedRep",
-    "FedRoD", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP", "KNNPer", "LGFedAvg", "Measure",
-    "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedGraph", "PFedMe",
-    "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server", "Silos",
-    "Stack", "State", "Task", "Up", "Weights", "bank", "check_method", "load_model", "load_result", "method_table",
-    "option", "plain_step", "rows", "shared", "silos", "spread", "study", "weighted_mean", "with_clipping",
-    "with_compression", "with_finetuning", "with_personal", "with_privacy", "with_robustness",
+    "FedRoD", "FedSALoRA", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP", "KNNPer", "LGFedAvg",
+    "Measure", "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedGraph",
+    "PFedMe", "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server",
+    "Silos", "Stack", "State", "Task", "Up", "Weights", "bank", "check_method", "load_model", "load_result",
+    "method_table", "option", "plain_step", "rows", "shared", "silos", "spread", "study", "weighted_mean",
+    "with_clipping", "with_compression", "with_finetuning", "with_personal", "with_privacy", "with_robustness",
 ]  # fmt: skip
 # Where each lies: first what a user needs, then the methods, then what the author of a method does.
 _PLACES = {
@@ -112,6 +114,8 @@ _PLACES = {
     "methods.fedprox_ft": "FedProxFT",
     "methods.fedrep": "FedRep",
     "methods.fedrod": "FedRoD",
+    "methods.fedsa_lora": "FedSALoRA",
+    "methods.ffa_lora": "FFALoRA",
     "methods.heurfedamp": "HeurFedAMP",
     "methods.ifca": "IFCA",
     "methods.knn_per": "KNNPer",

@@ -32,6 +32,8 @@ METHODS: Registry[type[Method]] = Registry(
         "fedrod": "coterie.methods.fedrod:FedRoD",
         "fedpac": "coterie.methods.fedpac:FedPAC",
         "knn-per": "coterie.methods.knn_per:KNNPer",
+        "fedsa-lora": "coterie.methods.fedsa_lora:FedSALoRA",
+        "ffa-lora": "coterie.methods.ffa_lora:FFALoRA",
         "scaffold": "coterie.methods.scaffold:SCAFFOLD",
         "apfl": "coterie.methods.apfl:APFL",
         "ditto": "coterie.methods.ditto:Ditto",
@@ -64,7 +66,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "fedavg-local", "fedavg-ft", "fedprox-ft", "fedala", "perfedavg", "knn-per",
     ),
     "one model, beside one of the silo's own": ("apfl", "ditto", "pfedme", "mr-mtl"),
-    "a part of the model": ("fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn", "fedrod", "fedpac"),
+    "a part of the model": (
+        "fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn", "fedrod", "fedpac", "fedsa-lora", "ffa-lora",
+    ),
     "models of silos that are alike": (
         "fedamp", "heurfedamp", "fedacs", "apple", "fedfomo", "cfl", "ifca", "pfedgraph", "mocha",
     ),

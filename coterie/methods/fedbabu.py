@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie.engine.method import Columns, Method, Model, Nothing, Predictor, Private, Task
 from coterie.methods.parts.averaging import global_predictor
-from coterie.methods.parts.partly import BodyOnly, fit_on
+from coterie.methods.parts.partly import PartStill, fit_on
 from coterie.methods.wrappers.personal import Personal, WithOwn
 from coterie.options import option
 
@@ -30,7 +30,7 @@ class FedBABU(Personal):
 
     @property
     def base(self) -> Method:
-        return BodyOnly()
+        return PartStill("head")
 
     def own(self, model: Model) -> Columns:
         return model.columns("head")

@@ -1,4 +1,4 @@
-"""Training some columns of a model while the others stand still, and a body under a head that does."""
+"""Training some columns of a model while the others stand still."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,17 +32,18 @@ def fit_on(task: Task, w: Tensor, columns: Columns, purpose: str, epochs: int | 
 
 
 @dataclass(frozen=True)
-class BodyOnly(GlobalModel[Nothing, Weights]):
-    """FedAvg in which silos train the body under a head that never moves."""
+class PartStill(GlobalModel[Nothing, Weights]):
+    """FedAvg in which a part of the model never moves."""
 
-    summary: ClassVar[str] = "one global body under a fixed head"
     lr_by_row: ClassVar[bool] = True
 
+    still: str
+
     def begin(self, task: Task, down: GlobalDown, private: Nothing) -> Weights:
-        return begin_on(task, spread(down.w, task.k), task.model.columns("body"))
+        return begin_on(task, spread(down.w, task.k), self._moving(task))
 
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
-        return step_on(task.model.columns("body"))(task, state, batch)
+        return step_on(self._moving(task))(task, state, batch)
 
     def end(self, task: Task, state: Weights, down: GlobalDown, private: Nothing) -> tuple[ModelUp, Nothing]:
         return ModelUp(w=state.w), private
@@ -51,5 +52,9 @@ class BodyOnly(GlobalModel[Nothing, Weights]):
         return global_predictor(task, down)
 
     def adapt(self, task: Task, down: GlobalDown, private: Nothing | None) -> tuple[None, Nothing]:
-        """A newcomer gets the global body."""
+        """A newcomer gets the global model."""
         return None, Nothing()
+
+    def _moving(self, task: Task) -> Columns:
+        layout = task.model.layout
+        return layout.columns(layout.names - {*task.model.columns(self.still, empty=True).names})

@@ -19,7 +19,7 @@ from coterie.methods.wrappers.compress import BLOCK, BytesUp, SparseUp, as_bytes
 from coterie.wire import described
 
 FITTING = {
-    "fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn", "fedrod", "knn-per",
+    "fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn", "fedrod", "knn-per", "fedsa-lora", "ffa-lora",
     "fedavg", "fedprox", "fedavg-local", "fedavg-ft", "fedprox-ft", "scaffold", "apfl", "ditto", "perfedavg", "pfedme",
     "cfl", "fedamp", "heurfedamp", "fedacs", "fedem", "mr-mtl", "pfedgraph", "fedala",
 }  # fmt: skip

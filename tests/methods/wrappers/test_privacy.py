@@ -23,7 +23,7 @@ from coterie.methods.wrappers.privacy import gaussian
 from coterie.methods.wrappers.spent import epsilon, spent, spent_by_all
 
 COVERED = {
-    "fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn", "fedrod", "knn-per",
+    "fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn", "fedrod", "knn-per", "fedsa-lora", "ffa-lora",
     "fedavg", "fedprox", "fedavg-local", "fedavg-ft", "fedprox-ft", "scaffold", "apfl", "ditto", "perfedavg", "pfedme",
     "cfl", "fedamp", "heurfedamp", "fedacs", "fedem", "mr-mtl", "pfedgraph", "fedala",
 }  # fmt: skip

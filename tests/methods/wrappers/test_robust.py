@@ -13,7 +13,7 @@ from coterie.methods.parts.attention import BLOCK
 from coterie.methods.wrappers.robust import clipped, krum, median
 
 AVERAGING = {
-    "fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn", "fedrod", "knn-per",
+    "fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn", "fedrod", "knn-per", "fedsa-lora", "ffa-lora",
     "fedavg", "fedprox", "fedavg-local", "fedavg-ft", "fedprox-ft", "scaffold", "apfl", "ditto", "perfedavg", "pfedme",
     "fedem", "mr-mtl", "fedala",
 }  # fmt: skip

@@ -1,0 +1,34 @@
+"""FedSA-LoRA: of low-rank adapters the A matrices are averaged, each silo's B matrices are its own.
+
+Guo et al., "Selective Aggregation for Low-Rank Adaptation in Federated Learning", ICLR 2025.
+
+The paper finds that A learns what silos have in common and B what is a silo's own. Whatever else of the model trains (a
+head, say) is averaged too. A silo deploys its model as its own training left it; the mean A with its own B is its cloud
+model. A model without adapters is trained as by FedAvg-local.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from coterie.engine.method import Columns, Method, Model, Predictor, Task
+from coterie.methods.fedavg_local import FedAvgLocal
+from coterie.methods.parts.averaging import global_predictor
+from coterie.methods.wrappers.personal import Personal, WithOwn
+
+
+@dataclass(frozen=True)
+class FedSALoRA(Personal):
+    """FedAvg of A; B stays."""
+
+    paper: ClassVar[str] = "Guo et al., ICLR 2025"
+    summary: ClassVar[str] = "of low-rank adapters A is averaged, each silo's B is its own"
+
+    @property
+    def base(self) -> Method:
+        return FedAvgLocal()
+
+    def own(self, model: Model) -> Columns:
+        return model.columns("lora_B", empty=True)
+
+    def cloud(self, task: Task, down: Any, private: WithOwn) -> Predictor:
+        return global_predictor(task, self.sent(task, down, private))
