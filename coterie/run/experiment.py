@@ -343,7 +343,7 @@ def _warn_of_adam(study: Study) -> None:
         if method.plain_steps and study.training_of(name).optimizer == "adam":
             key = f"methods.{name}.train"
             warn(
-                f"[methods.{name}] is made for plain gradient steps; with adam it may not learn, or fall from its best; "
+                f"[methods.{name}] is made for plain gradient steps: with adam it may not learn, or may fall back; "
                 f"give it sgd and a rate with --set {key}.optimizer=sgd --set {key}.lr=0.01"
             )
 
