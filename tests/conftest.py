@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import examined
+import fitted
 import plugin
 import pytest
 import torch
@@ -28,6 +29,7 @@ def spared() -> Iterator[None]:
             patch.setattr("torch.cuda.random._lazy_call", lambda *_, **__: None)
         patch.setattr("coterie.run.seeds.MINUTE", 0.0)  # one seed, whatever the machine has time for
         examined.remember(patch)
+        fitted.remember(patch)
         yield
 
 

@@ -297,7 +297,8 @@ def _go_on(study: Study, out: Path, watch: Watch, say: Say, like: Assembly | Non
             ended = time.perf_counter()
             study, why = with_seeds(study, ended - prepared, ended - began)
             say(why)
-            study, federations = prepare_all(study, federations[seed])
+            if len(study.seeds) > 1:
+                study, federations = prepare_all(study, federations[seed])
         study = replace(study, auto_seeds=False)
     machine = {"device": device_name(federations[study.seeds[0]].model.device), **versions(study.plugins)}
     now = Begun(study.as_toml(), begun.command, machine, {str(seed): f.checksum() for seed, f in federations.items()})
