@@ -18,6 +18,7 @@ from coterie.engine.store import SPLITS
 from coterie.engine.training import Training
 from coterie.errors import BadInput, plain
 from coterie.measure.measures import MEASURES
+from coterie.measure.tempering import GRID as TEMPERATURES
 from coterie.methods import METHODS, make
 from coterie.methods.wrappers.buffers import local_buffers
 from coterie.methods.wrappers.candidates import Candidates
@@ -87,9 +88,15 @@ class Scored(Up):
 
 
 class Done(Up):
-    """Nothing but the word that it was done, and of a model that was kept which it is."""
+    """Nothing but that it was done, and of a model that was kept which it is, and how it is to be tempered."""
 
     round: Tensor | None = rows("the round whose model is kept", seen_by="server", below="count", default=None)
+    curve: Tensor | None = rows(
+        "of classes: the kept model's summed log-loss on validation rows, at a grid of temperatures",
+        str(len(TEMPERATURES)),
+        seen_by="server; their sum all silos",
+        default=None,
+    )
 
 
 @dataclass(frozen=True)
@@ -174,6 +181,7 @@ class Request:
     cohort: int = option(1, "how many silos are asked", low=1)
     splits: tuple[str, ...] = ()
     hold: tuple[int, ...] = option((), "rounds whose models to hold; the last one is asked about", low=1, high=1e9)
+    pooled: tuple[float, ...] = option((), "of a model to keep: all silos' log-loss by temperature", low=0, high=1e6)
     newcomer: bool = False  # it arrived after training: `round` counts its turns
     job: Job | None = None
     version: str = own.VERSION
@@ -182,6 +190,8 @@ class Request:
     def __post_init__(self) -> None:
         if not {*self.splits} <= {*SPLITS}:
             raise ValueError(f"splits are some of {', '.join(SPLITS)}")
+        if len(self.pooled) not in (0, len(TEMPERATURES)):
+            raise ValueError(f"pooled is {len(TEMPERATURES)} numbers")
 
     def head(self) -> str:
         """Everything but the body, as JSON."""
