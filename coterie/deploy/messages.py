@@ -17,7 +17,7 @@ from coterie.engine.rows import Model
 from coterie.engine.store import SPLITS
 from coterie.engine.training import Training
 from coterie.errors import BadInput, plain
-from coterie.measure.measures import MEASURES
+from coterie.measure.measures import AUTO, MEASURES
 from coterie.measure.tempering import GRID as TEMPERATURES
 from coterie.methods import METHODS, make
 from coterie.methods.wrappers.buffers import local_buffers
@@ -250,7 +250,15 @@ def request(head: str, body: bytes) -> Request:
         theirs, ours = read.job.plugins, read.job.brought()
         for package in sorted(theirs.keys() | ours.keys()):
             _check_version(package, theirs.get(package), ours.get(package))
+        _check_measured(read.job)
     return replace(read, body=body)
+
+
+def _check_measured(job: Job) -> None:
+    """Refuse to train by what no study can hold, or to measure by what cannot be taken of these labels."""
+    by = job.training.by
+    if by != AUTO and (by not in MEASURES or not MEASURES[by].fits(job.classes)):
+        raise BadInput(f"a request by '{plain(by, 40)}': no measure of labels of {job.classes} classes (0: numbers)")
 
 
 def _check_version(package: str, theirs: Any, ours: str | None) -> None:
