@@ -16,6 +16,7 @@ from coterie.codec import decode, encode_up
 from coterie.data.own.statistics import Statistics
 from coterie.data.silo import Silo
 from coterie.deploy.encoded import Encoded, encoded_silo
+from coterie.deploy.examination import probe
 from coterie.deploy.home import EVENTS, owner_only
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Declared, Done, Job, Measured, Request, Scored
@@ -101,7 +102,7 @@ class SiloSide:
         data = self._data(job, source)
         method, model, roster = job.built(pick_device(self.device))
         store = Store([data.silo], model.device, model.dtype)
-        model.probe(store["train"].x[:2])
+        probe(self.folder, job, model, store["train"].x[:2])
         round = job.training.rounds - 1 if request.newcomer else request.round
         secret = f"{self._secret()},{request.run},{request.kind}"
         silos = torch.zeros(1, dtype=torch.int64, device=model.device)
