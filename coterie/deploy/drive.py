@@ -128,6 +128,7 @@ class RemoteRun:
             outcome = run_rounds(method, engine, job.roster(model.device), model, job.training, on_round, checkpoint)
         except BadInput as error:
             raise BadInput(f"[methods.{name}] {error}") from None
+        outcome.temperatures = engine.temperatures
         if outcome.kept:
             why = {silo: f"keeps its model of round {round}" for silo, round in outcome.kept.items() if round}
             self._report(state="models missing or of another round", silos=engine.last | why)
