@@ -58,6 +58,7 @@ class Silo(HoldsData):
     validation: Part
     test: Part
     group: int = field(default=0, kw_only=True)  # the silos of one group were dealt alike
+    trees: "Mapping[str, Array] | None" = field(default=None, kw_only=True)  # its incumbent, where that is trees
 
     def about(self) -> str:
         train, validation, test = len(self.train), len(self.validation), len(self.test)

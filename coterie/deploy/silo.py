@@ -137,7 +137,8 @@ class SiloSide:
         folder = self.folder / "models" / vault.folder.name
         schemas = None if data.schema is None else {self.name: data.schema}
         fitted = _calibrated(data.silo, task.judged(kept, "validation")[1], job.training)
-        save_models(folder, model, kept, [self.name], about, schemas, {self.name: fitted})
+        trees = {self.name: data.silo.trees}
+        save_models(folder, model, kept, [self.name], about, schemas, {self.name: fitted}, trees)
         fields = read_policy(self.folder).fields
         return Done(round=torch.tensor([round]) if not fields or "round" in fields else None), Done
 

@@ -203,7 +203,8 @@ def _one(
         shutil.rmtree(models, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
         told_of = about(study, name, federation, outcome.picked.round)
         fitted = {silo: _calibration(outcome, silo) for silo in silos}
-        save_models(models, federation.model, outcome.models, silos, told_of, federation.schemas, fitted)
+        trees = {silo.name: silo.trees for silo in federation.members}
+        save_models(models, federation.model, outcome.models, silos, told_of, federation.schemas, fitted, trees)
         sync_all(models)
     checkpoint.end(outcome)
     outcome.models = None  # they are on the disk, and the next method needs the memory

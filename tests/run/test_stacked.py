@@ -79,6 +79,26 @@ def test_a_much_better_model_of_its_own_keeps_all_the_weight_and_a_useless_one_n
     assert weights(compared(with_column(right=False), "today"))["incumbent"] <= 0.01
 
 
+@pytest.mark.parametrize("label", ["outcome", "cost"])
+def test_boosted_trees_are_a_model_of_ones_own_that_is_in_the_file(label, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    made = {name: hospital(place, 150).drop(columns=["patient"]) for place, name in enumerate(NAMES)}
+    silos = co.silos(made, label, incumbent="trees", drop=["cost" if label == "outcome" else "outcome"])
+    federation = co.Federation(silos, "linear", device="cpu")
+    found = federation.compare([co.Stack(of=FEW)], rounds=2, quiet=True, lr=0.01, optimizer="sgd")
+    model, silo = found["stack"]["coast"], federation._assembly.silos[2]
+    trees = model.module.core.parts[-1]
+    given = trees(torch.from_numpy(silo.test.x)).numpy()
+    assert silo.name == "coast" and given.reshape(silo.test.incumbent.shape) == pytest.approx(
+        silo.test.incumbent, abs=1e-5
+    )
+    assert weights(found, "coast")["incumbent"] > 0
+    model.to_onnx(tmp_path / "coast.onnx")
+    x = torch.from_numpy(silo.test.x)
+    graph = onnxruntime.InferenceSession(str(tmp_path / "coast.onnx")).run(None, {"x": x.numpy()})[0]
+    assert graph == pytest.approx(model.module(x).detach().numpy(), rel=1e-4, abs=1e-5)
+
+
 def test_an_object_is_a_model_of_ones_own():
     class Today:
         classes_ = ("healthy", "ill", "severe")

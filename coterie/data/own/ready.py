@@ -14,7 +14,7 @@ from coterie.data.own.agree import Difference, agree
 from coterie.data.own.columns import as_number, is_dated, parsed, without, written
 from coterie.data.own.fences import beyond, fence, nearer, within
 from coterie.data.own.gather import Holding, gather
-from coterie.data.own.incumbent import given, is_column
+from coterie.data.own.incumbent import by_trees, given, is_column
 from coterie.data.own.label import Label, Task, read_label
 from coterie.data.own.leaks import copies, repeating_identifiers
 from coterie.data.own.schema import Schema
@@ -32,6 +32,7 @@ from coterie.data.own.sides import (
     read_marks,
 )
 from coterie.data.own.statistics import Statistics, declare
+from coterie.data.own.trees import TREES
 from coterie.data.silo import Array, FederatedData, HoldsData, Indices, Part, Share, Silo, named
 from coterie.errors import BadInput, nearest
 from coterie.keys import generator
@@ -56,7 +57,8 @@ class OwnData(SplitBy):
         "federation", "numbers by what all silos declare, or each silo by its own and nothing of it leaves"
     )
     incumbent: str = option(
-        "", "what silos use today: a column of predictions, or an ONNX file ({silo}: a silo's name); stack's candidate"
+        "",
+        "what silos use today: trees, a column of predictions, or an ONNX file ({silo}: its name); stack's candidate",
     )
 
     @property
@@ -259,12 +261,16 @@ def encoded(own: SplitHolding, schema: Schema, incumbent: str = "") -> Silo:
     name = own.holding.name
     x = schema.encode(own.holding.x, f"silo '{name}'") if isinstance(own.holding.x, DataFrame) else own.holding.x
     y = _targets(own, schema)
-    units, beside = own.units, given(incumbent, own.holding, x, schema)
+    units, trees = own.units, None
+    if incumbent == TREES:
+        beside, trees = by_trees(x, y, own.train, schema)
+    else:
+        beside = given(incumbent, own.holding, x, schema)
     parts = [
         Part(x[rows], y[rows], own.rows[rows], *(None if each is None else each[rows] for each in (units, beside)))
         for rows in (own.train, own.validation, own.test)
     ]
-    return Silo(name, *parts)
+    return Silo(name, *parts, trees=trees)
 
 
 def _targets(own: SplitHolding, schema: Schema) -> Array:
