@@ -24,6 +24,16 @@ def compared(source, incumbent="", methods=None, **options):
     return federation.compare(methods or [co.Stack(of=FEW)], rounds=3, quiet=True, lr=0.05, optimizer="sgd", **options)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """No baselines beside, no page, and few trees: neither is asked about here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coterie.run.experiment.suits", lambda *given: False)
+        patch.setattr("coterie.run.finished.render", lambda *given: None)
+        patch.setattr("coterie.data.own.trees.ROUNDS", 10)
+        yield
+
+
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     found = compared(tables(), methods=[co.Separate(), co.Stack(of=FEW)])
