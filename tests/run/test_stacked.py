@@ -54,6 +54,14 @@ def test_the_saved_mixture_predicts_what_was_measured(plain):
     assert json.loads(model.about["candidates"]) == ["separate", "fedavg-ft", "fedem", "fedavg"]
 
 
+def test_the_summary_has_every_silos_mixture(plain):
+    found = json.loads((plain / "summary.json").read_text("utf-8"))["methods"]["stack"]
+    assert list(found["mixtures"]) == list(NAMES) and set(found.get("gated", {}).values()) <= {"separate"}
+    assert all(sum(shares.values()) == pytest.approx(1, abs=1e-5) for shares in found["mixtures"].values())
+    model = co.load_model(plain / "models" / "stack" / "north.safetensors")
+    assert list(found["mixtures"]["north"].values()) == pytest.approx(model.module.core.weights.tolist(), abs=1e-6)
+
+
 def test_the_saved_mixture_is_one_onnx_graph(plain, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     model = co.load_model(plain / "models" / "stack" / "coast.safetensors")
