@@ -176,7 +176,8 @@ class SiloSide:
         schemas = None if data.schema is None else {self.name: data.schema}
         given = task.judged(kept, "validation")[1]
         fitted = _calibrated(data.silo, given, job.training, request.pooled)
-        save_models(folder, model, kept, [self.name], about, schemas, {self.name: fitted})
+        trees = {self.name: data.silo.trees}
+        save_models(folder, model, kept, [self.name], about, schemas, {self.name: fitted}, trees=trees)
         done = {"round": torch.tensor([round]), "curve": torch.from_numpy(_curve(data.silo, given))[None]}
         fields = read_policy(self.folder).fields
         return Done(**{key: each for key, each in done.items() if each.numel() and (not fields or key in fields)}), Done

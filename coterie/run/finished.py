@@ -107,6 +107,7 @@ def collected(
     fitted = dict[str, dict[str, Any]]()
     for (name, _), outcome in outcomes.items():  # those of the first seed, whose models are kept
         both = {"temperatures": outcome.temperatures, "thresholds": outcome.thresholds}
+        both |= {"mixtures": outcome.mixtures, "gated": outcome.gated}
         fitted.setdefault(name, {key: each for key, each in both.items() if each})
     searched = _searched(out / TUNING)
     summary = summarized(study, whole, predictions, kept, sizes, extras, members, device, fitted, searched)
