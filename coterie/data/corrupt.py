@@ -51,11 +51,11 @@ def looking(silos: Sequence[Silo], options: Looks, seed: int) -> list[Silo]:
     for place, silo in enumerate(silos):
         group = place % len(options.looks)
         draw = generator(seed, "looks", silo.name)
-        parts = {}
-        for split in ("train", "validation", "test"):
-            part: Part = getattr(silo, split)
-            parts[split] = replace(part, x=_look(part.x, options.looks[group], low, high, draw))
-        made.append(replace(silo, group=group, **parts))
+        train, validation, test = (
+            replace(part, x=_look(part.x, options.looks[group], low, high, draw))
+            for part in (silo.train, silo.validation, silo.test)
+        )
+        made.append(replace(silo, group=group, train=train, validation=validation, test=test))
     return made
 
 
