@@ -51,9 +51,11 @@ def looking(silos: Sequence[Silo], options: Looks, seed: int) -> list[Silo]:
     for place, silo in enumerate(silos):
         group = place % len(options.looks)
         draw = generator(seed, "looks", silo.name)
-        every = (silo.train, silo.validation, silo.test)
-        parts = [replace(part, x=_look(part.x, options.looks[group], low, high, draw)) for part in every]
-        made.append(replace(silo, group=group, train=parts[0], validation=parts[1], test=parts[2]))
+        train, validation, test = (
+            replace(part, x=_look(part.x, options.looks[group], low, high, draw))
+            for part in (silo.train, silo.validation, silo.test)
+        )
+        made.append(replace(silo, group=group, train=train, validation=validation, test=test))
     return made
 
 

@@ -23,7 +23,7 @@ from torch import nn
 
 from coterie.engine.rounds import Outcome, Progress, run_rounds
 from coterie.engine.simulate import Simulator
-from coterie.methods import METHODS, make
+from coterie.methods import GROUPS, METHODS, make
 from coterie.methods.wrappers.personal import local_buffers
 from coterie.runs.checkpoint import Checkpoint, results_in, traces_in
 
@@ -34,13 +34,18 @@ def linear() -> nn.Module:
     return nn.Linear(5, 3)
 
 
+def layered() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+
+
 def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
 
 
 def engine_of(name: str, options: dict[str, object] | None = None, **train: object) -> Simulator:
     silos = make_silos((7, 10, 6, 5, 8))
-    return make_engine(linear, silos, make(name, options or {}), dtype=torch.float32, **{"rounds": ROUNDS, **train})
+    build = layered if name in GROUPS["a part of the model"] else linear
+    return make_engine(build, silos, make(name, options or {}), dtype=torch.float32, **{"rounds": ROUNDS, **train})
 
 
 class Killed(Exception):
