@@ -182,15 +182,18 @@ class Stack(Method):
 
     @property
     def down(self) -> type[Down]:  # type: ignore[override]
-        return self._holding(StackDown, "down")
+        made: type[Down] = self._holding(StackDown, "down")
+        return made
 
     @property
     def up(self) -> type[Up]:  # type: ignore[override]
-        return self._holding(StackUp, "up")
+        made: type[Up] = self._holding(StackUp, "up")
+        return made
 
     @property
     def private(self) -> type[Private]:  # type: ignore[override]
-        return self._holding(StackPrivate, "private")
+        made: type[Private] = self._holding(StackPrivate, "private")
+        return made
 
     def _holding(self, kind: Any, what: str) -> Any:
         return _holding(kind, tuple((name, getattr(each, what)) for name, each in self.trainings.items()))

@@ -94,9 +94,8 @@ def collected(
     members = {seed: list(each.groups) for seed, each in facts.items()}
     fitted = dict[str, dict[str, Any]]()
     for (name, _), outcome in outcomes.items():  # those of the first seed, whose models are kept
-        both = {"temperatures": outcome.temperatures, "thresholds": outcome.thresholds}
-        both |= {"mixtures": outcome.mixtures, "gated": outcome.gated}
-        fitted.setdefault(name, {key: each for key, each in both.items() if each})
+        found = {key: getattr(outcome, key) for key in ("temperatures", "thresholds", "mixtures", "gated")}
+        fitted.setdefault(name, {key: each for key, each in found.items() if each})
     summary = summarized(study, whole, predictions, kept, sizes, extras, members, device, fitted)
     schemas = next(iter(facts.values())).schemas
     frame = as_frame(predictions, next(iter(schemas.values())).classes if schemas else ())

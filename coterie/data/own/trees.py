@@ -31,7 +31,7 @@ def _arrays(model: Any, classes: int) -> dict[str, Array]:
     """Trees one below the other, their nodes side by side: (T, N); a leaf leads to itself."""
     trees = [(c, tree.nodes) for each in model._predictors for c, tree in enumerate(each)]
     size = max(len(nodes) for _, nodes in trees)
-    made = {
+    made: dict[str, Array] = {
         name: np.zeros((len(trees), size), kind)
         for name, kind in (("feature", "i8"), ("threshold", "f8"), ("left", "i8"), ("right", "i8"), ("value", "f8"))
     }
