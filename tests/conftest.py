@@ -30,6 +30,7 @@ def spared() -> Iterator[None]:
         patch.setattr("coterie.run.seeds.MINUTE", 0.0)  # one seed, whatever the machine has time for
         examined.remember(patch)
         fitted.remember(patch)
+        patch.setattr("coterie.run.baselines.TREES", 10)  # how many there are, no test looks at
         yield
 
 
