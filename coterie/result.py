@@ -1,7 +1,7 @@
 """What training gives: scores as pandas, each silo's model, the report, and the folder that `coterie run` writes."""
 
 from collections.abc import Iterator, Mapping, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -91,7 +91,7 @@ class Runs(HoldsData):
         with cleanup_on_error(out, made):
             copy(self.run, self.folder, out)
             if find_spec("plotly"):
-                render(self.run, out / "report.html")
+                render(replace(self.run, folder=out), out / "report.html")
         return out
 
     def models(self, method: str) -> Path:

@@ -39,7 +39,7 @@ def load_model(file: str | Path, model: Any = None, incumbent: Any = None) -> Pe
         # Before files had both, the threshold was for whoever read it.
         positive, threshold = json.loads(about.get("positive", "1")), 0.5
         threshold = float(json.loads(about.get("threshold", "0.5"))) if "positive" in about else threshold
-    except (KeyError, ValueError, TypeError, RecursionError):
+    except (KeyError, ValueError, TypeError, OverflowError, RecursionError):
         raise BadInput(f"{path}: does not say what model it is; give a file that `coterie run` wrote") from None
     whole = [*shape, outputs, classes]
     sound = isinstance(table, Mapping) and all(type(n) is int and 0 <= n < 2**31 for n in whole)

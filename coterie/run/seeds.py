@@ -14,12 +14,12 @@ SEARCHED = 40  # rounds that a search goes on for
 def with_seeds(study: Study, searched: float, before: float) -> tuple[Study, str]:
     """The study with its seeds, and why it has so many; its search took `searched` of the seconds `before` now."""
     if any(privacy_of(method) for method in study.methods.values()):
-        return study, "1 seed, because the uploads of every seed add to ε; --seeds 0,1,2 has more"
+        return study, "1 seed, because the uploads of every seed add to ε; give seeds 0,1,2 to have more"
     training = study.training
     longer = 1.0 if training.patience else max(1.0, training.rounds / SEARCHED)
     each = SEARCHES * longer * searched
     more = (COUNT - 1) * each
-    about = f"{more:.0f} s" if more < MINUTE else f"{more / 60:.0f} min"
+    about = f"{more:.0f} s" if more < 60 else f"{more / 60:.0f} min"
     if before + each + more > MINUTE:
-        return study, f"1 seed, because two more take about {about}; --seeds 0,1,2 has them"
+        return study, f"1 seed, because two more take about {about}; give seeds 0,1,2 to have them"
     return replace(study, seeds=tuple(range(COUNT))), f"{COUNT} seeds, because two more take about {about}"

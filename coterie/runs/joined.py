@@ -49,4 +49,5 @@ def joined(runs: Sequence[Run]) -> Run:
         traces={name: run.traces[name] for name in names for run in runs if name in run.traces},
         significance=compare(by_silo).assign(measure=measure),
         verdict=None,
+        metric=first.by,
     )

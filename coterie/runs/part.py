@@ -43,10 +43,10 @@ def copy(run: Run, folder: Path, out: Path) -> None:
     for name in ("labels.parquet", "splits.parquet"):
         if (folder / name).exists():
             shutil.copyfile(folder / name, out / name)
-    if (folder / "predictions.parquet").exists():
-        samples = pd.read_parquet(folder / "predictions.parquet")
-        kept = samples[samples["method"].isin(list(run.methods))]
-        kept.to_parquet(out / "predictions.parquet", index=False, compression="zstd")
+    for name in ("predictions.parquet", "subgroups.parquet"):
+        if (folder / name).exists():
+            rows = pd.read_parquet(folder / name)
+            rows[rows["method"].isin(list(run.methods))].to_parquet(out / name, index=False, compression="zstd")
     if run.verdict is not None and (folder / "deploy").is_dir():
         shutil.copytree(folder / "deploy", out / "deploy")
     (out / "collaboration").mkdir()

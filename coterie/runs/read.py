@@ -62,8 +62,7 @@ class Run:
         """The measure that its methods are shown by; None: accuracy, or an error."""
         if self.metric is not None:
             return self.metric
-        judged = self.verdict["measure"] if self.verdict else self.study.get("measure", {}).get("by")
-        return None if judged in (None, AUTO) else str(judged)
+        return str(self.verdict["measure"]) if self.verdict else None
 
     def seen_by(self, metric: str | None) -> "Run":
         """The same by a measure that all its methods have, and with it the significance of their differences."""

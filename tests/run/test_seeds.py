@@ -38,7 +38,7 @@ def test_there_is_one_where_there_is_not_and_the_others_can_be_had(monkeypatch, 
     monkeypatch.setattr(seeds, "MINUTE", 0.0)
     assert call(*WORDS, "--rounds", 1, "--out", "a") == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "1 seed, because two more take about" in out and "--seeds 0,1,2 has them" in out
+    assert "1 seed, because two more take about" in out and "give seeds 0,1,2 to have them" in out
     assert seeds_of("a") == [0]
 
 
