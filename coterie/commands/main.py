@@ -67,7 +67,7 @@ def run(
     incumbent: Annotated[
         str | None,
         typer.Option(
-            help="with --silos: what silos use today, for stack: a column, or an ONNX file ({silo}: its name)"
+            help="with --silos: what silos use today, for stack: trees, a column, or {silo}.onnx"
         ),
     ] = None,
     model: Annotated[
