@@ -116,7 +116,8 @@ largest_upload = {default.largest_upload}
 # a label that is a number its count, mean and spread.
 statistics = true
 
-# The model that this silo uses today, which a stack may mix in: trees (boosted, of its own rows), a column of predictions,
-# or an ONNX file that takes encoded rows. It never leaves, nor does what it gives for a row. Set it before a run begins.
+# The model that this silo uses today, which a stack may mix in: trees (boosted, of its own rows), a column of
+# predictions, or an ONNX file that takes encoded rows. It never leaves, nor does what it gives for a row. Set it before
+# a run begins.
 incumbent = ""
 """
