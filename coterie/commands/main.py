@@ -71,9 +71,7 @@ def run(
     ] = None,
     incumbent: Annotated[
         str | None,
-        typer.Option(
-            help="with --silos: what silos use today, for stack: a column, or an ONNX file ({silo}: its name)"
-        ),
+        typer.Option(help="with --silos: what silos use today, for stack: trees, a column, or {silo}.onnx"),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="auto, a model by name, or your own nn.Module as package.module:Class")

@@ -44,7 +44,7 @@ class Policy:
     delta: float = option(1e-5, "δ, for which epsilon is counted", above=0, below=1)
     largest_upload: int = option(1 << 30, "bytes of one answer, at most", low=1)
     statistics: bool = option(True, "whether means and deviations of a table's columns may leave")
-    incumbent: str = option("", "this silo's model of today, a candidate of stack: a column, or an ONNX file")
+    incumbent: str = option("", "this silo's model of today, a candidate of stack: trees, a column, or an ONNX file")
 
     def judge(self, request: Request) -> None:
         """Refuse a request before anything is computed for it."""
@@ -185,7 +185,8 @@ largest_upload = {default.largest_upload}
 # methods are judged by accuracy unless the study names another measure.
 statistics = true
 
-# The model that this silo uses today, which a stack may mix in: a column of predictions, or an ONNX file that takes
-# encoded rows. It never leaves, nor does what it gives for a row. Set it before a run begins.
+# The model that this silo uses today, which a stack may mix in: trees (boosted, of its own rows), a column of
+# predictions, or an ONNX file that takes encoded rows. It never leaves, nor does what it gives for a row. Set it before
+# a run begins.
 incumbent = ""
 """
