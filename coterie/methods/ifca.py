@@ -100,7 +100,7 @@ class IFCA(Method[ClusterModels, ClustersDown, ClusterUp, Nothing, Chosen]):
             here = up.cluster[:, r] == j
             if bool(here.any()):  # θ_j ← Σ_i s_ij θ_i / Σ_i s_ij, by samples; an empty cluster keeps its model
                 w[r, j] = weighted_mean(up.w[here, r], cohort.sizes[here])
-        cluster = server.cluster.index_copy(0, cohort.ids, up.cluster)
+        cluster = server.cluster.index_copy(0, cohort.ids, up.cluster.long())
         if up.loss is None:
             return ClusterModels(w=w, cluster=cluster)
         best_first = weighted_mean(up.loss.double(), cohort.sizes).argsort(stable=True)

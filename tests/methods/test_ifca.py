@@ -131,6 +131,14 @@ def test_the_report_shows_who_is_with_whom_and_who_was_never_heard() -> None:
     close(trace["collaboration"][1], [0, 1, 0])
 
 
+def test_whole_numbers_of_any_width_may_arrive() -> None:
+    oracle, method = Oracle(), IFCA()
+    played = oracle.play(method, rounds=1)
+    cohort = Cohort.everyone(played.engine.roster, played.engine.model, 0)
+    narrow = played.ups[0].replace(cluster=played.ups[0].cluster.to(torch.int32))
+    close(method.receive(played.servers[0], cohort, narrow).cluster, played.servers[1].cluster)
+
+
 def test_a_newcomer_takes_the_model_of_least_loss_and_sends_nothing() -> None:
     oracle, method = Oracle(), IFCA(clusters=3)
     played = oracle.play(method, rounds=3)
