@@ -290,3 +290,9 @@ def test_fedems_splits_are_the_papers() -> None:
     assert (data["femnist"]["split"], data["femnist"]["silos"]) == ("natural", 539)
     assert data["shakespeare"]["split"] == "natural"
     assert (data["synthetic"]["silos"], data["synthetic"]["test"]) == (300, 5000)
+
+
+@pytest.mark.parametrize("name", ["em-table2", "em-table3"])
+def test_a_role_that_is_large_enough_for_shakespeare_is_so_at_small_scale(name: str) -> None:
+    full, small = (check(select(read(name), "shakespeare", scale)).data for scale in ("full", "small"))
+    assert small["min_samples"] * small["stride"] <= full["min_samples"] * full["stride"]  # characters of a role
