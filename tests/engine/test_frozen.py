@@ -136,6 +136,7 @@ def test_half_precision_holds_the_base_in_it_too() -> None:
         x = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0))
         rows = torch.stack([whole.start(0, "a"), whole.start(0, "b")])
         close(half.forward(rows, x, False)[0], whole.forward(rows, x, False)[0], 0.03)
+        assert half.base_checksum == whole.base_checksum  # what is saved of it is as it was
 
 
 def test_bytes_that_leave_are_those_that_train() -> None:
