@@ -174,6 +174,11 @@ def test_every_model_of_ours_has_its_head_last(name: str) -> None:
     assert model.columns("head").names == tuple(block.name for block in model.layout.parameters)
 
 
+def test_a_head_that_is_not_there_is_refused() -> None:
+    with pytest.raises(BadInput, match="no layer '9' to be its head"):
+        Model(build({"name": "mlp", "head": "9", "freeze": ["body"]}, (5,), 3)[0], 3)
+
+
 def test_what_trains_is_named_only_of_what_is_frozen() -> None:
     with pytest.raises(BadInput, match=r"\[model\]: train names what is left of freeze"):
         build({"name": "linear", "train": ["head"]}, (5,), 3)
