@@ -222,12 +222,14 @@ class Model:
             self._way = Called(self._shared(self.half and not buffers), buffers, found.draws, found.vmapped, head)
             return
         # What was examined is in float64, and so is what is frozen in it.
-        self._way = (lower(self._shared(self.half), self.layout.names, head) if self.frozen else None) or found.lowered
-        if (parts := self._way.split()) is not None:
+        lowered = lower(self._shared(self.half), self.layout.names, head) if self.frozen else found.lowered
+        assert lowered is not None
+        self._way = lowered
+        if (parts := lowered.split()) is not None:
             self.prefix, rest = parts
             self.rest = self._going_on(rest)
         # Fusing what lies between the matrix products pays on a GPU; on a CPU its compiler costs more than it saves.
-        self._fused = _compiled(found.lowered) if self.device.type == "cuda" else None
+        self._fused = _compiled(lowered) if self.device.type == "cuda" else None
 
     def _going_on(self, rest: Lowered) -> "Model":
         """The same model of what the frozen prefix gives for samples."""
@@ -255,9 +257,13 @@ class Model:
             )
 
     def _shared(self, half: bool) -> nn.Module:
-        """A copy with the very tensors of the module: what it keeps of its last call, it is not to be copied with."""
-        made = copy.deepcopy(self.module, {id(t): t for t in self._own.values()})
-        return cast(made, self.device, torch.bfloat16) if half else made
+        """A copy with the very tensors of the module: what it keeps of its last call, it is not to be copied with.
+
+        In half precision it has its own.
+        """
+        if half:
+            return cast(copy.deepcopy(self.module), self.device, torch.bfloat16)
+        return copy.deepcopy(self.module, {id(t): t for t in self._own.values()})
 
     def probe(self, x: Tensor) -> None:
         """Call the module on a few samples, to refuse one that does not fit the data or that rows cannot repeat."""

@@ -104,7 +104,8 @@ def freeze(module: nn.Module, frozen: Sequence[str], trained: Sequence[str], hea
         parameter.requires_grad_(parameter.requires_grad and each not in stay)
     for layer in module.modules():
         own = list(layer.parameters(recurse=False))
-        if isinstance(layer, nn.modules.batchnorm._NormBase) and own and not any(p.requires_grad for p in own):
+        by_batch = isinstance(layer, nn.modules.batchnorm._NormBase) and not isinstance(layer, Still)
+        if by_batch and own and not any(p.requires_grad for p in own):
             layer.__class__ = type(type(layer).__name__, (Still, type(layer)), {"__module__": type(layer).__module__})
             layer.eval()
     return module
@@ -127,7 +128,10 @@ def named(module: nn.Module, pattern: str, head: Callable[[], str], empty: bool 
 def _named(module: nn.Module, pattern: str, head: Callable[[], str]) -> set[str]:
     known = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
     if pattern == "head":
-        return _inside(module, [module.get_submodule(head())])
+        layers = dict(module.named_modules(remove_duplicate=False))
+        if (name := head()) not in layers:
+            raise BadInput(f"the model has no layer '{name}' to be its head; {nearest(name, filter(None, layers))}")
+        return _inside(module, [layers[name]])
     if pattern == "body":
         return known - _named(module, "head", head)
     if pattern == "norm":

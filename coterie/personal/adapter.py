@@ -48,14 +48,17 @@ def write_adapter(model: PersonalModel, folder: Path) -> None:
     layers = dict(adapted(module))
     if not layers:
         raise BadInput("--adapter: this model has no adapters ([model] lora); take --safetensors")
-    lora = json.loads(model.about["model"])["lora"]
+    sizes = {(layer.lora_A.weight.shape[0], layer.scale) for layer in layers.values()}
+    if len(sizes) > 1:
+        raise BadInput("--adapter: its adapters are of several ranks, which this format has not; take --safetensors")
+    ((rank, scale),) = sizes
     names = [name for name, p in module.named_parameters() if p.requires_grad]
     whole = sorted({name.rpartition(".")[0] for name in names if ".lora_" not in name})
     config = {
         "peft_type": "LORA",
         "base_model_name_or_path": None,
-        "r": lora["rank"],
-        "lora_alpha": lora["alpha"],
+        "r": rank,
+        "lora_alpha": scale * rank,
         "lora_dropout": 0.0,
         "bias": "none",
         "target_modules": "|".join(re.escape(name) for name in layers),  # as one pattern: a list names more than these

@@ -136,6 +136,7 @@ def test_half_precision_holds_the_base_in_it_too() -> None:
         x = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0))
         rows = torch.stack([whole.start(0, "a"), whole.start(0, "b")])
         close(half.forward(rows, x, False)[0], whole.forward(rows, x, False)[0], 0.03)
+        assert half.base_checksum == whole.base_checksum  # what is saved of it is as it was
 
 
 def test_bytes_that_leave_are_those_that_train() -> None:
@@ -171,6 +172,11 @@ def test_every_model_of_ours_has_its_head_last(name: str) -> None:
     model.probe(torch.randn(4, *shape))
     assert written["freeze"] == ["*"]
     assert model.columns("head").names == tuple(block.name for block in model.layout.parameters)
+
+
+def test_a_head_that_is_not_there_is_refused() -> None:
+    with pytest.raises(BadInput, match="no layer '9' to be its head"):
+        Model(build({"name": "mlp", "head": "9", "freeze": ["body"]}, (5,), 3)[0], 3)
 
 
 def test_what_trains_is_named_only_of_what_is_frozen() -> None:

@@ -83,6 +83,11 @@ def test_a_common_a_can_be_frozen() -> None:
     assert "0.lora_A.weight" in model.frozen
 
 
+def test_a_common_a_beside_a_norm_that_stays() -> None:
+    table = {"name": "resnet18", "width": 8, "lora": {"rank": 2}, "freeze": ["lora_A"], "train": ["head"]}
+    assert not Model(build(table, PICTURE, 3)[0], 3).layout.buffers
+
+
 def test_a_target_that_names_no_layer_is_refused() -> None:
     with pytest.raises(BadInput, match=r"\[model\] lora: no frozen layer is named 'quer'"):
         build({**CNN, "lora": {"rank": 2, "targets": ["quer"]}}, PICTURE, 3)[0]()

@@ -11,7 +11,7 @@ from torch import nn
 
 from coterie.engine.rows import Model
 from coterie.models import build
-from coterie.models.lora import LoRA
+from coterie.models.lora import LoRA, add_lora
 from coterie.models.parts import Blueprint, Parts
 from coterie.personal.adapter import CONFIG, WEIGHTS, write_adapter
 from coterie.personal.export import save_models
@@ -109,6 +109,16 @@ class Classifier(nn.Module):
         h = torch.tanh(self.query(torch.tanh(self.body["query"](h) + self.body["value"](h))))
         out: torch.Tensor = self.score(h)
         return out
+
+
+def test_a_module_that_came_with_adapters_leaves_as_an_adapter(tmp_path: Path) -> None:
+    net = add_lora(nn.Sequential(nn.Flatten(), nn.Linear(128, 6), nn.Linear(6, 3)).requires_grad_(False), LoRA(rank=4))
+    model = Model(net, 3)
+    about = {"model": {"name": "my:net"}, "shape": list(SHAPE), "outputs": OUTPUTS}
+    save_models(tmp_path / "m" / "a", model, Predictor(models=model.start(0)[None]), ["north"], about, apart=True)
+    write_adapter(load_model(tmp_path / "m" / "a" / "north.safetensors", net), tmp_path / "adapter")
+    config = json.loads((tmp_path / "adapter" / CONFIG).read_text("utf-8"))
+    assert (config["r"], config["lora_alpha"], config["modules_to_save"]) == (4, 16.0, None)
 
 
 @pytest.mark.parametrize("own", [False, True])
