@@ -14,7 +14,7 @@ from coterie.errors import BadInput
 from coterie.runs.joined import ordered
 from coterie.studies import study as studies
 
-NO_DIFFERENCE = ("seeds", "measured", "about")  # how often, and not what
+NO_DIFFERENCE = ("seeds", "measured", "about", "shows")  # how often, and not what
 
 
 @dataclass

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from page_figures import TRAJECTORIES
 
 from coterie import toml
 from coterie.data.npz import read_npz
 from coterie.errors import BadInput
 from coterie.studies.study import PUBLISHED
 
-TRAJECTORIES = {"apple-figure3"}  # studies whose figure is of all rounds
 LEFT_OUT = {"verdict", "per_silo_cloud", "memory"}  # large, and on no page
 
 

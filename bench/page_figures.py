@@ -10,7 +10,9 @@ from coterie.report.static_sweep import draw_sweep
 from coterie.runs.joined import differing, joined
 from coterie.runs.read import read_run
 
-SWEEPS = {"amp-dirty": "data.dirty_labels", "amp-dropped": "train.drop"}
+SWEEPS = {"amp-dirty": "data.dirty_labels", "amp-dropped": "train.drop", "em-participation": "train.participation"}
+BARS = {"acs-figure1", "em-components"}  # figures that are bars, or may be
+TRAJECTORIES = {"apple-figure3"}  # figures of all rounds
 CAPTIONS = {
     "test-accuracy": "Test accuracy over the rounds, mean over silos",
     "bars": "The score that the paper reports, beside the paper's",
@@ -26,13 +28,16 @@ def pictures(name: str, cell: Cell, out: Path) -> list[str]:
     absent = [method for method in cell.methods() if method not in run.methods]
     if absent and not cell.published():
         return []
-    wanted = [figure for figure in figures(run) if figure in CAPTIONS or figure.startswith("heat-map-")]
+    kinds = ("heat-map-", "trajectory-") if name in TRAJECTORIES else ("heat-map-",)
+    wanted = [figure for figure in figures(run) if figure in CAPTIONS or figure.startswith(kinds)]
     if "published" not in cell.tables[0] or cell.tables[0].get("scale"):
-        wanted = [figure for figure in wanted if figure not in ("bars", "silos")]
+        wanted = [figure for figure in wanted if figure not in ("bars", "silos") or name in BARS]
     target.mkdir(parents=True, exist_ok=True)
     lines = []
     for path in draw_all(run, target, "svg", wanted):
-        caption = CAPTIONS.get(path.stem, f"Weights between silos, last round: {path.stem.removeprefix('heat-map-')}")
+        kind = next((kind for kind in kinds if path.stem.startswith(kind)), "")
+        when = "all rounds" if kind == "trajectory-" else "last round"
+        caption = CAPTIONS.get(path.stem, f"Weights between silos, {when}: {path.stem.removeprefix(kind)}")
         without = f" (without {', '.join(absent)})" if absent else ""
         lines += [f"![{caption}]({path.relative_to(out).as_posix()})", "", f"{caption}{without}.", ""]
     return [*lines, f"    coterie figures {' '.join(map(str, folders))} --only {','.join(wanted)} --out {target}", ""]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import examined
+import fitted
 import plugin
 import pytest
 import torch
@@ -28,6 +29,8 @@ def spared() -> Iterator[None]:
             patch.setattr("torch.cuda.random._lazy_call", lambda *_, **__: None)
         patch.setattr("coterie.run.seeds.MINUTE", 0.0)  # one seed, whatever the machine has time for
         examined.remember(patch)
+        fitted.remember(patch)
+        patch.setattr("coterie.run.baselines.TREES", 10)  # how many there are, no test looks at
         yield
 
 

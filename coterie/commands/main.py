@@ -201,6 +201,8 @@ def run(
             console.print(differences_table(finished.differences))
             console.print()
         show_outcome(finished.summary, console)
+        if finished.study.shows:
+            console.print(f"At this scale: {escape(finished.study.shows)}", highlight=False)
         report = folder / "report.html"
         console.print(f"Results in [bold]{escape(str(folder))}[/]", highlight=False)
         if report.exists():

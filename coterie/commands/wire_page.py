@@ -17,6 +17,7 @@ from coterie.data.own.statistics import declare
 from coterie.deploy.messages import Declared, Done, Measured, Scored
 from coterie.engine.method import Cohort, Method
 from coterie.engine.rows import Model
+from coterie.measure.tempering import GRID
 from coterie.methods import METHODS, make
 from coterie.run.experiment import prepare
 from coterie.studies.study import check, read
@@ -42,7 +43,8 @@ REPORTED = """## every silo, whatever the method
 
 It declares this once, when it joins, beside its name; `sample`, `classes` and `outputs` of tables are empty until all
 silos have agreed. Measures are of its own model on its own data, one number for each split. Of a search for learning
-rates it reports the loss of each candidate, and in the end the round whose model it keeps.
+rates it reports the loss of each candidate, and in the end the round whose model it keeps and its log-loss at a grid of
+temperatures: all silos are sent the mean of these, by which a silo with few rows tempers its model as the others do.
 
 | type | field | shape | bytes | what it is | seen by |
 |---|---|---|---:|---|---|"""
@@ -91,7 +93,7 @@ def _reported() -> str:
         Declared(sizes=three.long(), sample=count[None], classes=count, outputs=count, shares=torch.zeros(1, 2).long()),
         Measured(**dict.fromkeys(described(Measured), three)),
         Scored(loss=torch.zeros(1, 7, dtype=torch.float64)),
-        Done(round=count),
+        Done(round=count, curve=torch.zeros(1, len(GRID), dtype=torch.float64)),
     ]
     return "\n".join([REPORTED, *(line for each in records for line in _rows("Up", each, "server")), ""])
 

@@ -60,6 +60,7 @@ class Silo(HoldsData):
     group: int = field(default=0, kw_only=True)  # the silos of one group were dealt alike
     # Of its test rows, by column: (n,) text (None: missing) or numbers.
     subgroups: Mapping[str, Array] = field(default_factory=dict, kw_only=True)
+    trees: "Mapping[str, Array] | None" = field(default=None, kw_only=True)  # its incumbent, where that is trees
 
     def about(self) -> str:
         train, validation, test = len(self.train), len(self.validation), len(self.test)

@@ -8,9 +8,9 @@ from pathlib import Path
 from coterie.deploy.home import json_table, write_whole
 from coterie.deploy.messages import Request
 from coterie.deploy.policy import Policy, Refused
-from coterie.engine.method import Method
 from coterie.methods.wrappers.spent import gaussian_epsilon, privacy_of
 from coterie.options import option, parse
+from coterie.wire import Up
 
 FILE = "spent.json"  # beside the ledger and not in `state/`: a backup that is restored there must not undo it
 ABOUT_DATA = ("train", "adapt", "measure")  # requests whose answers are computed from the silo's rows
@@ -42,34 +42,36 @@ class Budget:
             return Spent()
         return parse(Spent, json_table(self.path, "restore the newest copy of it"), str(self.path))
 
-    def judge(self, request: Request) -> Spent:
-        """Refuse a request whose answer would be more than the policy allows; what will be spent after it."""
+    def judge(self, request: Request) -> None:
+        """Refuse a request whose answer would be more than the policy allows."""
         before, policy = self.spent(), self.policy
-        if request.job is None or request.kind not in ABOUT_DATA:
-            return before
-        after = _after(before, request.kind, request.job.made())
+        after = _after(before, request, leaves=True)
         if after.answers > policy.answers:
             raise Refused(f"this silo has given {before.answers} answers over all runs; allowed: {policy.answers}")
-        if policy.epsilon == math.inf:
-            return after
+        if policy.epsilon == math.inf or after == before:
+            return
         if before.bare:
             raise Refused(f"{before.bare} uploads left this silo without noise before, which no epsilon covers")
         if after.bare:
             raise Refused("this silo demands privacy, and what is trained would leave without noise")
-        if after != before and after.epsilon(policy.delta) > policy.epsilon:
+        if after.epsilon(policy.delta) > policy.epsilon:
             total = f"ε would be {after.epsilon(policy.delta):.4g} over all runs"
             raise Refused(f"{total}, for δ = {policy.delta:g}; allowed: {policy.epsilon:g}")
-        return after
 
-    def spend(self, after: Spent) -> None:
-        """Write down what is spent, before the answer leaves."""
-        if after != self.spent():
+    def spend(self, request: Request, up: Up) -> None:
+        """Write down what an answer spends, before it leaves."""
+        before = self.spent()
+        after = _after(before, request, leaves=bool(up.tensors()))
+        if after != before:
             write_whole(self.path, json.dumps(asdict(after)).encode())
 
 
-def _after(spent: Spent, kind: str, method: Method) -> Spent:
-    spent = replace(spent, answers=spent.answers + 1)
-    if kind not in TRAINED or not fields(method.up):
+def _after(spent: Spent, request: Request, leaves: bool) -> Spent:
+    """What is spent once a request is answered; `leaves`: whether what was trained is in the answer."""
+    if request.job is None or request.kind not in ABOUT_DATA:
+        return spent
+    spent, method = replace(spent, answers=spent.answers + 1), request.job.made()
+    if request.kind not in TRAINED or not fields(method.up) or not leaves:
         return spent
     privacy = privacy_of(method)
     if privacy is None or not privacy.noise:

@@ -57,7 +57,8 @@ class RemoteRun:
     def run(self, command: str) -> Finished:
         """All methods and seeds; then results, summary and report in the run's folder."""
         members = self.gathering.members()
-        self.tuning = self._searched(members)
+        if any(each.sizes[1] for each in members.values()):
+            self.tuning = extra_rounds(self.study)
         self.gathering.await_approval([self._job(name, self.study.seeds[0], members) for name in self.study.methods])
         self.study = self.tuned(members)
         outcomes = {
@@ -85,8 +86,6 @@ class RemoteRun:
         if self.study.auto and not any(each.sizes[1] for each in members.values()):
             warn("auto: no silo has validation data to search by; taking fixed values for rounds, lr and optimizer")
             return fixed
-        if self.tuning:
-            self._report(tuning=self.tuning)
 
         def find(label: str, keys: tuple[str, ...]) -> tuple[dict[str, Any], pd.DataFrame]:
             if label not in self.tuning:
@@ -95,15 +94,15 @@ class RemoteRun:
             job = self._job(label, self.study.seeds[0], members)
             search = RemoteSearch(self.folder, [*self.study.methods].index(label), job, self._engine)
             self._report(method=label, seed=job.seed, round=0, rounds=rungs_of(job.training)[-1], score=None)
-            return search.find(keys, lambda progress: self._report(round=progress.round))
+            try:
+                return search.find(keys, lambda progress: self._report(round=progress.round))
+            except BadInput as error:
+                raise BadInput(f"[methods.{label}] {error}") from None
 
         study, tried = searched(self.study, find)
         if len(tried):
             tried.to_parquet(self.folder / TUNING, index=False)
         return study
-
-    def _searched(self, members: dict[str, Declaration]) -> dict[str, int]:
-        return extra_rounds(self.study) if any(each.sizes[1] for each in members.values()) else {}
 
     def _engine(self, job: Job, more: str = "") -> Remote:
         method, model, _ = job.built()
@@ -128,6 +127,7 @@ class RemoteRun:
             outcome = run_rounds(method, engine, job.roster(model.device), model, job.training, on_round, checkpoint)
         except BadInput as error:
             raise BadInput(f"[methods.{name}] {error}") from None
+        outcome.temperatures = engine.temperatures
         if outcome.kept:
             why = {silo: f"keeps its model of round {round}" for silo, round in outcome.kept.items() if round}
             self._report(state="models missing or of another round", silos=engine.last | why)

@@ -70,6 +70,7 @@ def _keep(path: Path, data: Encoded, key: str) -> None:
     parts = {split: getattr(data.silo, split) for split in SPLITS}
     arrays = {f"{split}.{f.name}": getattr(part, f.name) for split, part in parts.items() for f in fields(part)}
     arrays = {name: array for name, array in arrays.items() if array is not None}
+    arrays |= {f"trees.{name}": array for name, array in (data.silo.trees or {}).items()}
     schema = json.dumps(None if data.schema is None else data.schema.as_table())
     about = {"key": key, "classes": str(data.classes), "schema": schema}
     write_whole(path, safetensors.numpy.save(arrays, about | {"sha256": _digest(arrays, about)}))
@@ -86,7 +87,8 @@ def _kept(path: Path, name: str, key: str) -> Encoded | None:
             arrays = {each: file.get_tensor(each) for each in file.keys()}  # noqa: SIM118
         if _digest(arrays, about) != digest:
             return None
-        silo = Silo(name, *(Part(**_part(arrays, f"{split}.")) for split in SPLITS))
+        parts = [Part(**_part(arrays, f"{split}.")) for split in SPLITS]
+        silo = Silo(name, *parts, trees=_part(arrays, "trees.") or None)
         schema = json.loads(about["schema"])
         return Encoded(silo, int(about["classes"]), None if schema is None else Schema.read(schema, str(path)))
     except (*DAMAGED, BadInput):

@@ -18,7 +18,8 @@ from coterie.engine.rows import Model
 from coterie.engine.store import SPLITS
 from coterie.engine.training import Training
 from coterie.errors import BadInput, plain
-from coterie.measure.measures import MEASURES
+from coterie.measure.measures import AUTO, MEASURES
+from coterie.measure.tempering import GRID as TEMPERATURES
 from coterie.methods import METHODS, make
 from coterie.methods.wrappers.candidates import Candidates
 from coterie.methods.wrappers.personal import local_buffers
@@ -90,9 +91,15 @@ class Scored(Up):
 
 
 class Done(Up):
-    """Nothing but the word that it was done, and of a model that was kept which it is."""
+    """Nothing but that it was done, and of a model that was kept which it is, and how it is to be tempered."""
 
     round: Tensor | None = rows("the round whose model is kept", seen_by="server", below="count", default=None)
+    curve: Tensor | None = rows(
+        "of classes: the kept model's summed log-loss on validation rows, at a grid of temperatures",
+        str(len(TEMPERATURES)),
+        seen_by="server; their sum all silos",
+        default=None,
+    )
 
 
 @dataclass(frozen=True)
@@ -187,6 +194,7 @@ class Request:
     cohort: int = option(1, "how many silos are asked", low=1)
     splits: tuple[str, ...] = ()
     hold: tuple[int, ...] = option((), "rounds whose models to hold; the last one is asked about", low=1, high=1e9)
+    pooled: tuple[float, ...] = option((), "of a model to keep: all silos' log-loss by temperature", low=0, high=1e6)
     newcomer: bool = False  # it arrived after training: `round` counts its turns
     job: Job | None = None
     proposed: tuple[Job, ...] = ()  # all jobs of a study, before its first round
@@ -198,6 +206,8 @@ class Request:
     def __post_init__(self) -> None:
         if not {*self.splits} <= {*SPLITS}:
             raise ValueError(f"splits are some of {', '.join(SPLITS)}")
+        if len(self.pooled) not in (0, len(TEMPERATURES)):
+            raise ValueError(f"pooled is {len(TEMPERATURES)} numbers")
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -257,6 +267,7 @@ def request(head: str, body: bytes) -> Request:
         theirs, ours = job.plugins, job.brought()
         for package in sorted(theirs.keys() | ours.keys()):
             _check_version(package, theirs.get(package), ours.get(package))
+        _check_measured(job)
     return replace(read, body=body)
 
 
@@ -265,6 +276,13 @@ def _check_names(names: Mapping[str, str]) -> None:
     for what, name in names.items():
         if not name.isprintable() or len(name) > LONGEST_NAME:
             raise BadInput(f"a request {what}: may hold no control characters and {LONGEST_NAME} characters at most")
+
+
+def _check_measured(job: Job) -> None:
+    """Refuse to train by what no study can hold, or to measure by what cannot be taken of these labels."""
+    by = job.training.by
+    if by != AUTO and (by not in MEASURES or not MEASURES[by].fits(job.classes)):
+        raise BadInput(f"a request by '{plain(by, 40)}': no measure of labels of {job.classes} classes (0: numbers)")
 
 
 def _check_version(package: str, theirs: Any, ours: str | None) -> None:

@@ -32,6 +32,8 @@ from coterie.engine.judge import alike
 from coterie.engine.method import Cohort, Method, Roster
 from coterie.engine.rows import Model
 from coterie.errors import BadInput
+from coterie.measure.measures import LEAST
+from coterie.measure.tempering import GRID, pooled_curve, temperatures
 from coterie.wire import Down, Up, every_field, stack
 
 U = TypeVar("U", bound=Up)
@@ -41,6 +43,7 @@ MOST_TURNS = 100  # of a silo that arrives after training
 MOST_SAMPLES = 10**8  # of a split
 MOST_INPUTS = 10**8  # of a sample
 GENEROUS = 128  # bytes for each number of an upload
+MOST_LOSS = -math.log(LEAST) / float(GRID[0]) + math.log(MOST_CLASSES)  # of a row at the lowest temperature
 ROUNDING = 1e-6  # of a measure
 POSSIBLE = {"accuracy": (0.0, 1.0), "loss": (0.0, math.inf), "rmse": (0.0, math.inf), "mae": (0.0, math.inf)}
 POSSIBLE["r2"] = (-math.inf, 1.0)
@@ -79,6 +82,8 @@ class Remote:
         self.received: dict[str, int] = {}  # by silo, the last round of which its reply is here
         self._before: dict[str, int] = {}  # what `received` was before the last exchange
         self.slowest: dict[str, float] = {}  # by kind of request, seconds that the slowest of all silos has taken
+        self.pooled: tuple[float, ...] = ()  # what all silos know of the temperature of the models they have kept
+        self.temperatures: dict[str, float] = {}  # and what each then took
         self.last: dict[str, str] = {}  # by silo, why it did not reply when last asked; "" when it did
 
     def train(self, cohort: Cohort, down: Any) -> Replies:
@@ -154,17 +159,35 @@ class Remote:
         """Have every silo write its model of a round to its own disk; none of them comes here."""
         bodies = _bodies(cohort, down)
         blank = Request("keep", "", self.run, cohort.round, cohort=len(bodies), hold=hold, job=self.job)
+        done, failures = self._kept(blank, bodies)
+        rounds = {name: int(each.round[0]) for name, each in done.items() if each.round is not None}
+        other: dict[str, int | None] = {name: round for name, round in rounds.items() if hold and round not in hold}
+        self.last |= {name: failures[name].reason if name in failures else "" for name in bodies}
+        self._temper(blank, {name: bodies[name] for name in done}, done)
+        return {**other, **dict.fromkeys(failures)}
+
+    def _kept(self, blank: Request, bodies: Mapping[str, bytes]) -> tuple[dict[str, Done], dict[str, Failure]]:
+        """Who has kept a model; unlike other answers, these need not be alike: a policy may hold back some of them."""
         blobs, failures = self._blobs(blank, bodies)
-        other = dict[str, int | None]()
+        done = dict[str, Done]()
         for name, blob in blobs.items():
             try:
-                round = decode(Done, blob, rows=1).round  # None: its policy does not let that leave
+                done[name] = decode(Done, blob, rows=1)
             except BadInput as error:
                 failures[name] = Rejected(str(error))
-            else:
-                other |= {name: int(round[0])} if round is not None and hold and int(round[0]) not in hold else {}
-        self.last |= {name: failures[name].reason if name in failures else "" for name in bodies}
-        return {**other, **dict.fromkeys(failures)}
+        return done, failures
+
+    def _temper(self, blank: Request, bodies: Mapping[str, bytes], done: Mapping[str, Done]) -> None:
+        """Have silos temper the models they have kept by what all of them know, as in a simulation."""
+        rows = dict(zip(self.job.names, self.job.validation, strict=True))
+        curves = {name: each.curve[0].numpy() for name, each in done.items() if each.curve is not None}
+        curves = {name: each for name, each in curves.items() if _can_be(each, rows[name])}
+        if curves:
+            count = sum(rows[name] for name in curves)
+            self.pooled = tuple(pooled_curve(curves.values(), count).tolist())
+            again, _ = self._kept(replace(blank, pooled=self.pooled), bodies)
+            found = temperatures(curves, {name: rows[name] for name in curves})
+            self.temperatures = {name: each for name, each in found.items() if name in again}
 
     def private(self) -> None:
         return None
@@ -201,7 +224,7 @@ class Remote:
         self.received[name] = turn
         last = Request("measure", "", self.run, turn, newcomer=True, splits=splits, job=self.job)
         found, _ = self._ask(last, {name: encode(down.one(0))}, Measured)
-        self._ask(replace(last, kind="keep"), {name: encode(down.one(0))}, Done)
+        self._ask(replace(last, kind="keep", pooled=self.pooled), {name: encode(down.one(0))}, Done)
         return _measures(cohort, splits, found, self.job.training.by) if found else None
 
     def _ask(
@@ -352,6 +375,11 @@ def _check_measures(measured: Measured | Scored) -> None:
         for value in values.flatten().tolist():
             if value < low - ROUNDING or value > high + ROUNDING:
                 raise BadInput(f"its {name} of {value:g} cannot be")
+
+
+def _can_be(curve: np.ndarray, rows: int) -> bool:
+    """Whether so many rows can have these log-losses at the temperatures of the grid."""
+    return rows > 0 and bool(np.isfinite(curve).all() and curve.min() >= 0 and curve.max() <= MOST_LOSS * rows)
 
 
 def _measures(cohort: Cohort, splits: tuple[str, ...], found: Mapping[str, Measured], by: str) -> Measures:

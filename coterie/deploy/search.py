@@ -17,6 +17,7 @@ from coterie.deploy.messages import Job
 from coterie.deploy.remote import Remote
 from coterie.engine.method import Cohort
 from coterie.engine.rounds import Outcome, Progress
+from coterie.errors import BadInput
 from coterie.methods.wrappers.candidates import Candidates
 from coterie.methods.wrappers.spent import privacy_of
 from coterie.run.tuning import GRID, Heat, advanced, halved, optimizers, rungs_of
@@ -57,6 +58,9 @@ class RemoteSearch:
 
     def find(self, keys: tuple[str, ...], on_round: Callable[[Progress], None]) -> tuple[dict[str, Any], pd.DataFrame]:
         """The values of these keys that suit the method, and all that was tried."""
+        method, model, roster = self.job.built()
+        if (reason := method.refusal(roster, model)) is not None:
+            raise BadInput(reason)
         training = self.job.training
         heats = [RemoteHeat(self, name, tuple(range(len(GRID[name])))) for name in optimizers(training, keys)]
         found = halved(heats, training, keys, on_round)

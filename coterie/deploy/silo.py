@@ -18,6 +18,7 @@ from coterie.data.silo import Silo
 from coterie.deploy.approval import Approvals
 from coterie.deploy.budget import Budget
 from coterie.deploy.encoded import Encoded, encoded_silo
+from coterie.deploy.examination import probe
 from coterie.deploy.home import EVENTS, owner_only
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Declared, Done, Job, Measured, Request, Scored
@@ -34,7 +35,7 @@ from coterie.errors import BadInput, plain
 from coterie.lock import locked
 from coterie.measure.measures import AUTO, PACKAGED, Array, measure_of, oriented, taken
 from coterie.measure.paired import interval, scored
-from coterie.measure.tempering import curve, moved, temperatures, threshold
+from coterie.measure.tempering import curve, moved, pooled_curve, temperature, threshold
 from coterie.methods.wrappers.candidates import Candidates
 from coterie.methods.wrappers.spent import privacy_of
 from coterie.personal.export import save_models
@@ -62,13 +63,13 @@ class SiloSide:
                 if body is not None:
                     return Answer(body, to=digest)
                 budget = Budget(self.folder, policy)
-                spent = budget.judge(request)
+                budget.judge(request)
                 up, expected = self._computed(request, vault, policy)
                 if type(up) is not expected:
                     raise Refused(f"a {type(up).__name__} may not leave, only a {expected.__name__}")
                 policy.judge_upload(up)
                 body = encode_up(up)
-                budget.spend(spent)
+                budget.spend(request, up)
                 if Ledger(self.folder).record(request, up, operator):  # first: nothing leaves that is not written down
                     self.note("half a line was cut from the ledger's end: what it was to record never left")
                 vault.answer(request.kind, digest, body)
@@ -128,7 +129,7 @@ class SiloSide:
         if math.isfinite(policy.epsilon) and (reason := method.refusal(roster, model)):
             raise Refused(reason)
         store = Store([data.silo], model.device, model.dtype)
-        model.probe(store["train"].x[:2])
+        probe(self.folder, job, model, store["train"].x[:2])
         model, store = keep_features(model, store, job.training.keep_features)
         round = job.training.rounds - 1 if request.newcomer else request.round
         secret = f"{self._secret()},{request.run},{request.kind}"
@@ -173,10 +174,13 @@ class SiloSide:
         about |= {"run": request.run, "model": dict(job.model), "shape": list(job.shape), "outputs": job.outputs}
         folder = self.folder / "models" / vault.folder.name
         schemas = None if data.schema is None else {self.name: data.schema}
-        fitted = _calibrated(data.silo, task.judged(kept, "validation")[1], job.training)
-        save_models(folder, model, kept, [self.name], about, schemas, {self.name: fitted})
+        given = task.judged(kept, "validation")[1]
+        fitted = _calibrated(data.silo, given, job.training, request.pooled)
+        trees = {self.name: data.silo.trees}
+        save_models(folder, model, kept, [self.name], about, schemas, {self.name: fitted}, trees=trees)
+        done = {"round": torch.tensor([round]), "curve": torch.from_numpy(_curve(data.silo, given))[None]}
         fields = read_policy(self.folder).fields
-        return Done(round=torch.tensor([round]) if not fields or "round" in fields else None), Done
+        return Done(**{key: each for key, each in done.items() if each.numel() and (not fields or key in fields)}), Done
 
     def _secret(self) -> str:
         """What the noise that hides this silo's data is drawn from; made once, and never sent to anybody."""
@@ -269,16 +273,28 @@ def _by_all_measures(
     return {key: torch.tensor([value], dtype=torch.float64) for key, value in found.items()}
 
 
-def _calibrated(silo: Silo, outputs: Mapping[str, Array], training: Training) -> dict[str, float]:
-    """The temperature and, of two classes, the threshold of the model that a silo keeps, by its own validation rows."""
+def _curve(silo: Silo, outputs: Mapping[str, Array]) -> Array:
+    """The summed log-loss of a silo's validation rows by temperature; empty where it has none, or no classes."""
     p, y = outputs.get(silo.name), silo.validation.y
-    if p is None or p.ndim != 2 or y.ndim > 1 or not np.isfinite(p).all():
+    fits = p is not None and p.ndim == 2 and y.ndim == 1 and np.isfinite(p).all()
+    return curve(y, p) if p is not None and fits else np.zeros(0)
+
+
+def _calibrated(
+    silo: Silo, outputs: Mapping[str, Array], training: Training, pooled: Sequence[float]
+) -> dict[str, float]:
+    """The temperature and, of two classes, the threshold of the model that a silo keeps, by its own validation rows.
+
+    `pooled` is what all silos together know of the temperature; without it, only this one's rows count.
+    """
+    own, y = _curve(silo, outputs), silo.validation.y
+    if not len(own):
         return {}
-    temperature = temperatures({silo.name: curve(y, p)}, {silo.name: len(y)})[silo.name]
+    at = temperature(own, np.asarray(pooled) if pooled else pooled_curve([own], len(y)))
     cut = _threshold(silo, outputs, training)
     if cut is None:
-        return {"temperature": temperature}
-    return {"temperature": temperature, "threshold": moved(cut, temperature), "positive": int(training.positive != 0)}
+        return {"temperature": at}
+    return {"temperature": at, "threshold": moved(cut, at), "positive": int(training.positive != 0)}
 
 
 def _threshold(silo: Silo, outputs: Mapping[str, Array], training: Training) -> float | None:

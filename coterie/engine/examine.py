@@ -7,7 +7,9 @@ depends on what the module does, not on whose samples it is shown or how fast it
 """
 
 import copy
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +37,23 @@ class Found:
     vmapped: bool = False  # otherwise: whether `vmap` gives the same
     couples_samples: bool = True  # in training what fills a batch would change the rest, unless `lowered` is told of it
     couples_evaluation: bool = True  # the same in evaluation
+
+    def as_table(self) -> dict[str, Any]:
+        """The same as JSON can hold it: of the rewritten module, that there is one."""
+        return asdict(replace(self, lowered=None)) | {"lowered": self.lowered is not None}
+
+
+def recalled(table: Mapping[str, Any], module: nn.Module, layout: Layout) -> Found:
+    """What was found of an equal module before; it is rewritten again, and not compared."""
+    head = None if table["head"] is None else Head(table["head"]["name"], tuple(table["head"]["features"]))
+    found = Found(**{**table, "unused": tuple(table["unused"]), "output": tuple(table["output"]), "head": head})
+    if not found.lowered:
+        return replace(found, lowered=None)
+    copied = cast(copy.deepcopy(module), torch.device("cpu"), torch.float64)  # as it was when it was examined
+    lowered = lower(copied, layout.names, None if head is None else head.name)
+    if lowered is None:
+        raise ValueError("the module is another: it cannot be rewritten")
+    return replace(found, lowered=lowered)
 
 
 def examine(

@@ -95,10 +95,14 @@ def as_table(measures: Measures, round: int) -> pd.DataFrame:
     """Measures as rows of the results: round, silo, split, measure, value."""
     cohort = measures.cohort
     names = [cohort.roster.names[i] for i in cohort.ids.tolist()]
-    parts = [
-        pd.DataFrame({"round": round, "silo": names, "split": split, "measure": measure, "value": value})
-        for (split, measure), value in measures.values.items()
-    ]
-    if not parts:
+    if not measures.values:
         return pd.DataFrame(columns=["round", "silo", "split", "measure", "value"])
-    return pd.concat(parts, ignore_index=True).dropna(subset=["value"])
+    # One table at once: a small one for each measure would cost more than the measuring.
+    columns = {
+        "round": round,
+        "silo": names * len(measures.values),
+        "split": [split for split, _ in measures.values for _ in names],
+        "measure": [measure for _, measure in measures.values for _ in names],
+        "value": np.concatenate(list(measures.values.values())),
+    }
+    return pd.DataFrame(columns).dropna(subset=["value"])

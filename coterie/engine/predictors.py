@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from coterie.engine.trees import Trees
 from coterie.errors import BadInput
 from coterie.registry import Registry
 from coterie.wire import Build, Deployable, Form, Network, Record, rows, under, weighted_sum
@@ -149,14 +150,24 @@ class Incumbent(Deployable):
 
     @classmethod
     def read(cls, form: Form, tensors: dict[str, Tensor], build: Build, classes: int) -> nn.Module:
-        return Beside()
+        try:
+            return Beside(Trees(under("trees.", tensors), classes) if tensors else None)
+        except (KeyError, IndexError, RuntimeError):
+            raise Unreadable("its trees are not whole; take a whole file") from None
 
 
 class Beside(nn.Module):
-    """Gives what the silo's own model gave for the same rows."""
+    """Gives what the silo's own model gave for the same rows; trees are asked themselves."""
+
+    def __init__(self, trees: Trees | None = None) -> None:
+        super().__init__()
+        self.trees = trees
 
     def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
-        """What it was handed."""
+        """What it was handed, or what the trees give."""
+        if self.trees is not None:
+            given: Tensor = self.trees(x)
+            return given
         if beside is None:
             raise BadInput("this model mixes in the silo's own, which is not in its file; give it as incumbent")
         return beside

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.engine.called import Called
-from coterie.engine.examine import Way, examine
+from coterie.engine.examine import Found, Way, examine
 from coterie.engine.head import Head, check_name
 from coterie.engine.kernels.lowered import Lowered, lower
 from coterie.engine.kernels.shapes import Shapes
@@ -68,6 +68,7 @@ class Model:
         self._shapes = Shapes()
         self._given_head, self._sample = head, sample
         # What `examine` finds out
+        self.found: Found | None = None
         self._way: Way | None = None
         self._fused: Program | None = None
         self._changes_input = False
@@ -201,9 +202,13 @@ class Model:
         """Find out, once, from a few samples how this module may run over rows, or refuse it."""
         if self._way is not None:
             return
-        found = examine(
-            self.module, self.layout, self.start(0), x[:COMPARED], self.device, self.dtype, self._given_head
+        self.know(
+            examine(self.module, self.layout, self.start(0), x[:COMPARED], self.device, self.dtype, self._given_head)
         )
+
+    def know(self, found: Found) -> None:
+        """Go by what was found out of this module, now or before."""
+        self.found = found
         self._head = found.head
         if self._build.supposes_head:
             self._check_supposed_head(None if found.head is None else found.head.name)

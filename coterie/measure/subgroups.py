@@ -36,7 +36,10 @@ def subgroups(predictions: Predictions, columns: Mapping[str, Mapping[Place, Arr
 def as_levels(values: Mapping[Place, Array]) -> tuple[list[str], dict[Place, Array]]:
     """The levels in order, and that of each row; numbers are cut at the quartiles of all rows together."""
     if any(each.dtype.kind != "f" for each in values.values()):
-        found = {place: np.array([MISSING if v is None else str(v) for v in each]) for place, each in values.items()}
+        found = {
+            place: np.array([MISSING if v is None or v != v else str(v) for v in each])
+            for place, each in values.items()
+        }
         return sorted({str(name) for each in found.values() for name in each}, key=lambda n: (n == MISSING, n)), found
     whole = np.concatenate(list(values.values()))
     known = np.unique(whole[~np.isnan(whole)])
@@ -64,15 +67,13 @@ def as_table(found: DataFrame, by: str) -> dict[str, Any]:
 
 
 def _entry(part: DataFrame, by: str) -> dict[str, Any]:
-    count = int(part["n"].iloc[0])
-    if part["measure"].isna().any():
-        return {"n": count, "methods": None}
-    methods = {}
-    for method, mine in part.groupby("method", sort=False):
+    count, known = int(part["n"].iloc[0]), part[part["measure"].notna()]
+    methods: dict[str, Any] = {}
+    for method, mine in known.groupby("method", sort=False):
         own = mine[mine["measure"] == by].iloc[0]
-        known = {str(name): float(value) for name, value in zip(mine["measure"], mine["value"], strict=True)}
-        methods[str(method)] = {key: float(own[key]) for key in ("value", "low", "high")} | {"measures": known}
-    return {"n": count, "methods": methods}
+        every = {str(name): float(value) for name, value in zip(mine["measure"], mine["value"], strict=True)}
+        methods[str(method)] = {key: float(own[key]) for key in ("value", "low", "high")} | {"measures": every}
+    return {"n": count, "methods": methods or None}
 
 
 def _of_level(
@@ -94,10 +95,12 @@ def _of_level(
             if not counts or not any(counts):
                 continue
             head = (method, column, level, silo, round(float(np.mean(counts))))
-            if min(counts) < FEWEST:
+            wholes = [joined(parts) for parts in seeds.values()]
+            diverged = not all(np.isfinite(whole.predicted).all() for whole in wholes)
+            if min(counts) < FEWEST or diverged:
                 yield (*head, None, np.nan, np.nan, np.nan)
                 continue
-            yield from ((*head, *each) for each in _measured([joined(parts) for parts in seeds.values()], by))
+            yield from ((*head, *each) for each in _measured(wholes, by))
 
 
 def _measured(seeds: Sequence[Rows], by: str) -> Iterator[tuple[str, float, float, float]]:

@@ -6,7 +6,7 @@ all silos together as if they were `PRIOR` rows, so a silo with few follows the 
 gives its summed log-loss at a grid of temperatures for it, no row.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -36,10 +36,19 @@ def curve(y: Array, p: Array) -> Array:
 
 def temperatures(curves: Mapping[str, Array], rows: Mapping[str, int]) -> dict[str, float]:
     """Each silo's temperature, from every silo's curve and number of validation rows."""
-    count = sum(rows.values())
+    pooled = pooled_curve(curves.values(), sum(rows.values()))
+    return {silo: temperature(each, pooled) for silo, each in curves.items()}
+
+
+def pooled_curve(curves: Iterable[Array], rows: int) -> Array:
+    """The log-loss of a row of all silos at every temperature of the grid, from their curves and number of rows."""
     held = TOWARDS_ONE * np.log(GRID) ** 2
-    pooled = (sum(curves.values(), np.zeros(len(GRID))) + held) / max(count, 1)
-    return {silo: _lowest(each + PRIOR * pooled) for silo, each in curves.items()}
+    return np.asarray((sum(curves, np.zeros(len(GRID))) + held) / max(rows, 1))
+
+
+def temperature(own: Array, pooled: Array) -> float:
+    """A silo's temperature, from its own curve and that of all."""
+    return _lowest(own + PRIOR * pooled)
 
 
 def threshold(y: Array, p: Array) -> float:

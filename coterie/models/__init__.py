@@ -15,6 +15,7 @@ from coterie.models.linear import MLP, Linear, linear, mlp
 from coterie.models.mobilenet import MobileNet, mobilenet_v2
 from coterie.models.parts import Blueprint, Parts
 from coterie.models.resnet import ResNet, resnet18
+from coterie.models.transformer import Transformer, transformer
 from coterie.options import parse, resolved
 from coterie.registry import Registry
 
@@ -40,6 +41,7 @@ MODELS: Registry[Architecture] = Registry(
         "resnet18": Architecture(ResNet, resnet18),
         "mobilenet_v2": Architecture(MobileNet, mobilenet_v2),
         "char-lstm": Architecture(CharLSTM, char_lstm),
+        "transformer": Architecture(Transformer, transformer),
     },
     lambda thing: isinstance(thing, Architecture),
     "a coterie.models.Architecture",

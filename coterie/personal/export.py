@@ -5,10 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from coterie.codec import save_tensors
 from coterie.data.own.schema import Schema
+from coterie.data.silo import Array
+from coterie.engine.predictors import Incumbent
 from coterie.engine.rows import Model
 from coterie.personal.base import without_base, write_base
 from coterie.wire import Deployable, Predictor
@@ -29,11 +32,13 @@ def save_models(
     schemas: Mapping[str, Schema] | None = None,
     own: Mapping[str, Mapping[str, Any]] | None = None,
     apart: bool = False,
+    trees: Mapping[str, Mapping[str, Array] | None] | None = None,
 ) -> None:
     """Every silo's model into a folder, with what it takes to use it.
 
     `about` is known of all of them, `own` of each, and its schema says how rows are encoded. What is frozen is in each
-    file, or `apart` from them: once, in the folder above.
+    file, or `apart` from them: once, in the folder above. `trees` are models that silos have of their own, written
+    where a predictor mixes them in.
     """
     folder.mkdir(parents=True, exist_ok=True)
     form = {} if predictor.form == Predictor.kind else {"kind": predictor.form}
@@ -54,8 +59,15 @@ def save_models(
             known["schema"] = schemas[silo].as_table()
         metadata = {key: value if isinstance(value, str) else json.dumps(value) for key, value in known.items()}
         path = folder / f"{name}.safetensors"
-        save_tensors(tensors, path, metadata)
+        save_tensors(tensors | _trees(predictor, (trees or {}).get(silo)), path, metadata)
         path.chmod(folder.stat().st_mode & 0o666)  # safetensors makes a file that its owner alone can read
+
+
+def _trees(predictor: Deployable, trees: Mapping[str, Array] | None) -> dict[str, Tensor]:
+    if trees is None or Incumbent.kind not in predictor.form[1:]:
+        return {}
+    place = predictor.form.index(Incumbent.kind) - 1
+    return {f"candidate{place}.trees.{name}": torch.from_numpy(array) for name, array in trees.items()}
 
 
 def file_name(silo: str) -> str:

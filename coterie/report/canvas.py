@@ -21,17 +21,18 @@ def plotly_objects() -> ModuleType:
 
 def blank(**layout: Any) -> Figure:
     """A figure without a background; the page's script gives it the colours of the theme."""
-    go = plotly_objects()
-    figure = go.Figure(layout={"template": "none", "autosize": True, **layout})
-    figure.update_layout(
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        margin={"l": 8, "r": 12, "t": 28, "b": 8},
-        font={"size": 13},
-    )
-    figure.update_xaxes(automargin=True, zeroline=False, title_standoff=8)
-    figure.update_yaxes(automargin=True, zeroline=False, title_standoff=8)
-    return figure
+    axis = {"automargin": True, "zeroline": False, "title": {"standoff": 8}}
+    common = {
+        "template": "none",
+        "autosize": True,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "margin": {"l": 8, "r": 12, "t": 28, "b": 8},
+        "font": {"size": 13},
+        "xaxis": axis,
+        "yaxis": axis,
+    }
+    return plotly_objects().Figure(layout={**common, **layout})
 
 
 def legend_below() -> dict[str, Any]:

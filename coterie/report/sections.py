@@ -11,6 +11,7 @@ from coterie.report.html import cell, note, plot, section, table
 from coterie.report.in_use import predictions
 from coterie.report.labels import label_distribution
 from coterie.report.learning import adjusted, who_learns_from_whom
+from coterie.report.mixtures import mixtures
 from coterie.report.notes import notes
 from coterie.report.pairs import less_is_better, significance
 from coterie.report.subgroups import subgroups
@@ -144,7 +145,7 @@ def reproduce(run: Run) -> str:
 
 # After the decision, a part for each reader: who tests it, who uses the models, who trains them.
 PARTS: dict[str, tuple[str, list[Callable[[Run], str]]]] = {
-    "evidence": ("The evidence", [verdict, measures, scores, distribution, differences]),
+    "evidence": ("The evidence", [verdict, measures, scores, distribution, differences, mixtures]),
     "predictions": ("The predictions", [predictions, subgroups]),
     "training": ("The training", [curves, who_learns_from_whom, adjusted, data, costs, reproduce]),
 }

@@ -21,6 +21,7 @@ from coterie.measure.tempering import threshold
 SPLITS = ("validation", "test")
 POOLED = ", pooled"
 MOST_INPUTS, MOST_CLASSES = 3000, 20  # beyond which trees and linear models take longer than the federation
+TREES = 100
 WEIGHTS = (0.01, 0.1, 1.0, 10.0)  # of the data beside a linear model's penalty
 UNSEEN = 1e-3  # of the probability goes to all classes alike: a silo may meet one that it has not trained on
 
@@ -88,7 +89,7 @@ def _makers(name: str, classes: int, seed: int, rows: int) -> list[Fit]:
     if name == "boosted trees":
         kind = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
         leaf = int(np.clip(rows // 20, 3, 20))
-        common = {"max_iter": 100, "min_samples_leaf": leaf, "random_state": seed}
+        common = {"max_iter": TREES, "min_samples_leaf": leaf, "random_state": seed}
         return [fit(partial(kind, learning_rate=rate, **common)) for rate in (0.03, 0.1)]
     if classes:
         return [fit(partial(LogisticRegression, C=weight, max_iter=500)) for weight in WEIGHTS]

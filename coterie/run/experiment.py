@@ -19,6 +19,7 @@ from coterie.data.own.ready import OwnData, ready
 from coterie.data.silo import FederatedData, named
 from coterie.durable import sync_all
 from coterie.engine.method import Method
+from coterie.engine.predictors import Ensemble
 from coterie.engine.rehearsal import held_at_peak, peak_memory
 from coterie.engine.rounds import Outcome, Progress
 from coterie.engine.training import Training, suited
@@ -194,16 +195,32 @@ def _one(
     except BadInput as error:
         raise BadInput(f"[methods.{name}] {error}") from None
     calibrate(outcome, {silo.name: silo for silo in federation.members}, study.training.positive)
+    _note_mixtures(outcome, study.methods[name], federation)
     if outcome.models is not None and outcome.picked is not None:
         models, silos = out / "models" / name, [silo.name for silo in federation.members]
         shutil.rmtree(models, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
         told_of = about(study, name, federation, outcome.picked.round)
         fitted = {silo: _calibration(outcome, silo, study.training.positive) for silo in silos}
-        save_models(models, federation.model, outcome.models, silos, told_of, federation.schemas, fitted, apart=True)
+        trees = {silo.name: silo.trees for silo in federation.members}
+        whole = (federation.model, outcome.models, silos, told_of, federation.schemas, fitted)
+        save_models(models, *whole, apart=True, trees=trees)
         sync_all(models)
     checkpoint.end(outcome)
     outcome.models = None  # they are on the disk, and the next method needs the memory
     return outcome
+
+
+def _note_mixtures(outcome: Outcome, method: Method, federation: Assembly) -> None:
+    """Note what each silo's model mixes, and who is better off with what it has today."""
+    if not isinstance(method, Stack) or not isinstance(outcome.models, Ensemble):
+        return
+    names = [each.name for each in method.candidates]
+    today = [names[i] for i in method.today]
+    for silo, shares in zip(federation.members, outcome.models.weights.tolist(), strict=True):
+        outcome.mixtures[silo.name] = dict(zip(names, shares, strict=True))
+        only = names[int(np.argmax(shares))]
+        if max(shares) == 1 and only in today:
+            outcome.gated[silo.name] = only
 
 
 def _calibration(outcome: Outcome, silo: str, positive: int | str) -> dict[str, float]:
@@ -297,7 +314,8 @@ def _go_on(study: Study, out: Path, watch: Watch, say: Say, like: Assembly | Non
             ended = time.perf_counter()
             study, why = with_seeds(study, ended - prepared, ended - began)
             say(why)
-            study, federations = prepare_all(study, federations[seed])
+            if len(study.seeds) > 1:
+                study, federations = prepare_all(study, federations[seed])
         study = replace(study, auto_seeds=False)
     machine = {"device": device_name(federations[study.seeds[0]].model.device), **versions(study.plugins)}
     now = Begun(study.as_toml(), begun.command, machine, {str(seed): f.checksum() for seed, f in federations.items()})
@@ -343,7 +361,7 @@ def _warn_of_adam(study: Study) -> None:
         if method.plain_steps and study.training_of(name).optimizer == "adam":
             key = f"methods.{name}.train"
             warn(
-                f"[methods.{name}] is made for plain gradient steps; with adam it may not learn, or fall from its best; "
+                f"[methods.{name}] is made for plain gradient steps: with adam it may not learn, or may fall back; "
                 f"give it sgd and a rate with --set {key}.optimizer=sgd --set {key}.lr=0.01"
             )
 

@@ -106,8 +106,8 @@ def collected(
     members = {seed: list(each.groups) for seed, each in facts.items()}
     fitted = dict[str, dict[str, Any]]()
     for (name, _), outcome in outcomes.items():  # those of the first seed, whose models are kept
-        both = {"temperatures": outcome.temperatures, "thresholds": outcome.thresholds}
-        fitted.setdefault(name, {key: each for key, each in both.items() if each})
+        keys = ("temperatures", "thresholds", "mixtures", "gated")
+        fitted.setdefault(name, {key: each for key in keys if (each := getattr(outcome, key))})
     searched = _searched(out / TUNING)
     summary = summarized(study, whole, predictions, kept, sizes, extras, members, device, fitted, searched)
     summary["samples"] = {str(seed): each.samples() for seed, each in facts.items()}

@@ -30,7 +30,7 @@ SEARCHED = ("lr", "optimizer", "weight_decay")  # what `auto` has a search find 
 MOST_ROUNDS, PATIENCE = 200, 10  # what `rounds = "auto"` stands for
 # Without a search: the gradient of a core model carries its weight in the mixture; a component sees a part of a sample.
 RATES = {"apple": 0.25, "fedem": 0.15}  # by the method's registered name, whatever its label
-TEXTS = ("about", "paper", "cell", "scale", "measured")
+TEXTS = ("about", "paper", "cell", "scale", "shows", "measured")
 PUBLISHED = ("published", "published_decile", "published_cloud")
 KEYS = ("name", *TEXTS, "seeds", "data", "model", "train", "measure", "engine", "methods", *PUBLISHED, "compared")
 MEASURED = ("by", "positive")  # keys of `[measure]`, which training carries
@@ -73,6 +73,7 @@ class Study:
     paper: str = ""
     cell: str = ""  # which of the study's cells, and at which scale
     scale: str = ""
+    shows: str = ""  # what of the paper's findings can be seen at this scale
     measured: str = ""  # what a run of it took, and where
     published: dict[str, float] = field(default_factory=dict)  # what the paper reports (percent), by label
     published_decile: dict[str, float] = field(default_factory=dict)  # and of the bottom decile of the silos

@@ -3,19 +3,23 @@
 import io
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from loop import NAMES, Loop, settle, silos
 from rich.console import Console
 from safetensors import safe_open
 
+from coterie.codec import decode, encode_up
 from coterie.deploy.drive import RemoteRun, study_of
 from coterie.deploy.ledger import Ledger
-from coterie.deploy.messages import Answer, Request
+from coterie.deploy.messages import Answer, Declared, Done, Measured, Request
 from coterie.deploy.patience import Patience
+from coterie.deploy.silo import SiloSide
 from coterie.engine.exchange import Failure
 from coterie.errors import BadInput
 from coterie.models import build
@@ -24,7 +28,9 @@ from coterie.report.notes import notes
 from coterie.report.terminal import show_outcome
 from coterie.run.assembly import Assembly
 from coterie.run.experiment import run_into
-from coterie.studies.study import check
+from coterie.run.finished import calibrate
+from coterie.studies.study import Study, check
+from coterie.wire import described
 
 QUICK = Patience(gather=0, reply=1, silence=0, pause=0)
 TABLE = {
@@ -91,7 +97,7 @@ def test_the_files_are_those_of_a_simulation_but_for_how_labels_are_spread(tmp_p
     summaries = [json.loads((folder / "summary.json").read_text()) for folder in (here, there)]
     assert summaries[0].keys() == summaries[1].keys() | {"data"}
     ours, theirs = (set(summary["methods"]["fedamp"]) for summary in summaries)
-    assert theirs - ours == {"temperatures"} and not ours - theirs  # each silo tempers its own model
+    assert ours == theirs
     columns = [list(pd.read_parquet(folder / "results.parquet").columns) for folder in (here, there)]
     assert columns[0] == columns[1]
     assert (here / "collaboration" / "fedamp.npz").exists()
@@ -252,3 +258,69 @@ def test_tables_begin_with_what_the_verdict_goes_by_and_have_no_score_that_test_
     console = Console(width=200, record=True, file=io.StringIO())
     show_outcome(finished.summary, console)
     assert "BMTA" not in console.export_text() and "BMTA" not in (tmp_path / "run" / "report.html").read_text()
+
+
+def calibration(home: Path, silo: str, method: str) -> dict[str, str]:
+    """What the file of a silo's model has beside its weights."""
+    with safe_open(home / silo / "models" / f"run-{method}-1" / f"{silo}.safetensors", "pt") as file:
+        return dict(file.metadata())
+
+
+def simulated_temperatures(study: Study, without: str = "") -> dict[str, float]:
+    members = sorted(silos(), key=lambda silo: silo.name)
+    outcome = Assembly(members, build(study.model, (5,), 3)[0], 3, study.training, 1, "cpu", 1).train(
+        study.methods["fedamp"]
+    )
+    assert outcome.picked is not None
+    calibrate(outcome, {silo.name: silo for silo in members if silo.name != without}, study.training.positive)
+    return outcome.temperatures
+
+
+FEDAMP = TABLE | {"methods": {"fedamp": {}}}
+
+
+def test_a_silo_with_few_rows_follows_the_others_temperature_as_in_a_simulation(tmp_path: Path) -> None:
+    finished = federated(tmp_path / "run", Loop(settle(tmp_path)), FEDAMP).run("")
+    expected = simulated_temperatures(finished.study)
+    assert finished.summary["methods"]["fedamp"]["temperatures"] == pytest.approx(expected, rel=1e-4)
+    for name in NAMES:
+        assert float(calibration(tmp_path, name, "fedamp")["temperature"]) == pytest.approx(expected[name], rel=1e-4)
+
+
+def test_a_silo_may_keep_its_curve_and_still_follows_the_others(tmp_path: Path) -> None:
+    loop = Loop(settle(tmp_path))
+    allowed = ["w", *described(Measured), *described(Declared), "round"]
+    (loop.sides["east"].folder / "silo.toml").write_text(f"fields = {json.dumps(allowed)}\n")
+    finished = federated(tmp_path / "run", loop, FEDAMP).run("")
+    found = finished.summary["methods"]["fedamp"]["temperatures"]
+    expected = simulated_temperatures(finished.study, without="east")
+    assert found == pytest.approx(expected, rel=1e-4) and "east" not in found
+    assert 0.25 <= float(calibration(tmp_path, "east", "fedamp")["temperature"]) <= 10
+    left = {e["field"] for e in Ledger(loop.sides["east"].folder).entries() if e["kind"] == "keep"}
+    assert left == {"round"}
+
+
+def test_a_silo_that_misses_the_second_request_keeps_its_own_temperature(tmp_path: Path) -> None:
+    loop = Loop(settle(tmp_path))
+    loop.deaf = lambda r: r.silo == "south" and bool(r.pooled)
+    finished = federated(tmp_path / "run", loop, FEDAMP).run("")
+    assert set(finished.summary["methods"]["fedamp"]["temperatures"]) == {"east", "north"}
+    assert "temperature" in calibration(tmp_path, "south", "fedamp")
+
+
+@pytest.mark.parametrize("spoiled", [torch.nan, torch.inf, -1.0, 1e9])
+def test_a_curve_that_cannot_be_is_left_out(spoiled: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = SiloSide.answer
+
+    def answer(self: SiloSide, request: Request) -> Answer:
+        given = honest(self, request)
+        if request.kind != "keep" or self.name != "east":
+            return given
+        done = decode(Done, given.body)
+        assert done.curve is not None
+        return replace(given, body=encode_up(done.replace(curve=torch.full_like(done.curve, spoiled))))
+
+    monkeypatch.setattr(SiloSide, "answer", answer)
+    finished = federated(tmp_path / "run", Loop(settle(tmp_path)), FEDAMP).run("")
+    expected = simulated_temperatures(finished.study, without="east")
+    assert finished.summary["methods"]["fedamp"]["temperatures"] == pytest.approx(expected, rel=1e-4)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from loop import NAMES, Loop, settle
 from test_drive import federated
@@ -134,3 +135,21 @@ def test_a_full_disk_costs_time_alone(tmp_path: Path, monkeypatch: pytest.Monkey
     source, agreed = table(tmp_path)
     monkeypatch.setattr(encoded, "write_whole", full)
     assert len(encoded_silo(tmp_path, "north", source, agreed).silo.train)
+
+
+@pytest.mark.parametrize("incumbent", ["today", "trees"])
+def test_what_a_silo_uses_today_is_kept_with_its_encoded_rows(tmp_path: Path, incumbent: str) -> None:
+    path = tmp_path / "north.csv"
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=60)
+    table = pd.DataFrame({"x": x, "today": np.where(x > 0, 0.9, 0.2), "ill": np.where(x > 0.1, "yes", "no")})
+    table.to_csv(path, index=False)
+    source = SiloSource(path, label="ill", drop=() if incumbent == "today" else ("today",), incumbent=incumbent)
+    raw = Raw("north", source)
+    schema, _ = agree({"north": raw.statistics()}, "ill", "auto")
+    first, again = (encoded_silo(tmp_path, "north", source, schema.as_table()).silo for _ in range(2))
+    for silo in (first, again):
+        assert silo.validation.x.shape[1] == first.validation.x.shape[1] and silo.validation.incumbent.shape[1] == 2
+        np.testing.assert_array_equal(silo.validation.incumbent, first.validation.incumbent)
+        assert (silo.trees is None) == (incumbent == "today")
+        assert (silo.validation.incumbent.argmax(1) == silo.validation.y).mean() > 0.7

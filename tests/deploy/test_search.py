@@ -224,3 +224,10 @@ def test_nothing_is_kept_of_candidates_and_none_is_noised(tmp_path: Path) -> Non
         assert not (tmp_path / kind / "north" / "models").exists()
     private = replace(job("fedavg", privacy={"noise": 1.0}), rates=(0.1, 1.0), going=(0, 1), tuning=4)
     assert "privacy" in asked_of(tmp_path / "private", private).refusal
+
+
+def test_a_method_that_cannot_run_is_refused_before_its_search(tmp_path: Path) -> None:
+    loop = Loop(settle(tmp_path))
+    with pytest.raises(BadInput, match=r"\[methods.mocha\] .*linear"):
+        run_of(tmp_path / "run", loop, TABLE | {"methods": {"mocha": {}}}).run("")
+    assert not any(r.kind == "train" for r in loop.asked)

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -389,3 +390,54 @@ def test_a_silo_starts_from_its_own_copy_of_the_runs_weights(tmp_path: Path) -> 
     engine = Remote("run", work, made, model, Loop(sides))
     assert run_rounds(made, engine, roster, model, TRAINING).missing == 3
     assert "weights" in engine.last["east"] and str(tmp_path) not in engine.last["east"]
+
+
+CURVE = [0.5] * 61
+HOSTILE = [
+    {"job": {"train": {"by": "nonsense"}}},
+    {"job": {"train": {"by": "x\n" * 100_000}}},
+    {"job": {"train": {"by": "rmse"}}},  # of classes
+    {"job": {"train": {"by": "auroc_cloud"}}},
+    {"job": {"train": {"by": 3}}},
+    {"job": {"train": {"by": ["auroc"]}}},
+    {"job": {"train": {"positive": 2}}},
+    {"job": {"train": {"positive": -1}}},
+    {"job": {"train": {"positive": float("nan")}}},
+    {"job": {"train": {"positive": "rare"}}},
+    {"job": {"train": {"lr": float("nan")}}},
+    {"pooled": [float("nan"), *CURVE[1:]]},
+    {"pooled": [float("inf"), *CURVE[1:]]},
+    {"pooled": [-1.0, *CURVE[1:]]},
+    {"pooled": [1e300, *CURVE[1:]]},
+    {"pooled": CURVE[1:]},
+    {"pooled": CURVE * 10_000},
+    {"pooled": [["a"], *CURVE[1:]]},
+    {"pooled": "cold"},
+    {"temperature": 1e9},
+    {"hold": [10**12]},
+]
+
+
+@pytest.mark.parametrize("change", HOSTILE, ids=lambda change: str(change)[:60])
+def test_what_no_honest_coordinator_asks_is_refused_in_a_line_and_changes_nothing(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
+    side = settle(tmp_path)["north"]
+    kept = {path: path.read_bytes() for path in side.folder.rglob("*") if path.is_file()}
+    head = json.loads(question(kind="keep", hold=(1,)).head())
+    for key, value in change.items():
+        if key == "job":
+            head["job"]["train"] |= value["train"]
+        else:
+            head[key] = value
+    with pytest.raises(BadInput) as error:
+        side.answer(request(json.dumps(head), question().body))
+    assert len(str(error.value).splitlines()) == 1 and len(str(error.value)) < 600
+    assert kept == {path: path.read_bytes() for path in side.folder.rglob("*") if path.is_file()}
+
+
+def test_what_an_honest_one_asks_is_done(tmp_path: Path) -> None:
+    side = settle(tmp_path)["north"]
+    head = json.loads(question(kind="keep", hold=(1,)).head()) | {"pooled": CURVE}
+    head["job"]["train"] |= {"by": "auroc", "positive": 0}
+    assert not side.answer(request(json.dumps(head), question().body)).refusal

@@ -272,6 +272,16 @@ def test_no_budget_covers_what_left_without_noise_before(tmp_path: Path) -> None
     assert "1 uploads left this silo without noise before" in side.answer(private("other")).refusal
 
 
+def test_a_newcomer_of_whom_nothing_trained_leaves_spends_no_privacy(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    side = settle(tmp_path)["north"]
+    (side.folder / FILE).write_text(DEMANDED)
+    request = replace(private("run"), kind="adapt", newcomer=True)
+    assert side.answer(request).body
+    spent = Budget(side.folder, read_policy(side.folder)).spent()
+    assert (spent.answers, spent.squares, spent.bare) == (1, 0.0, 0)
+
+
 def test_answers_are_counted_over_all_runs(tmp_path: Path) -> None:
     side = settle(tmp_path)["north"]
     (side.folder / FILE).write_text('approve = "all"\nanswers = 3\n')

@@ -86,3 +86,11 @@ def test_what_is_significantly_above_or_below_a_reference():
 def test_two_infinite_losses_do_not_differ():
     table = compare({"a": {"x": math.inf, "y": 1.0, "z": 2.0}, "b": {"x": math.inf, "y": 1.0, "z": 2.0}})
     assert (table["mean_difference"][0], table["p"][0]) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("silos", [3, 5, 8])
+def test_ties_and_zeros_of_few_silos_are_tested_as_scipy_does(silos: int) -> None:
+    for seed in range(8):
+        found = np.random.default_rng(seed).integers(-3, 5, silos) / 2
+        if found.any():
+            assert signed_rank(found) == pytest.approx(wilcoxon(found).pvalue, abs=1e-12)

@@ -17,6 +17,7 @@ SMALL = {  # of every model one that is quick to run
     "resnet18": ({"width": 8}, (3, 8, 8)),
     "mobilenet_v2": ({"width": 0.25}, (3, 16, 16)),
     "char-lstm": ({"hidden": 12}, (9,)),
+    "transformer": ({"width": 8, "heads": 2, "layers": 1}, (9,)),
 }
 
 

@@ -24,6 +24,16 @@ def compared(source, incumbent="", methods=None, **options):
     return federation.compare(methods or [co.Stack(of=FEW)], rounds=3, quiet=True, lr=0.05, optimizer="sgd", **options)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """No baselines beside, no page, and few trees: neither is asked about here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coterie.run.experiment.suits", lambda *given: False)
+        patch.setattr("coterie.run.finished.render", lambda *given: None)
+        patch.setattr("coterie.data.own.trees.ROUNDS", 10)
+        yield
+
+
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     found = compared(tables(), methods=[co.Separate(), co.Stack(of=FEW)])
@@ -42,6 +52,14 @@ def test_the_saved_mixture_predicts_what_was_measured(plain):
         column = f"probability_{name}"
         assert predicted[column].to_numpy() == pytest.approx(mine[column].to_numpy(), abs=1e-5)
     assert json.loads(model.about["candidates"]) == ["separate", "fedavg-ft", "fedem", "fedavg"]
+
+
+def test_the_summary_has_every_silos_mixture(plain):
+    found = json.loads((plain / "summary.json").read_text("utf-8"))["methods"]["stack"]
+    assert list(found["mixtures"]) == list(NAMES) and set(found.get("gated", {}).values()) <= {"separate"}
+    assert all(sum(shares.values()) == pytest.approx(1, abs=1e-5) for shares in found["mixtures"].values())
+    model = co.load_model(plain / "models" / "stack" / "north.safetensors")
+    assert list(found["mixtures"]["north"].values()) == pytest.approx(model.module.core.weights.tolist(), abs=1e-6)
 
 
 def test_the_saved_mixture_is_one_onnx_graph(plain, tmp_path):
@@ -77,6 +95,26 @@ def test_a_much_better_model_of_its_own_keeps_all_the_weight_and_a_useless_one_n
     with pytest.raises(BadInput, match="give it as incumbent"):
         found["stack"]["north"].predict(row.drop(columns="today"))
     assert weights(compared(with_column(right=False), "today"))["incumbent"] <= 0.01
+
+
+@pytest.mark.parametrize("label", ["outcome", "cost"])
+def test_boosted_trees_are_a_model_of_ones_own_that_is_in_the_file(label, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    made = {name: hospital(place, 150).drop(columns=["patient"]) for place, name in enumerate(NAMES)}
+    silos = co.silos(made, label, incumbent="trees", drop=["cost" if label == "outcome" else "outcome"])
+    federation = co.Federation(silos, "linear", device="cpu")
+    found = federation.compare([co.Stack(of=FEW)], rounds=2, quiet=True, lr=0.01, optimizer="sgd")
+    model, silo = found["stack"]["coast"], federation._assembly.silos[2]
+    trees = model.module.core.parts[-1]
+    given = trees(torch.from_numpy(silo.test.x)).numpy()
+    assert silo.name == "coast" and given.reshape(silo.test.incumbent.shape) == pytest.approx(
+        silo.test.incumbent, abs=1e-5
+    )
+    assert weights(found, "coast")["incumbent"] > 0
+    model.to_onnx(tmp_path / "coast.onnx")
+    x = torch.from_numpy(silo.test.x)
+    graph = onnxruntime.InferenceSession(str(tmp_path / "coast.onnx")).run(None, {"x": x.numpy()})[0]
+    assert graph == pytest.approx(model.module(x).detach().numpy(), rel=1e-4, abs=1e-5)
 
 
 def test_an_object_is_a_model_of_ones_own():

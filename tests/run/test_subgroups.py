@@ -79,12 +79,19 @@ def test_the_study_and_the_report_have_them(folder):
 
 @pytest.mark.parametrize(
     ("column", "said"),
-    [("sx", "has no column 'sx' for --subgroup"), ("code", "has 40 levels"), ("ill", "--subgroup ill: is the label")],
+    [
+        ("sx", "has no column 'sx' for --subgroup"),
+        ("code", "has 40 levels"),
+        ("ill", "--subgroup ill: is the label"),
+        ("day", "--subgroup day: holds dates"),
+    ],
 )
 def test_mistakes_are_one_line(tmp_path, column, said, capfd):
     data = tmp_path / "data"
     data.mkdir()
-    frame = pd.DataFrame({"a": range(40), "code": [f"c{i}" for i in range(40)], "ill": ["yes", "no"] * 20})
+    frame = pd.DataFrame({"a": range(40), "code": [f"c{i}" for i in range(40)], "ill": ["yes", "no"] * 20}).assign(
+        day="2024-05-06"
+    )
     frame.to_csv(data / "north.csv", index=False)
     words = ["run", "--silos", data, "--label", "ill", "--drop", "code", "--subgroup", column]
     assert call(*words, "--out", tmp_path / "out") == 2

@@ -155,6 +155,7 @@ def test_a_method_that_ends_at_its_most_rounds_with_the_best_among_the_last_was_
     assert [(each["rounds_run"], each["still_improving"]) for each in summary.values()] == [(2, True), (2, True)]
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_its_search_or_after_it_ends_as_if_it_had_not_been(here, tmp_path, monkeypatch):
     begun, rehearse = [], experiment.rehearse
     monkeypatch.setattr(experiment, "rehearse", lambda *given: begun.append(Begun.read(Path("a"))) or rehearse(*given))

@@ -82,9 +82,9 @@ def test_methods_are_picked_in_the_order_asked_and_added_with_their_defaults():
         ({"model": {"name": {}}}, "[model] name: expected text, found {}"),
         ({"model": {"hiden": [3]}}, "[model] (mlp): unknown key 'hiden'; did you mean 'hidden'?"),
         ({"engine": {"rows": 0}}, "[engine] rows: 0 is out of range"),
-        ({"name": ""}, "name, about, paper, cell, scale, measured must be text"),
-        ({"name": 3}, "name, about, paper, cell, scale, measured must be text"),
-        ({"about": 3}, "name, about, paper, cell, scale, measured must be text"),
+        ({"name": ""}, "name, about, paper, cell, scale, shows, measured must be text"),
+        ({"name": 3}, "name, about, paper, cell, scale, shows, measured must be text"),
+        ({"about": 3}, "name, about, paper, cell, scale, shows, measured must be text"),
         ({"seeds": 0}, "'seeds' must be a list of different whole numbers from 0"),
         ({"seeds": []}, "'seeds' must be"),
         ({"seeds": [0, 0]}, "'seeds' must be"),
@@ -315,3 +315,10 @@ def test_without_a_search_values_are_fixed():
 def test_only_some_keys_are_auto():
     with pytest.raises(BadInput, match=r"\[train\] momentum: expected number, found 'auto'"):
         check(table(train={"momentum": "auto"}))
+
+
+@pytest.mark.parametrize("name", [name for name in built_in() if "small" in built_in()[name]])
+def test_every_small_scale_says_what_it_can_show(name: str) -> None:
+    for cell in read(name).get("cells", {None: {}}):
+        assert check(select(read(name), cell, "small")).shows
+        assert not check(select(read(name), cell)).shows

@@ -1,9 +1,11 @@
 """What a silo uses today: a model of its own, of which only what it gives for each row is looked at, at the silo.
 
 It is an ONNX file that takes encoded rows (as `coterie export` writes them), a column of the table, or in Python an
-object with `predict_proba` or `predict` that takes the table's features as they are.
+object with `predict_proba` or `predict` that takes the table's features as they are. Or `trees`: boosted trees are
+trained on the silo's own rows, for those who have nothing else to compare with.
 """
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,8 @@ from pandas import Series, to_numeric
 
 from coterie.data.own.gather import Holding
 from coterie.data.own.schema import Schema
-from coterie.data.silo import Array
+from coterie.data.own.trees import TREES, grown
+from coterie.data.silo import Array, Indices
 from coterie.errors import BadInput
 
 SILO = "{silo}"  # in a path: the silo's name
@@ -23,7 +26,21 @@ ANY = 1e-3  # of the probability goes to all classes alike: none is impossible
 
 def is_column(incumbent: str) -> bool:
     """Whether it names a column of the table, which is then no feature."""
-    return bool(incumbent) and not incumbent.lower().endswith(".onnx")
+    return incumbent not in ("", TREES) and not incumbent.lower().endswith(".onnx")
+
+
+def by_trees(x: Array, y: Array, train: Indices, schema: Schema) -> tuple[Array | None, Mapping[str, Array] | None]:
+    """What trees of a silo's training rows give for all its encoded rows, and the trees."""
+    made = grown(x[train], y[train], len(schema.classes))
+    if made is None:
+        return None, None
+    model, arrays = made
+    flat = x.reshape(len(x), -1)
+    if not schema.classes:
+        return np.asarray(model.predict(flat), np.float32), arrays
+    found = np.zeros((len(x), len(schema.classes)))
+    found[:, arrays["places"]] = model.predict_proba(flat)
+    return np.asarray((1 - ANY) * found + ANY / len(schema.classes), np.float32), arrays
 
 
 def given(incumbent: str, holding: Holding, x: Array, schema: Schema) -> Array | None:
@@ -38,7 +55,7 @@ def given(incumbent: str, holding: Holding, x: Array, schema: Schema) -> Array |
         column = holding.aside.get(incumbent)
         return None if column is None else _checked(_by_column(column, schema, where), len(x), schema, where)
     path = Path(incumbent.replace(SILO, holding.name))
-    if not incumbent or (SILO in incumbent and not path.exists()):
+    if incumbent in ("", TREES) or (SILO in incumbent and not path.exists()):
         return None
     return _checked(by_onnx(path, x, len(schema.classes)), len(x), schema, where)
 

@@ -14,7 +14,7 @@ from coterie.data.own.agree import Difference, agree
 from coterie.data.own.columns import as_number, is_dated, parsed, without, written
 from coterie.data.own.fences import beyond, fence, nearer, within
 from coterie.data.own.gather import Holding, gather
-from coterie.data.own.incumbent import given, is_column
+from coterie.data.own.incumbent import by_trees, given, is_column
 from coterie.data.own.label import Label, Task, read_label
 from coterie.data.own.leaks import copies, repeating_identifiers
 from coterie.data.own.schema import Schema
@@ -33,6 +33,7 @@ from coterie.data.own.sides import (
 )
 from coterie.data.own.statistics import Statistics, declare
 from coterie.data.own.subgroups import check_levels, read_subgroups
+from coterie.data.own.trees import TREES
 from coterie.data.silo import Array, FederatedData, HoldsData, Indices, Part, Share, Silo, named
 from coterie.errors import BadInput, nearest
 from coterie.keys import generator
@@ -58,7 +59,8 @@ class OwnData(SplitBy):
     )
     subgroups: tuple[str, ...] = option((), "columns by whose levels measures are taken too")
     incumbent: str = option(
-        "", "what silos use today: a column of predictions, or an ONNX file ({silo}: a silo's name); stack's candidate"
+        "",
+        "what silos use today: trees, a column of predictions, or an ONNX file ({silo}: its name); stack's candidate",
     )
 
     @property
@@ -265,12 +267,17 @@ def encoded(
     name = own.holding.name
     x = schema.encode(own.holding.x, f"silo '{name}'") if isinstance(own.holding.x, DataFrame) else own.holding.x
     y = _targets(own, schema)
-    units, beside = own.units, given(incumbent, own.holding, x, schema)
+    units, trees = own.units, None
+    if incumbent == TREES:
+        beside, trees = by_trees(x, y, own.train, schema)
+    else:
+        beside = given(incumbent, own.holding, x, schema)
     parts = [
         Part(x[rows], y[rows], own.rows[rows], *(None if each is None else each[rows] for each in (units, beside)))
         for rows in (own.train, own.validation, own.test)
     ]
-    return Silo(name, *parts, subgroups={column: values[own.test] for column, values in (subgroups or {}).items()})
+    parted = {column: values[own.test] for column, values in (subgroups or {}).items()}
+    return Silo(name, *parts, subgroups=parted, trees=trees)
 
 
 def _targets(own: SplitHolding, schema: Schema) -> Array:

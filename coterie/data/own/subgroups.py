@@ -23,8 +23,10 @@ def read_subgroups(holding: Holding, columns: Sequence[str], label: str) -> dict
         if name not in frame:
             raise BadInput(f"{where}: has no column {name!r} for --subgroup; {nearest(name, holding.columns)}")
         where = f"{where} column {name!r}"
-        number = kind_of(frame[name], where) in ("number", "empty")
-        found[name] = as_number(frame[name], where) if number else as_text(frame[name].astype(object), where).to_numpy()
+        kind = kind_of(frame[name], where)
+        if kind == "date":
+            raise BadInput(f"--subgroup {name}: holds dates; give a column of text or numbers")
+        found[name] = as_text(frame[name], where).to_numpy() if kind == "category" else as_number(frame[name], where)
     return found
 
 

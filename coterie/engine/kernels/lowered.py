@@ -27,8 +27,21 @@ FUNCTIONS: set[Any] = {
     operator.add, operator.iadd, operator.mul, torch.add, torch.mul, torch.relu, torch.tanh, torch.sigmoid,
     torch.flatten, F.relu, F.gelu, F.silu, F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, operator.getitem,
     torch.stack, torch.zeros_like, F.linear, F.conv2d,
+    F.scaled_dot_product_attention,
 }  # fmt: skip
-METHODS = {"relu", "tanh", "sigmoid", "flatten", "view", "reshape", "size", "contiguous", "chunk"}
+METHODS = {
+    "relu",
+    "tanh",
+    "sigmoid",
+    "flatten",
+    "view",
+    "reshape",
+    "size",
+    "contiguous",
+    "chunk",
+    "transpose",
+    "unflatten",
+}
 # Operations. A longer program, as a recurrent layer step by step or the fifty convolutions of MobileNet, is run as it
 # is: compiling it would take minutes, and again for every number of rows.
 LONGEST = 500
@@ -85,8 +98,9 @@ class Rewriter:
                 made[node] = self.graph.call_module(node.target, *arguments)
             elif node.op == "call_module":
                 made[node] = self.layer(node.target, *arguments[0], **arguments[1])
-            elif node.op == "get_attr" and self.names.get(node.target) not in {None, *in_rows}:
-                made[node] = self.graph.get_attr(node.target)
+            elif node.op == "get_attr" and node.target in self.names:
+                first = self.names[node.target]
+                made[node] = self.each(first, x) if first in in_rows else self.graph.get_attr(first)
             elif node.op == "call_function" and (alike or node.target in FUNCTIONS):
                 made[node] = self.graph.call_function(node.target, *arguments)
             elif node.op == "call_method" and (alike or node.target in METHODS):
@@ -114,6 +128,10 @@ class Rewriter:
         if first not in self.in_rows:
             return self.call(row_layers.of_all, self.graph.get_attr(first), self.k)
         return self.call(operator.getitem, self.tensors, first)
+
+    def each(self, name: str, x: fx.Node) -> fx.Node:
+        """A row's parameter for each of its samples, which is right where it is added to them, or multiplied."""
+        return self.call(row_layers.of_each, self.tensor(name), self.k, x)
 
     def frozen(self, name: str) -> bool:
         """Whether a layer does the same for all rows: its weights are in none, and nothing is drawn."""

@@ -19,6 +19,11 @@ def of_all(t: Tensor, k: int) -> Tensor:
     return t.expand(k, *t.shape)
 
 
+def of_each(t: Tensor, k: int, x: Tensor) -> Tensor:
+    """A row's parameter t (k, ...) for each of its samples x (k, b, ...): (k·b, ...)."""
+    return t[:, None].expand(k, x.shape[1], *t.shape[1:]).flatten(0, 1)
+
+
 def linear(x: Tensor, k: int, w: Tensor, bias: Tensor | None) -> Tensor:
     """x (k·b, ..., in), w (k, out, in)."""
     # w on the left: its gradient then comes in w's own order of memory.

@@ -1,0 +1,104 @@
+"""What own data cost and promise: a search for rates, splits by patient and by time, wide tables made ready.
+
+    python bench/own_data.py rates      # six learning rates as rows of the same calls, beside six runs
+    python bench/own_data.py splits     # reported accuracy beside that on new patients, and on the next quarter
+    python bench/own_data.py ready      # 4 silos x 100 rows x 2,000 columns, from files to tensors
+
+Seconds are those of the processor, so that a busy machine tells the same.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+import coterie as co
+from coterie.methods import make
+from coterie.run.experiment import prepare
+from coterie.run.tuning import Heat
+from coterie.studies.own import OWN, on_folder
+from coterie.studies.study import check
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "hospitals"
+RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+ROUNDS = 20
+
+
+def rates() -> None:
+    """FedAvg on the example's hospitals for 20 rounds."""
+    study = check(on_folder(None, EXAMPLE, {"label": "outcome", "drop": ["patient", "cost"]}))
+    _, federation = prepare(study, 0)
+
+    def seconds(*groups: tuple[float, ...]) -> float:
+        began = time.process_time()
+        for group in groups:
+            heat = Heat(federation, make("fedavg", {}), federation.training, group)
+            for round in range(ROUNDS):
+                heat.advance(round)
+        return time.process_time() - began
+
+    seconds((0.1,))  # a first call compiles and allocates
+    together, apart = seconds(RATES), seconds(*((rate,) for rate in RATES))
+    print(f"six rates, {ROUNDS} rounds: {together:.2f} s together, {apart:.2f} s one by one ({apart / together:.1f}x)")
+
+
+def patients(seed: int, count: int, each: int) -> pd.DataFrame:
+    """Patients that come several times: their visits are alike, and what they have hardly depends on what is seen."""
+    rng = np.random.default_rng(seed)
+    who, body = np.repeat(np.arange(count), each), rng.normal(size=(count, 20))
+    ill = body[:, 0] + 2 * rng.normal(size=count) > 0
+    frame = pd.DataFrame(body[who] + 0.05 * rng.normal(size=(len(who), 20)), columns=[f"x{i}" for i in range(20)])
+    return frame.assign(patient=who, ill=np.where(ill[who], "yes", "no"))
+
+
+def quarters(seed: int, when: range, each: int) -> pd.DataFrame:
+    """A rule that turns from quarter to quarter of a year."""
+    rng = np.random.default_rng([seed, when[0]])
+    quarter = np.repeat(np.array(when), each)
+    x, turn = rng.normal(size=(len(quarter), 2)), quarter * np.pi / 32
+    y = np.where(x[:, 0] * np.cos(turn) + x[:, 1] * np.sin(turn) + 0.3 * rng.normal(size=len(x)) > 0, "up", "down")
+    return pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "quarter": quarter, "ill": y})
+
+
+def splits() -> None:
+    """Six silos that train alone, split at random and as the use is."""
+    seen = {f"silo-{seed}": patients(seed, 800, 3) for seed in range(6)}
+    new = {f"silo-{seed}": patients(seed + 10, 2000, 1) for seed in range(6)}
+    for name, options in {"at random": {"drop": ["patient"]}, "--group patient": {"group": "patient"}}.items():
+        _report(f"repeated patients, {name}", seen, new, options)
+    seen = {f"silo-{seed}": quarters(seed, range(8), 200) for seed in range(6)}
+    new = {f"silo-{seed}": quarters(seed, range(8, 9), 2000) for seed in range(6)}
+    for name, options in {"at random": {"drop": ["quarter"]}, "--time quarter": {"time": "quarter"}}.items():
+        _report(f"drift, {name}", seen, new, options)
+
+
+def _report(what: str, seen: dict[str, pd.DataFrame], new: dict[str, pd.DataFrame], options: dict) -> None:
+    result = co.Federation(co.silos(seen, label="ill", **options), "mlp", seeds=[0]).train(
+        "separate", rounds=30, lr=0.3, optimizer="sgd", weight_decay=0.0, patience=0, quiet=True
+    )
+    reported = result.table()["accuracy"].mean()
+    fresh = np.mean([result[name].score(frame, frame["ill"]) for name, frame in new.items()])
+    print(f"{what}: reported {100 * reported:.1f}%, on what follows {100 * fresh:.1f}%")
+
+
+def ready() -> None:
+    """Tables wider than they are long."""
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        for silo in range(4):
+            table = pd.DataFrame(rng.normal(size=(100, 2000)).round(4), columns=[f"x{i}" for i in range(2000)])
+            table.assign(y=rng.choice(["yes", "no"], 100)).to_csv(Path(folder, f"silo-{silo}.csv"), index=False)
+        began = time.process_time()
+        prepare(check({**OWN, "data": {"name": "own", "path": folder, "label": "y"}}), 0)
+        print(f"4 silos x 100 rows x 2,000 columns: ready in {time.process_time() - began:.1f} s")
+
+
+PARTS = {"rates": rates, "splits": splits, "ready": ready}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=PARTS)
+    PARTS[parser.parse_args().part]()

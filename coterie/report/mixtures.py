@@ -1,0 +1,55 @@
+"""What each silo's mixture is made of: a bar for each silo."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from coterie.report.canvas import Figure, axis_labels, blank, label, legend_below
+from coterie.report.html import blocks, note, plot, section
+from coterie.report.labels import FLAT
+from coterie.report.theme import PALETTE
+from coterie.runs.read import Run
+
+TEXT = (
+    "Each silo's model mixes the predictions of several; a bar shows their shares. They were found on the silo's "
+    "validation rows, with what all silos prefer as a prior. What is guaranteed: on these rows the mixture's mean "
+    "log-loss is never above that of any of its parts by more than log(1/share in the prior) divided by the number of "
+    "rows. How it does on new rows is measured on test data, not guaranteed."
+)
+
+
+def mixtures(run: Run) -> str:
+    """The shares of every silo, and who was switched to what it has today."""
+    shown = {
+        name: plot(drawn(scores["mixtures"])) + note(_switched(scores))
+        for name, scores in run.methods.items()
+        if scores.get("mixtures")
+    }
+    return section("What each silo mixes", note(TEXT) + blocks("Method", shown)) if shown else ""
+
+
+def drawn(shares: Mapping[str, Mapping[str, float]]) -> Figure:
+    """Stacked bars, from shares by silo and candidate."""
+    figure = blank(height=420, barmode="stack", legend={**legend_below(), "traceorder": "normal"}, bargap=0.15)
+    candidates = dict.fromkeys(name for each in shares.values() for name in each)
+    for place, name in enumerate(candidates):
+        figure.add_bar(
+            x=axis_labels(list(shares), longest=18),
+            y=[each.get(name, 0.0) for each in shares.values()],
+            name=label(name),
+            marker_color=PALETTE[place % len(PALETTE)],
+            marker_line_width=0,
+            hovertemplate="%{x}: %{y:.1%} %{fullData.name}<extra></extra>",
+        )
+    figure.update_xaxes(type="category", tickangle=-90 if len(shares) > FLAT else None)
+    figure.update_yaxes(title_text="share", range=[0, 1])
+    return figure
+
+
+def _switched(scores: Mapping[str, Any]) -> str:
+    """What the gate decided."""
+    closed = scores.get("gated") or {}
+    level = "The chance that any silo is switched wrongly is at most α, 0.05 where the method's table gives no other."
+    if not closed:
+        return f"No silo has anything today that a paired test of its validation rows finds better. {level}"
+    named = ", ".join(f"{silo} ({name})" for silo, name in closed.items())
+    return f"Better than the mixture by a paired test of the silo's validation rows, so taken alone: {named}. {level}"
