@@ -92,7 +92,8 @@ class KNNPer(GlobalModel[Nothing, Weights]):
         of_model = F.pad((-task.losses(w, "validation")).exp(), (0, z.shape[1] - int(task.counts("validation").max())))
         losses = []
         for count in counts:
-            near = nearest(z, keys, labels, count.expand(task.k), w.new_full((task.k,), self.scale), task.model.classes)
+            scale = w.new_full((task.k,), self.scale)
+            near = nearest(z, keys, labels, count.expand(task.k), scale, task.model.classes, int(count))
             of_near = near.gather(2, truth.clamp_min(0)[..., None])[..., 0]
             mixed = grid[:, None, None] * of_near + (1 - grid[:, None, None]) * of_model  # (grid, k, n)
             losses.append((-mixed.clamp_min(1e-30).log() * (truth >= 0)).sum(2))

@@ -162,6 +162,13 @@ def test_a_saved_model_is_read_back(tmp_path: Path) -> None:
     x = torch.randn(4, 5)
     expected = engine.task(everyone.ids, 0).predict(found, x.expand(3, -1, -1))[0]
     np.testing.assert_allclose(model.predict_proba(x.numpy()), expected.numpy(), atol=1e-6)
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    file = tmp_path / "model.onnx"
+    model.to_onnx(file)
+    session = runtime.InferenceSession(file)
+    found = session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-6)
 
 
 def test_a_checkpoint_knows_numbers_of_silos_that_are_the_same_for_all() -> None:
