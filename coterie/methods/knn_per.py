@@ -43,8 +43,10 @@ class KNNPer(GlobalModel[Nothing, Weights]):
             raise ValueError("neighbours: give at least one number")
 
     def refusal(self, roster: Roster, model: Model) -> str | None:
-        if not model.classes or len(model.output) != 1:
-            return "neighbours vote for the class of a sample; these labels are numbers or sequences"
+        if not model.classes:
+            return "neighbours vote for a class; the labels of these data are numbers"
+        if len(model.features_shape) != 1:
+            return f"a sample's features before the head are {model.features_shape}; it needs one vector of them"
         return None
 
     def begin(self, task: Task, down: GlobalDown, private: Nothing) -> Weights:

@@ -141,7 +141,9 @@ def test_a_file_carries_the_samples_and_predicts_the_same() -> None:
 
 def test_what_it_cannot_do_is_refused() -> None:
     engine = make_engine(lambda: nn.Linear(5, 1), classes=0, probe=False)
-    assert "numbers or sequences" in str(KNNPer().refusal(engine.roster, engine.model))
+    assert "are numbers" in str(KNNPer().refusal(engine.roster, engine.model))
+    engine = make_engine(lambda: nn.Sequential(nn.Unflatten(1, (5, 1)), nn.Conv1d(5, 3, 1), nn.Flatten()), probe=False)
+    assert "one vector" in str(KNNPer().refusal(engine.roster, engine.model))
     with pytest.raises(BadInput, match="at least one number"):
         make("knn-per", {"neighbours": []})
 
