@@ -38,7 +38,8 @@ class Neighbours(Deployable):
 
     def mixed(self, p: Tensor, z: Tensor) -> Tensor:
         """Probabilities (k, b, C) of samples with features z (k, b, z)."""
-        near = nearest(z, self.keys, self.labels, self.neighbours, self.scale, p.shape[2])
+        most = int(self.neighbours.max())
+        near = nearest(z, self.keys, self.labels, self.neighbours, self.scale, p.shape[2], most)
         share = self.weight[:, None, None]
         return share * near + (1 - share) * p
 
@@ -75,26 +76,32 @@ class Remembering(nn.Module):
         for name, t in zip(self.KEPT, kept, strict=True):
             self.register_buffer(name, t.reshape(()) if name in self.KEPT[3:] else t)
 
-    def forward(self, x: Tensor) -> Tensor:
+        self.layer, self.most = bytes(kept[0].tolist()).decode(), int(kept[4])
+
+    def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
         """(n, C) probabilities."""
-        head, keys, labels, weight, count, scale = (self.get_buffer(name) for name in self.KEPT)
+        _, keys, labels, weight, count, scale = (self.get_buffer(name) for name in self.KEPT)
         seen: list[Tensor] = []
-        layer = self.network.get_submodule(bytes(head.tolist()).decode())
-        hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        hook = self.network.get_submodule(self.layer).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
         try:
             p = self.network(x).softmax(1)
         finally:
             hook.remove()
-        near = nearest(seen[0].flatten(1)[None], keys[None], labels[None], count[None], scale[None], p.shape[1])[0]
+        z = seen[0].flatten(1)[None]
+        near = nearest(z, keys[None], labels[None], count[None], scale[None], p.shape[1], self.most)[0]
         mixed: Tensor = weight * near + (1 - weight) * p
         return mixed
 
 
-def nearest(z: Tensor, keys: Tensor, labels: Tensor, count: Tensor, scale: Tensor, classes: int) -> Tensor:
-    """The classes (k, b, C) of the nearest of each silo's samples, weighted by exp(−‖z − key‖² / (scale · dim z))."""
-    apart = torch.cdist(z, keys, compute_mode="donot_use_mm_for_euclid_dist").square() / z.shape[2]
+def nearest(z: Tensor, keys: Tensor, labels: Tensor, count: Tensor, scale: Tensor, classes: int, most: int) -> Tensor:
+    """The classes (k, b, C) of the nearest of each silo's samples, weighted by exp(−‖z − key‖² / (scale · dim z)).
+
+    `count` (k,) is how many, `most` the largest of these.
+    """
+    lengths = z.square().sum(2)[..., None] + keys.square().sum(2)[:, None]
+    apart = (lengths - 2 * z @ keys.mT).clamp_min(0) / z.shape[2]
     apart = apart.masked_fill(labels[:, None] < 0, torch.inf)
-    most = min(int(count.max()), keys.shape[1])
+    most = min(most, keys.shape[1])
     found = apart.topk(most, 2, largest=False)  # the nearest first
     beyond = torch.arange(most, device=z.device) >= count[:, None, None]
     share = (-found.values / scale[:, None, None]).masked_fill(beyond, -torch.inf).softmax(2)

@@ -43,8 +43,10 @@ class KNNPer(GlobalModel[Nothing, Weights]):
             raise ValueError("neighbours: give at least one number")
 
     def refusal(self, roster: Roster, model: Model) -> str | None:
-        if not model.classes or len(model.output) != 1:
-            return "neighbours vote for the class of a sample; these labels are numbers or sequences"
+        if not model.classes:
+            return "neighbours vote for a class; the labels of these data are numbers"
+        if len(model.features_shape) != 1:
+            return f"a sample's features before the head are {model.features_shape}; it needs one vector of them"
         return None
 
     def begin(self, task: Task, down: GlobalDown, private: Nothing) -> Weights:
@@ -92,7 +94,8 @@ class KNNPer(GlobalModel[Nothing, Weights]):
         of_model = F.pad((-task.losses(w, "validation")).exp(), (0, z.shape[1] - int(task.counts("validation").max())))
         losses = []
         for count in counts:
-            near = nearest(z, keys, labels, count.expand(task.k), w.new_full((task.k,), self.scale), task.model.classes)
+            scale = w.new_full((task.k,), self.scale)
+            near = nearest(z, keys, labels, count.expand(task.k), scale, task.model.classes, int(count))
             of_near = near.gather(2, truth.clamp_min(0)[..., None])[..., 0]
             mixed = grid[:, None, None] * of_near + (1 - grid[:, None, None]) * of_model  # (grid, k, n)
             losses.append((-mixed.clamp_min(1e-30).log() * (truth >= 0)).sum(2))

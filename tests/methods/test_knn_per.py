@@ -141,7 +141,9 @@ def test_a_file_carries_the_samples_and_predicts_the_same() -> None:
 
 def test_what_it_cannot_do_is_refused() -> None:
     engine = make_engine(lambda: nn.Linear(5, 1), classes=0, probe=False)
-    assert "numbers or sequences" in str(KNNPer().refusal(engine.roster, engine.model))
+    assert "are numbers" in str(KNNPer().refusal(engine.roster, engine.model))
+    engine = make_engine(lambda: nn.Sequential(nn.Unflatten(1, (5, 1)), nn.Conv1d(5, 3, 1), nn.Flatten()), probe=False)
+    assert "one vector" in str(KNNPer().refusal(engine.roster, engine.model))
     with pytest.raises(BadInput, match="at least one number"):
         make("knn-per", {"neighbours": []})
 
@@ -162,6 +164,13 @@ def test_a_saved_model_is_read_back(tmp_path: Path) -> None:
     x = torch.randn(4, 5)
     expected = engine.task(everyone.ids, 0).predict(found, x.expand(3, -1, -1))[0]
     np.testing.assert_allclose(model.predict_proba(x.numpy()), expected.numpy(), atol=1e-6)
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    file = tmp_path / "model.onnx"
+    model.to_onnx(file)
+    session = runtime.InferenceSession(file)
+    found = session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-6)
 
 
 def test_a_checkpoint_knows_numbers_of_silos_that_are_the_same_for_all() -> None:
