@@ -127,7 +127,7 @@ _PLACES = {
     "methods.pfedme": "PFedMe",
     "methods.scaffold": "SCAFFOLD",
     "methods.separate": "Separate",
-    "with_clipping with_compression with_finetuning with_personal with_privacy with_robustnessmethods.stack": "Stack",
+    "methods.stack": "Stack",
     "methods.wrappers.around": "with_clipping with_compression with_finetuning with_personal with_privacy "
     "with_robustness",
     "engine.method": "Cohort Method Model Nothing NothingDown NothingKept NothingUp Roster spread",

@@ -62,7 +62,7 @@ def export(
     adapter: Annotated[Path | None, typer.Option(help="the folder to write the adapter to, as PEFT reads it")] = None,
     code: Code = None,
 ) -> None:
-    """Write a silo's model as ONNX, as a file of its own, or its adapter for PEFT.
+    """Write a silo's model as ONNX, as a file, or as an adapter.
 
     The input of ONNX is what rows are encoded to, its output the probabilities of classes, or numbers in the label's
     own unit. How rows are encoded is in the file's metadata, as JSON.

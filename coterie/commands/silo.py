@@ -47,7 +47,7 @@ def silo(
     coordinator: Annotated[str, typer.Option(help="of init: where it is, e.g. fed.example.org:9443")] = "",
     ca: Annotated[Path | None, typer.Option(help="of init: the federation's ca.crt")] = None,
 ) -> None:
-    """Take part in a federation until Ctrl-C; or, with an action before the folder, look after it.
+    """Take part in a federation until Ctrl-C, or look after it.
 
     ledger DIR: show and verify what has left this silo. approve DIR [HASH]: show the studies that wait to be approved
     and ask about each, or approve the one with that hash. rejoin DIR RUN: go on in a run from an older state.

@@ -159,23 +159,11 @@ class Remote:
         """Have every silo write its model of a round to its own disk; none of them comes here."""
         bodies = _bodies(cohort, down)
         blank = Request("keep", "", self.run, cohort.round, cohort=len(bodies), hold=hold, job=self.job)
-        done, failures = self._kept(blank, bodies)
+        done, failures = self._ask(blank, bodies, Done)
         rounds = {name: int(each.round[0]) for name, each in done.items() if each.round is not None}
         other: dict[str, int | None] = {name: round for name, round in rounds.items() if hold and round not in hold}
-        self.last |= {name: failures[name].reason if name in failures else "" for name in bodies}
         self._temper(blank, {name: bodies[name] for name in done}, done)
         return {**other, **dict.fromkeys(failures)}
-
-    def _kept(self, blank: Request, bodies: Mapping[str, bytes]) -> tuple[dict[str, Done], dict[str, Failure]]:
-        """Who has kept a model; unlike other answers, these need not be alike: a policy may hold back some of them."""
-        blobs, failures = self._blobs(blank, bodies)
-        done = dict[str, Done]()
-        for name, blob in blobs.items():
-            try:
-                done[name] = decode(Done, blob, rows=1)
-            except BadInput as error:
-                failures[name] = Rejected(str(error))
-        return done, failures
 
     def _temper(self, blank: Request, bodies: Mapping[str, bytes], done: Mapping[str, Done]) -> None:
         """Have silos temper the models they have kept by what all of them know, as in a simulation."""
@@ -185,7 +173,7 @@ class Remote:
         if curves:
             count = sum(rows[name] for name in curves)
             self.pooled = tuple(pooled_curve(curves.values(), count).tolist())
-            again, _ = self._kept(replace(blank, pooled=self.pooled), bodies)
+            again, _ = self._ask(replace(blank, pooled=self.pooled), bodies, Done)
             found = temperatures(curves, {name: rows[name] for name in curves})
             self.temperatures = {name: each for name, each in found.items() if name in again}
 
@@ -242,7 +230,8 @@ class Remote:
                 found[name] = record
             except BadInput as error:
                 failures[name] = Rejected(str(error))
-        for name, why in alike(found, axes, self.model).items():
+        # A server takes uploads in as one record; of all else a silo's policy may hold some back.
+        for name, why in alike(found, axes, self.model).items() if kind is self.method.up else ():
             failures[name] = Rejected(why)
             del found[name]
         for name in bodies:

@@ -48,12 +48,13 @@ def load_weights(module: nn.Module, path: str, sha256: str | None, fresh: Collec
 def _read(path: str) -> tuple[dict[str, Tensor], str]:
     file = Path(path).expanduser()
     try:
-        return _content(file, file.stat().st_mtime_ns)
+        found = file.stat()
+        return _content(file, (found.st_mtime_ns, found.st_size, found.st_ino))
     except (OSError, SafetensorError) as error:
         raise BadInput(f"[model] weights {file}: cannot be read ({error}); give a .safetensors file") from None
 
 
 @lru_cache(1)  # a model is made many times
-def _content(file: Path, changed: int) -> tuple[dict[str, Tensor], str]:
+def _content(file: Path, version: tuple[int, ...]) -> tuple[dict[str, Tensor], str]:
     content = file.read_bytes()
     return load(content), hashlib.sha256(content).hexdigest()

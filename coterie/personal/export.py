@@ -41,7 +41,7 @@ def save_models(
     where a predictor mixes them in.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    form = {} if predictor.form == Predictor.kind else {"kind": predictor.form}
+    form = {} if predictor.form == Predictor.kind else {"kind": json.dumps(predictor.form)}
     if apart:
         write_base(model, folder.parent)
     taken = set[str]()

@@ -84,7 +84,7 @@ def test_every_default_is_sound_and_written_back(name):
     full = resolved(name, {})
     assert resolved(name, full) == full
     known = {f.name for f in catalog.describe_options(name)}
-    unset = {"preset", "keep", "label_groups"} | ({"silos"} if full.get("split") == "natural" else set())
+    unset = {"preset", "keep", "label_groups", "looks"} | ({"silos"} if full.get("split") == "natural" else set())
     assert known - unset <= full.keys()
 
 

@@ -214,7 +214,7 @@ def of_two_classes(folder: Path, share: float, policy: str = "") -> Loop:
         }
         np.savez(side.source.path, **parts)
         if policy and name == "east":
-            (side.folder / "silo.toml").write_text(policy)
+            (side.folder / "silo.toml").write_text('approve = "all"\n' + policy)
     return Loop(sides)
 
 
@@ -290,7 +290,7 @@ def test_a_silo_with_few_rows_follows_the_others_temperature_as_in_a_simulation(
 def test_a_silo_may_keep_its_curve_and_still_follows_the_others(tmp_path: Path) -> None:
     loop = Loop(settle(tmp_path))
     allowed = ["w", *described(Measured), *described(Declared), "round"]
-    (loop.sides["east"].folder / "silo.toml").write_text(f"fields = {json.dumps(allowed)}\n")
+    (loop.sides["east"].folder / "silo.toml").write_text(f'approve = "all"\nfields = {json.dumps(allowed)}\n')
     finished = federated(tmp_path / "run", loop, FEDAMP).run("")
     found = finished.summary["methods"]["fedamp"]["temperatures"]
     expected = simulated_temperatures(finished.study, without="east")
@@ -324,3 +324,13 @@ def test_a_curve_that_cannot_be_is_left_out(spoiled: float, tmp_path: Path, monk
     finished = federated(tmp_path / "run", Loop(settle(tmp_path)), FEDAMP).run("")
     expected = simulated_temperatures(finished.study, without="east")
     assert finished.summary["methods"]["fedamp"]["temperatures"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_silo_that_holds_back_a_measure_is_measured_by_the_rest(tmp_path: Path) -> None:
+    loop = Loop(settle(tmp_path))
+    allowed = ["w", "loss", "accuracy", *described(Declared), "round", "curve"]
+    (loop.sides["east"].folder / "silo.toml").write_text(f'approve = "all"\nfields = {json.dumps(allowed)}\n')
+    finished = federated(tmp_path / "run", loop, TABLE | {"methods": {"fedavg": {}}}).run("")
+    known = finished.results[finished.results["value"].notna()].groupby("silo")["measure"].agg(set)
+    assert known["east"] == {"loss", "accuracy"} < known["north"]
+    assert finished.summary["methods"]["fedavg"]["missing"] == 0

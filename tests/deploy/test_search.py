@@ -186,7 +186,7 @@ def policy(folder: Path, text: str) -> None:
 def test_a_policy_counts_the_rounds_and_fields_of_a_search(
     text: str, changes: dict[str, Any], refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loop.policy_text", lambda: text)
+    monkeypatch.setattr("loop.policy_text", lambda approve: f'approve = "{approve}"\n{text}')
     answer = asked_of(tmp_path, searching(), **changes)
     assert answer.refusal.startswith(refusal) and bool(refusal) == bool(answer.refusal)
 

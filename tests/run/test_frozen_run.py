@@ -36,7 +36,7 @@ def test_a_model_is_whole_when_it_is_loaded_and_where_it_is_deployed(out: Path) 
     base, x = load_file(out / "models" / FILE), torch.randn(3, 1, 8, 8)
     for method in ("fedamp", "fedem"):
         loaded = load_model(out / "models" / method / "silo-01.safetensors")
-        for component in loaded.module.components:
+        for component in loaded.module.core.components:
             assert torch.equal(component.state_dict()["1.weight"], base["1.weight"])
     chosen = json.loads((out / "deploy" / "silo-01" / "card.json").read_text("utf-8"))["method"]
     deployed = load_model(out / "deploy" / "silo-01" / "model.safetensors")

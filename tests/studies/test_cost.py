@@ -7,7 +7,7 @@ from coterie.data import catalog
 from coterie.studies.cost import client_steps, training_samples
 from coterie.studies.study import built_in, check, read, select
 
-LAPTOP = 100_000  # client-steps of a small scale: minutes on a laptop
+LAPTOP = 150_000  # client-steps of a small scale: minutes on a laptop
 
 
 def test_steps_are_silos_times_rounds_times_batches() -> None:
