@@ -141,10 +141,10 @@ class Real:
             time.sleep(1)
         raise AssertionError(states + self.coordinator.said() + "".join(s.said() for s in self.silos.values()))
 
-    def study(self, methods: list[str], **train: object) -> Path:
+    def study(self, methods: list[str], model: Mapping[str, object] | None = None, **train: object) -> Path:
         from coterie import toml
 
-        table = {"name": "real", "seeds": [1], "model": MODEL, "train": TRAIN | train}
+        table = {"name": "real", "seeds": [1], "model": dict(model or MODEL), "train": TRAIN | train}
         path = self.folder / "study.toml"
         path.write_text(toml.dumps(table | {"methods": {name: {} for name in methods}}))
         return path
@@ -189,10 +189,10 @@ def digits(names: list[str]) -> list[Silo]:
     return [Silo(name, s.train, s.validation, s.test) for name, s in zip(names, dealt, strict=False)]
 
 
-def simulated(fed: Real, methods: list[str], **train: object) -> pd.Series:
+def simulated(fed: Real, methods: list[str], model: Mapping[str, object] | None = None, **train: object) -> pd.Series:
     """What a simulation gives the same silos."""
     silos = [own_silo(name, fed.folder / "silos" / name / "data.npz")[0] for name in sorted(fed.names)]
-    factory, _ = build(MODEL, silos[0].train.x.shape[1:], 10)
+    factory, _ = build(model or MODEL, silos[0].train.x.shape[1:], 10)
     parts = []
     for name in methods:
         outcome = Assembly(silos, factory, 10, Training(**(TRAIN | train)), 1, "cpu", 1).train(make(name, {}))
