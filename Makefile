@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-all test-flower test-flower-core fuzz check lint types bench bench-peers clean
+.PHONY: setup demo test test-all test-flower test-flower-core fuzz check lint types docs bench bench-peers clean
 
 setup: $(VENV)/.installed
 
@@ -34,6 +34,11 @@ test-flower: setup
 # The core of them: three silos, TLS and keys, five methods as in simulation.
 test-flower-core: setup
 	COTERIE_REAL=1 $(BIN)/python -m pytest tests/deploy/flower/test_real_core.py
+
+# The documentation as a site in build/site, which opens from the folder; links that lead nowhere are errors.
+docs: setup
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The fuzz tests on inputs that no run before has seen, ten times as many (FUZZ=100 make fuzz: a hundred times).
 fuzz: setup

@@ -18,7 +18,7 @@ import pandas as pd
 import coterie as co
 from coterie.methods import make
 from coterie.run.experiment import prepare
-from coterie.run.tuning import Heat
+from coterie.run.tuning import Simulated, validation_loss
 from coterie.studies.own import OWN, on_folder
 from coterie.studies.study import check
 
@@ -35,7 +35,7 @@ def rates() -> None:
     def seconds(*groups: tuple[float, ...]) -> float:
         began = time.process_time()
         for group in groups:
-            heat = Heat(federation, make("fedavg", {}), federation.training, group)
+            heat = Simulated(federation, make("fedavg", {}), federation.training, group, validation_loss)
             for round in range(ROUNDS):
                 heat.advance(round)
         return time.process_time() - began

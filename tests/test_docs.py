@@ -129,3 +129,10 @@ def test_the_examples_are_those_that_the_tests_make(tmp_path):
     assert {file.name: file.read_text("utf-8") for file in made.iterdir()} == {
         file.name: file.read_text("utf-8") for file in examples.iterdir()
     }
+
+
+def test_the_site_has_every_page_and_no_other() -> None:
+    listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text("utf-8").split("\nnav:")[1]))
+    pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
+    apart = {page for page in pages if page.startswith("results/")}  # those of tables are reached from the papers'
+    assert pages - apart <= listed <= pages
