@@ -214,9 +214,9 @@ def check_inputs_untouched(ground: Ground) -> None:
         back = torch.argsort(task.silos)
         up = up.take(back)
         with _Unchanged(up, "unpacked: up"), _Unchanged(down, "unpacked: down"):
-            told = method.unpacked(down, up)
-        with _Unchanged(server, "receive: server"), _Unchanged(told, "receive: up"):
-            new = method.receive(server, cohort, told)
+            unpacked = method.unpacked(down, up)
+        with _Unchanged(server, "receive: server"), _Unchanged(unpacked, "receive: up"):
+            new = method.receive(server, cohort, unpacked)
         server, engine._private = new, kept.take(back)
 
 
@@ -252,8 +252,8 @@ def check_every_field_matters(ground: Ground) -> None:
         state = task.run(method.step, method.begin(task, down, private), "train")
         up, kept = method.end(task, state, down, private)
         models = [method.personal(task, down, private), method.cloud(task, down, private)]
-        told = [task.predict(model, _probe(task.k)) for model in models if model is not None]
-        return [*up.tensors().values(), *kept.tensors().values(), *told]
+        predicted = [task.predict(model, _probe(task.k)) for model in models if model is not None]
+        return [*up.tensors().values(), *kept.tensors().values(), *predicted]
 
     plain = outputs(down, private)
     for what, record in (("Down", down), ("Private", private)):

@@ -102,8 +102,8 @@ def _own_data() -> str:
     """What a silo declares of its own tables, with the bytes of a small one."""
     table = pd.DataFrame({"age": [61.0, None, 48.5], "ward": ["er", "icu", None]})
     label = Label("category", np.array(["ill", "well", "ill"], dtype=object))
-    told = declare(table, label, np.arange(3), "auto", shared=True, where="")
-    return "\n".join([OWN_DATA, *_rows("Up", told, "server"), ""])
+    declared = declare(table, label, np.arange(3), "auto", shared=True, where="")
+    return "\n".join([OWN_DATA, *_rows("Up", declared, "server"), ""])
 
 
 def _section(name: str, method: Method, note: str, model: Model, down: Record, up: Record, private: Record) -> str:
