@@ -82,6 +82,7 @@ class Task:
     most_steps: int | None = None  # of a loop, in a rehearsal
     secret: str = ""  # what only the silo knows, for its noise; a simulation has none
     balanced: bool = False  # a silo's classes count alike in its loss, however many samples they have
+    training: Training | None = None  # what all this is from
 
     def __post_init__(self) -> None:
         self.model.examine(self.store["train"].x)
@@ -103,6 +104,12 @@ class Task:
     def take(self, index: Tensor | slice) -> "Task":
         """Some of these silos."""
         return replace(self, silos=self.silos[index])
+
+    def trained_with(self, **own: Any) -> "Task":
+        """The same silos, trained with other settings of `[train]` than the study's; the loop stays as it is."""
+        assert self.training is not None  # `task_of` sets it
+        t = replace(self.training, **own)
+        return replace(self, optimizer=_optimizer(t), lr=t.lr_at(self.round) if "lr" in own else self.lr)
 
     def rng(self, purpose: str, row: int) -> np.random.Generator:
         """A silo's own generator for a purpose of this round."""
@@ -390,7 +397,7 @@ def task_of(
         model,
         store,
         silos,
-        optimizer(t.optimizer, t.momentum, t.weight_decay),
+        _optimizer(t),
         t.batch_size,
         t.local_epochs,
         t.lr_at(round),
@@ -401,7 +408,12 @@ def task_of(
         most_steps,
         secret,
         t.class_weight == "balanced",
+        t,
     )
+
+
+def _optimizer(training: Training) -> Optimizer:
+    return optimizer(training.optimizer, training.momentum, training.weight_decay)
 
 
 def measured(
