@@ -263,14 +263,15 @@ class Task:
         return measure.of(labels * self.model.unit, outputs[name])
 
     @torch.no_grad()
-    def outcomes(self, predictor: Deployable, split: str) -> dict[str, Tensor]:
+    def outcomes(self, predictor: Deployable, split: str, places: bool = False) -> dict[str, Tensor]:
         """What is known of every sample of a split: (k, n, ...) each, 0 where a silo has fewer than n.
 
         The loss; of classes whether the guess was right, of numbers how far off it was in the label's own unit; and
-        the model's outputs.
+        the model's outputs, of sequences only with `places`: (k, n, C, ...) is much.
         """
         if self._apart:
-            each = [part.outcomes(predictor.take(slice(i, i + 1)), split) for i, part in enumerate(self._each())]
+            silos = enumerate(self._each())
+            each = [part.outcomes(predictor.take(slice(i, i + 1)), split, places) for i, part in silos]
             names = next((found for found in each if found), {})
             return {name: _filled([found.get(name, like[:, :0]) for found in each], 1) for name, like in names.items()}
         parts: dict[str, list[Tensor]] = {}
@@ -280,7 +281,7 @@ class Task:
                 hits = (out.argmax(2) == y).reshape(*y.shape[:2], -1).to(out.dtype).mean(-1)
                 chosen = out.gather(2, y.unsqueeze(2)).squeeze(2).clamp_min(1e-30).log()
                 values = {"accuracy": hits, "loss": -chosen.reshape(*y.shape[:2], -1).mean(-1)}
-                values["outputs"] = out if y.ndim == 2 else hits
+                values["outputs"] = out if y.ndim == 2 or places else hits
             else:
                 values = {
                     "loss": self.model.sample_losses(out, y),

@@ -305,7 +305,7 @@ class Stack(Method):
         mask = (torch.arange(n, device=counts.device) < counts[:, None]).double()
         likelihoods, curves, usable = [], [], []
         for c, candidate in enumerate(candidates):
-            found = task.outcomes(candidate, "validation") if n else {}
+            found = task.outcomes(candidate, "validation", places=True) if n else {}
             loss = found.get("loss", mask)
             if task.model.classes:
                 p = found.get("outputs", mask[..., None])
@@ -356,8 +356,6 @@ class Stack(Method):
     # What a person wants to know.
 
     def refusal(self, roster: Roster, model: Model) -> str | None:
-        if model.classes and len(model.output) > 1:
-            return "a class for every place of a sequence cannot be weighed yet; take one of its members"
         for label, member in self.members.items():
             if any(isinstance(each, WithPrivacy) for each in layers(member)):
                 return f"{label}: privacy covers its upload, not the sums by which candidates are weighed; leave it out"

@@ -195,6 +195,36 @@ def test_numbers_are_mixed_too():
     assert last[(last["split"] == "test") & (last["measure"] == "r2")]["value"].mean() > 0.5
 
 
+class Tagger(nn.Module):
+    """A class for every place of a sequence: outputs (b, C, t)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.table(x)
+        return out.movedim(-1, 1)
+
+
+def test_classes_of_every_place_of_a_sequence_are_mixed_too():
+    silos, draw = [], np.random.default_rng(0)
+    for i in range(3):
+        parts = []
+        for n in (20, 12, 10):
+            x = draw.integers(5, size=(n, 4))
+            parts.append(Part(x, (x + i) % 3))
+        silos.append(Silo(f"s{i}", *parts))
+    training = Training(rounds=5, local_epochs=2, batch_size=4, lr=1.0)
+    method = Stack(of=("separate", "fedavg"), fit_every=1)
+    engine = Simulator(method, silos, Model(Tagger, 3, dtype=torch.float64), training, 0)
+    assert method.refusal(engine.roster, engine.model) is None
+    outcome = run_rounds(method, engine, engine.roster, engine.model, training)
+    assert (outcome.models.weights[:, 0] > 0.9).all()  # their labels have nothing in common
+    last = outcome.results[-1]
+    assert last[(last["split"] == "test") & (last["measure"] == "accuracy")]["value"].mean() > 0.9
+
+
 def test_without_held_out_data_all_candidates_count_alike():
     silos = [
         Silo(each.name, each.train, Part(each.validation.x[:0], each.validation.y[:0]), each.test)
