@@ -25,7 +25,7 @@ from coterie.run.assembly import Assembly
 from coterie.run.experiment import prepare
 from coterie.studies.study import Study, check
 
-SINGLE = (*MEMBERS, "fedavg")
+SINGLE = MEMBERS
 NAMED: dict[str, dict[str, Any]] = {
     "digits-groups": {"data": {"name": "digits", "split": "groups"}, "model": {"name": "mlp"}},
     "digits-iid": {"data": {"name": "digits", "split": "iid", "silos": 10}, "model": {"name": "mlp"}},

@@ -84,6 +84,7 @@ class Task:
     most_steps: int | None = None  # of a loop, in a rehearsal
     secret: str = ""  # what only the silo knows, for its noise; a simulation has none
     balanced: bool = False  # a silo's classes count alike in its loss, however many samples they have
+    training: Training | None = None  # what all this is from
 
     def __post_init__(self) -> None:
         self.model.examine(self.store["train"].x)
@@ -105,6 +106,12 @@ class Task:
     def take(self, index: Tensor | slice) -> "Task":
         """Some of these silos."""
         return replace(self, silos=self.silos[index])
+
+    def trained_with(self, **own: Any) -> "Task":
+        """The same silos, trained with other settings of `[train]` than the study's; the loop stays as it is."""
+        assert self.training is not None  # `task_of` sets it
+        t = replace(self.training, **own)
+        return replace(self, optimizer=_optimizer(t), lr=t.lr_at(self.round) if "lr" in own else self.lr)
 
     def rng(self, purpose: str, row: int) -> np.random.Generator:
         """A silo's own generator for a purpose of this round."""
@@ -258,14 +265,15 @@ class Task:
         return measure.of(labels * self.model.unit, outputs[name])
 
     @torch.no_grad()
-    def outcomes(self, predictor: Deployable, split: str) -> dict[str, Tensor]:
+    def outcomes(self, predictor: Deployable, split: str, places: bool = False) -> dict[str, Tensor]:
         """What is known of every sample of a split: (k, n, ...) each, 0 where a silo has fewer than n.
 
         The loss; of classes whether the guess was right, of numbers how far off it was in the label's own unit; and
-        the model's outputs.
+        the model's outputs, of sequences only with `places`: (k, n, C, ...) is much.
         """
         if self._apart:
-            each = [part.outcomes(predictor.take(slice(i, i + 1)), split) for i, part in enumerate(self._each())]
+            silos = enumerate(self._each())
+            each = [part.outcomes(predictor.take(slice(i, i + 1)), split, places) for i, part in silos]
             names = next((found for found in each if found), {})
             return {name: _filled([found.get(name, like[:, :0]) for found in each], 1) for name, like in names.items()}
         parts: dict[str, list[Tensor]] = {}
@@ -275,7 +283,7 @@ class Task:
                 hits = (out.argmax(2) == y).reshape(*y.shape[:2], -1).to(out.dtype).mean(-1)
                 chosen = out.gather(2, y.unsqueeze(2)).squeeze(2).clamp_min(1e-30).log()
                 values = {"accuracy": hits, "loss": -chosen.reshape(*y.shape[:2], -1).mean(-1)}
-                values["outputs"] = out if y.ndim == 2 else hits
+                values["outputs"] = out if y.ndim == 2 or places else hits
             else:
                 values = {
                     "loss": self.model.sample_losses(out, y),
@@ -399,7 +407,7 @@ def task_of(
         model,
         store,
         silos,
-        optimizer(t.optimizer, t.momentum, t.weight_decay),
+        _optimizer(t),
         t.batch_size,
         t.local_epochs,
         t.lr_at(round),
@@ -410,7 +418,12 @@ def task_of(
         most_steps,
         secret,
         t.class_weight == "balanced",
+        t,
     )
+
+
+def _optimizer(training: Training) -> Optimizer:
+    return optimizer(training.optimizer, training.momentum, training.weight_decay)
 
 
 def measured(
