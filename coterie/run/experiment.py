@@ -47,6 +47,7 @@ from coterie.run.finished import (
     write,
 )
 from coterie.run.method_file import CHECKSUM
+from coterie.run.refit import refit, refits
 from coterie.run.seeds import with_seeds
 from coterie.run.tuning import tuned
 from coterie.runs.checkpoint import Checkpoint
@@ -196,18 +197,32 @@ def _one(
         raise BadInput(f"[methods.{name}] {error}") from None
     calibrate(outcome, {silo.name: silo for silo in federation.members}, study.training.positive)
     _note_mixtures(outcome, study.methods[name], federation)
-    if outcome.models is not None and outcome.picked is not None:
-        models, silos = out / "models" / name, [silo.name for silo in federation.members]
-        shutil.rmtree(models, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
-        told_of = about(study, name, federation, outcome.picked.round)
-        fitted = {silo: _calibration(outcome, silo, study.training.positive) for silo in silos}
-        trees = {silo.name: silo.trees for silo in federation.members}
-        whole = (federation.model, outcome.models, silos, told_of, federation.schemas, fitted)
-        save_models(models, *whole, apart=True, trees=trees)
-        sync_all(models)
+    if kept:
+        _save(study, name, federation, outcome, out / "models" / name, told)
     checkpoint.end(outcome)
     outcome.models = None  # they are on the disk, and the next method needs the memory
     return outcome
+
+
+def _save(
+    study: Study, name: str, federation: Assembly, judged: Outcome, folder: Path, told: Callable[[Progress], None]
+) -> None:
+    """Write a method's models: those that were judged or, of data split by time, some that know the last rows too."""
+    saved = judged
+    if refits(study, name):
+        saved = refit(study, name, federation, lambda p: told(replace(p, score=judged.score, measure=judged.measure)))
+        judged.refit_rounds = saved.measured[-1]
+    if saved.models is None or saved.picked is None:
+        return
+    silos = [silo.name for silo in federation.members]
+    shutil.rmtree(folder, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
+    told_of = about(study, name, federation, saved.picked.round)
+    told_of |= {"trained_on": "train and test rows"} if saved is not judged else {}
+    fitted = {silo: _calibration(saved, silo, study.training.positive) for silo in silos}
+    trees = {silo.name: silo.trees for silo in federation.members}
+    whole = (federation.model, saved.models, silos, told_of, federation.schemas, fitted)
+    save_models(folder, *whole, apart=True, trees=trees)
+    sync_all(folder)
 
 
 def _note_mixtures(outcome: Outcome, method: Method, federation: Assembly) -> None:
@@ -253,6 +268,8 @@ def accompany(study: Study) -> None:
     for name, federation in product(study.methods, federations.values()):
         kept = keeps_models(study, federation)
         federation.train(study.methods[name], training=study.training_of(name), models=kept)
+        if kept and refits(study, name):
+            refit(study, name, federation)
 
 
 def keeps_models(study: Study, federation: Assembly) -> bool:
