@@ -28,6 +28,7 @@ from coterie.deploy.home import (
     write_whole,
 )
 from coterie.errors import BadInput
+from coterie.version import build
 
 Say = Callable[[str], None]
 WARN_SECONDS = 24 * 3600  # between two warnings that the certificate expires
@@ -62,7 +63,7 @@ def coordinator(folder: Path, say: Say) -> None:
                 remember(folder, programs)
                 if program.name == "SuperLink":
                     await_port(program, inner)
-            say(f"coordinator at {own['host']}:{own['port']}; Ctrl-C stops it")
+            say(f"coordinator at {own['host']}:{own['port']}, coterie {build()}; Ctrl-C stops it")
             certificate, warned = _stamp(folder), 0.0
             while True:
                 if time.monotonic() - warned > WARN_SECONDS or not warned:
@@ -98,7 +99,7 @@ def silo(folder: Path, source: str, say: Say) -> None:
         end_left_over(folder)
         close_folder(folder)
         write_whole(folder / SOURCE, source.encode())
-        say(f"silo {own['name']}: {samples} training samples; connecting to {address}")
+        say(f"silo {own['name']}: {samples} training samples, coterie {build()}; connecting to {address}")
         refused, failures = time.monotonic(), 0
         events, known = folder / EVENTS, folder / "state" / "connected"
         seen = events.stat().st_size if events.exists() else 0
