@@ -18,6 +18,8 @@ EVENTS = "events.log"  # in a silo's folder: what it answered and refused
 NODES = "state/nodes"  # in the coordinator's folder: by silo, the number of its node
 COORDINATOR = "COTERIE_COORDINATOR"  # the environment variable that names the coordinator's folder
 SILO = "COTERIE_SILO"  # and the one that names a silo's
+PROGRESS = "progress.json"  # in a run's folder, at the coordinator: how far it is
+ALIVE = "state/alive"  # in a party's folder: touched by its service while all is well
 SOURCE = "state/source.json"  # in a silo's folder: where its data are, and on which device it trains
 
 
