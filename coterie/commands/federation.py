@@ -8,12 +8,13 @@ import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from coterie.deploy.logs import FORMS, Form
 from coterie.errors import BadInput
 
 federation = typer.Typer(
@@ -23,6 +24,10 @@ federation = typer.Typer(
 )
 WATCH = 1.0  # seconds between two looks at a run
 ASK = 5.0  # seconds between two questions to Flower which silos are connected
+Log = Annotated[str, typer.Option(help="how lines are logged, on the screen and in logs/service.log: plain or json")]
+Metrics = Annotated[
+    int | None, typer.Option(help="serve figures for Prometheus on this port of 127.0.0.1", min=1024, max=65535)
+]
 Place = Annotated[Path, typer.Argument(metavar="DIR", help="the federation's folder")]
 
 
@@ -242,18 +247,21 @@ def status(
 
 def coordinator(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="the coordinator's folder")],
+    log: Log = "plain",
+    metrics: Metrics = None,
 ) -> None:
     """Run the coordinator of a federation until Ctrl-C."""
     need_flower()
     from coterie.deploy.flower import services
 
-    services.coordinator(folder, say)
+    services.coordinator(folder, checked_form(log), metrics)
 
 
-def say(what: str) -> None:
-    """Print a line at once."""
-    typer.echo(what)
-    sys.stdout.flush()
+def checked_form(log: str) -> Form:
+    """The form of a service's log."""
+    if log not in FORMS:
+        raise BadInput(f"--log {log}: take {' or '.join(FORMS)}")
+    return cast(Form, log)
 
 
 def need_flower() -> None:

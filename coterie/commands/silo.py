@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.commands.federation import need_flower, say
+from coterie.commands.federation import Log, Metrics, checked_form, need_flower
 from coterie.errors import LONGEST, BadInput, plain
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def silo(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     coordinator: Annotated[str, typer.Option(help="of init: where it is, e.g. fed.example.org:9443")] = "",
     ca: Annotated[Path | None, typer.Option(help="of init: the federation's ca.crt")] = None,
+    log: Log = "plain",
+    metrics: Metrics = None,
 ) -> None:
     """Take part in a federation until Ctrl-C, or look after it.
 
@@ -77,7 +79,7 @@ def silo(
     if path.suffix.lower() == ".npz" and any(by.values()):
         raise BadInput(f"{path}: is no table to split by a column; leave out --group, --time and --split-column")
     source = {"path": str(path.resolve()), "label": label, "task": task, "device": device, "resize": resize}
-    services.silo(folder, json.dumps(source | columns | by), say)
+    services.silo(folder, json.dumps(source | columns | by), checked_form(log), metrics)
 
 
 def init(folder: Path, coordinator: str, ca: Path | None) -> None:

@@ -171,7 +171,7 @@ def test_a_silo_without_tls_talks_to_no_other_machine(tmp_path: Path) -> None:
     (silo / "settings.json").write_text(json.dumps(settings | {"host": "fl.example.org"}))
     source = {"path": str(silo / "data.npz"), "label": "", "drop": [], "task": "auto", "device": "cpu"}
     with pytest.raises(BadInput, match=r"insecure is for this machine alone, not for fl\.example\.org"):
-        services.silo(silo, json.dumps(source), lambda said: None)
+        services.silo(silo, json.dumps(source))
 
 
 @pytest.mark.parametrize("command", ["status", "run"])
