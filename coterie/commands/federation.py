@@ -245,6 +245,22 @@ def status(
             time.sleep(WATCH)
 
 
+@federation.command()
+def health(folder: Place) -> None:
+    """Whether the coordinator on this machine is well: exit code 0, or 1 and a line that tells what is wrong."""
+    show_health(folder / "coordinator")
+
+
+def show_health(folder: Path) -> None:
+    """Print whether a party is well, and end with 1 where it is not."""
+    from coterie.deploy.flower.health import ailment
+
+    wrong = ailment(folder)
+    typer.echo(wrong or "well")
+    if wrong:
+        sys.exit(1)
+
+
 def coordinator(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="the coordinator's folder")],
     log: Log = "plain",

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.commands.federation import Log, Metrics, checked_form, need_flower
+from coterie.commands.federation import Log, Metrics, checked_form, need_flower, show_health
 from coterie.errors import LONGEST, BadInput, plain
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def silo(
     ledger DIR: show and verify what has left this silo. approve DIR [HASH]: show the studies that wait to be approved
     and ask about each, or approve the one with that hash. rejoin DIR RUN: go on in a run from an older state.
     init DIR: make the silo's folder, with a key that never leaves it. rotate DIR: make another key.
-    trust DIR KEY.pub: answer only runs that this operator has signed.
+    trust DIR KEY.pub: answer only runs that this operator has signed. health DIR: whether its service is well.
     """
     action, *rest = arguments
     if action == "init" and len(rest) == 1:
@@ -207,6 +207,11 @@ def rejoin(folder: Path, more: list[str]) -> None:
     typer.echo(f"{more[0]}: this silo goes on from the state that it has")
 
 
+def health(folder: Path, more: list[str]) -> None:
+    """Whether this silo is well: exit code 0, or 1 and a line that tells what is wrong."""
+    show_health(folder)
+
+
 def add_to(app: typer.Typer) -> None:
     """Add this command to the others."""
     app.command(name="silo")(silo)
@@ -218,4 +223,5 @@ ACTIONS: dict[str, Callable[[Path, list[str]], None]] = {
     "rejoin": rejoin,
     "rotate": rotate,
     "trust": trust,
+    "health": health,
 }

@@ -22,7 +22,7 @@ def test_each_party_gets_only_what_it_needs(tmp_path: Path) -> None:
     parties.new_federation(tmp_path / "fed", ["north", "south"], "127.0.0.1", 9443, None)
     coordinator, north = tmp_path / "fed" / "coordinator", tmp_path / "fed" / "silos" / "north"
     names = {path.name for path in north.iterdir()}
-    assert names == {"key", "key.pub", "ca.crt", "silo.toml", "settings.json", "README.md"}
+    assert names == {"key", "key.pub", "ca.crt", "silo.toml", "settings.json", "README.md", "service"}
     assert {path.name for path in (coordinator / "members").iterdir()} == {"north.pub", "south.pub"}
     for secret in (north / "key", coordinator / "ca.key", coordinator / "server.key"):
         assert secret.stat().st_mode & 0o077 == 0
