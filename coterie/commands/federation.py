@@ -28,6 +28,7 @@ Log = Annotated[str, typer.Option(help="how lines are logged, on the screen and 
 Metrics = Annotated[
     int | None, typer.Option(help="serve figures for Prometheus on this port of 127.0.0.1", min=1024, max=65535)
 ]
+Keys = Annotated[bool, typer.Option("--keys", help="of a backup: with the keys, under a passphrase")]
 Place = Annotated[Path, typer.Argument(metavar="DIR", help="the federation's folder")]
 
 
@@ -243,6 +244,55 @@ def status(
             latest = newest_run(running_coordinator(folder))
             view({} if latest is None else progress(latest), states)
             time.sleep(WATCH)
+
+
+@federation.command()
+def backup(
+    folder: Place,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="the file to make")],
+    keys: Keys = False,
+) -> None:
+    """Back the coordinator up to one file: certificates, members, runs; refused while a run goes on."""
+    need_flower()
+    show_backup(folder / "coordinator", file, keys)
+
+
+@federation.command()
+def restore(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="the federation's folder to make")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a backup")],
+) -> None:
+    """Make a coordinator's folder from a backup; runs go on with `coterie federation run --resume`."""
+    need_flower()
+    show_restored(file, folder / "coordinator", "coordinator")
+
+
+def show_backup(folder: Path, file: Path, keys: bool) -> None:
+    """Back a party up, and print what is not in the file."""
+    from coterie.deploy.backup import back_up
+
+    def passphrase() -> str:
+        return str(typer.prompt("Passphrase of its keys", hide_input=True, confirmation_prompt=True))
+
+    missing = back_up(folder, file, passphrase if keys else None)
+    typer.echo(f"{file}: {folder} without logs and data")
+    if missing:
+        typer.echo(f"{', '.join(missing)} are not in it: keep them elsewhere, or give --keys")
+
+
+def show_restored(file: Path, folder: Path, kind: str) -> str:
+    """Restore a party, and print what is missing; when it was backed up."""
+    from coterie.deploy.backup import restore
+
+    def passphrase() -> str:
+        asked = "Passphrase of its keys (empty: without them)"
+        return str(typer.prompt(asked, "", hide_input=True, show_default=False))
+
+    when, missing = restore(file, folder, kind, passphrase)
+    typer.echo(f"{folder}: as it was at {when}")
+    if missing:
+        typer.echo(f"Without its keys: put {', '.join(missing)} there before it starts")
+    return when
 
 
 @federation.command()

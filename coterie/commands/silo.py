@@ -12,7 +12,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.commands.federation import Log, Metrics, checked_form, need_flower, show_health
+from coterie.commands.federation import (
+    Keys,
+    Log,
+    Metrics,
+    checked_form,
+    need_flower,
+    show_backup,
+    show_health,
+    show_restored,
+)
 from coterie.errors import LONGEST, BadInput, plain
 
 if TYPE_CHECKING:
@@ -46,6 +55,7 @@ def silo(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     coordinator: Annotated[str, typer.Option(help="of init: where it is, e.g. fed.example.org:9443")] = "",
     ca: Annotated[Path | None, typer.Option(help="of init: the federation's ca.crt")] = None,
+    keys: Keys = False,
     log: Log = "plain",
     metrics: Metrics = None,
 ) -> None:
@@ -55,10 +65,15 @@ def silo(
     and ask about each, or approve the one with that hash. rejoin DIR RUN: go on in a run from an older state.
     init DIR: make the silo's folder, with a key that never leaves it. rotate DIR: make another key.
     trust DIR KEY.pub: answer only runs that this operator has signed. health DIR: whether its service is well.
+    backup DIR FILE: write the folder to one file, between two answers; restore DIR FILE: make it again.
     """
     action, *rest = arguments
     if action == "init" and len(rest) == 1:
         return init(Path(rest[0]), coordinator, ca)
+    if action == "restore" and len(rest) == 2:
+        return restore(Path(rest[0]), Path(rest[1]))
+    if action == "backup" and len(rest) == 2:
+        return show_backup(Path(rest[0]), Path(rest[1]), keys)
     if action in ACTIONS and rest:
         folder = Path(rest[0])
         if not folder.is_dir():
@@ -205,6 +220,16 @@ def rejoin(folder: Path, more: list[str]) -> None:
     with owner_only():
         Vault(folder / "state", more[0]).rejoin()
     typer.echo(f"{more[0]}: this silo goes on from the state that it has")
+
+
+def restore(folder: Path, file: Path) -> None:
+    """Make the silo's folder from a backup."""
+    need_flower()
+    when = show_restored(file, folder, "silo")
+    typer.echo(
+        f"spent.json and the ledger are those of {when}: answers since then are not counted. Put the newest there; "
+        "without any, and with an epsilon in silo.toml, lower that by what runs since then have spent."
+    )
 
 
 def health(folder: Path, more: list[str]) -> None:

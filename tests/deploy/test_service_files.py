@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("cryptography")
-yaml = pytest.importorskip("yaml")
 from command import call
 
 from coterie.deploy import parties
@@ -53,6 +52,7 @@ def test_systemd_takes_the_unit_and_finds_little_exposed(homes: dict[str, Path],
 
 @pytest.mark.parametrize("party", ["coordinator", "north"])
 def test_a_container_has_no_root_no_rights_and_one_folder_to_write(homes: dict[str, Path], party: str) -> None:
+    yaml = pytest.importorskip("yaml")
     (service,) = yaml.safe_load((homes[party] / "service" / "compose.yaml").read_text())["services"].values()
     assert service["read_only"] and service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
