@@ -11,6 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from coterie.deploy.home import LOOPBACK
 from coterie.errors import BadInput
 
 CONNECTION = "coterie"  # the name of the coordinator's SuperLink in Flower's own configuration
@@ -60,7 +61,19 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
     polls = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3"}
-    return {**os.environ, "PATH": programs, "FLWR_HOME": str(home), **quiet, **polls, **more}
+    return {**os.environ, "PATH": programs, "FLWR_HOME": str(home), **quiet, **polls, **_direct(), **more}
+
+
+def _direct() -> dict[str, str]:
+    """A party's programs reach each other on this machine, whichever proxy its environment names for others."""
+    known = os.environ.get("NO_PROXY", os.environ.get("no_proxy", ""))
+    names = ",".join([*filter(None, [known]), LOOPBACK, "localhost"])
+    return {"NO_PROXY": names, "no_proxy": names}
+
+
+def through(proxy: str) -> dict[str, str]:
+    """The environment of a SuperNode whose coordinator is behind a proxy; Flower's calls are HTTPS by httpx."""
+    return {"HTTPS_PROXY": proxy, "https_proxy": proxy} if proxy else {}
 
 
 def superlink(folder: Path, host: str, port: int, ca: Path | None) -> list[str]:

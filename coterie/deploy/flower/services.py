@@ -26,6 +26,7 @@ from coterie.deploy.home import (
     free_port,
     is_loopback,
     owner_only,
+    proxy_of,
     settings,
     write_node,
     write_whole,
@@ -111,7 +112,9 @@ def silo(folder: Path, source: str, form: Form = "plain", metrics: int | None = 
 def _take_part(folder: Path, own: dict[str, Any], source: str, say: Say) -> None:
     samples, ca = _looked(folder, source), _ca(folder, own)
     address = f"{own['host']}:{own['port']}"
-    env = _guarded(folder, commands.environment(folder / "flower", **{SILO: str(folder)}), "supernode", "superexec")
+    proxy = proxy_of(folder, own["host"]) if ca is not None else ""
+    env = commands.environment(folder / "flower", **{SILO: str(folder)}, **commands.through(proxy))
+    env = _guarded(folder, env, "supernode", "superexec")
     with only_one(folder / "state", f"silo {own['name']}"):
         end_left_over(folder)
         close_folder(folder)
@@ -120,7 +123,7 @@ def _take_part(folder: Path, own: dict[str, Any], source: str, say: Say) -> None
         refused, failures = time.monotonic(), 0
         events, known = Follower(folder / EVENTS), folder / "state" / "connected"
         while True:
-            greet(own["host"], own["port"], ca, say)
+            greet(own["host"], own["port"], ca, say, proxy)
             arguments = commands.supernode(address, free_port(), ca, folder / "key")
             program = Program("SuperNode", arguments, env, folder / "logs/supernode.log")
             began = time.monotonic()
