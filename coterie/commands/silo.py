@@ -12,7 +12,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.commands.federation import need_flower, say
+from coterie.commands.federation import (
+    Keys,
+    Log,
+    Metrics,
+    checked_form,
+    need_flower,
+    show_backup,
+    show_health,
+    show_restored,
+)
 from coterie.errors import LONGEST, BadInput, plain
 
 if TYPE_CHECKING:
@@ -46,17 +55,25 @@ def silo(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     coordinator: Annotated[str, typer.Option(help="of init: where it is, e.g. fed.example.org:9443")] = "",
     ca: Annotated[Path | None, typer.Option(help="of init: the federation's ca.crt")] = None,
+    keys: Keys = False,
+    log: Log = "plain",
+    metrics: Metrics = None,
 ) -> None:
     """Take part in a federation until Ctrl-C, or look after it.
 
     ledger DIR: show and verify what has left this silo. approve DIR [HASH]: show the studies that wait to be approved
     and ask about each, or approve the one with that hash. rejoin DIR RUN: go on in a run from an older state.
     init DIR: make the silo's folder, with a key that never leaves it. rotate DIR: make another key.
-    trust DIR KEY.pub: answer only runs that this operator has signed.
+    trust DIR KEY.pub: answer only runs that this operator has signed. health DIR: whether its service is well.
+    backup DIR FILE: write the folder to one file, between two answers; restore DIR FILE: make it again.
     """
     action, *rest = arguments
     if action == "init" and len(rest) == 1:
         return init(Path(rest[0]), coordinator, ca)
+    if action == "restore" and len(rest) == 2:
+        return restore(Path(rest[0]), Path(rest[1]))
+    if action == "backup" and len(rest) == 2:
+        return show_backup(Path(rest[0]), Path(rest[1]), keys)
     if action in ACTIONS and rest:
         folder = Path(rest[0])
         if not folder.is_dir():
@@ -77,7 +94,7 @@ def silo(
     if path.suffix.lower() == ".npz" and any(by.values()):
         raise BadInput(f"{path}: is no table to split by a column; leave out --group, --time and --split-column")
     source = {"path": str(path.resolve()), "label": label, "task": task, "device": device, "resize": resize}
-    services.silo(folder, json.dumps(source | columns | by), say)
+    services.silo(folder, json.dumps(source | columns | by), checked_form(log), metrics)
 
 
 def init(folder: Path, coordinator: str, ca: Path | None) -> None:
@@ -205,6 +222,21 @@ def rejoin(folder: Path, more: list[str]) -> None:
     typer.echo(f"{more[0]}: this silo goes on from the state that it has")
 
 
+def restore(folder: Path, file: Path) -> None:
+    """Make the silo's folder from a backup."""
+    need_flower()
+    when = show_restored(file, folder, "silo")
+    typer.echo(
+        f"spent.json and the ledger are those of {when}: answers since then are not counted. Put the newest there; "
+        "without any, and with an epsilon in silo.toml, lower that by what runs since then have spent."
+    )
+
+
+def health(folder: Path, more: list[str]) -> None:
+    """Whether this silo is well: exit code 0, or 1 and a line that tells what is wrong."""
+    show_health(folder)
+
+
 def add_to(app: typer.Typer) -> None:
     """Add this command to the others."""
     app.command(name="silo")(silo)
@@ -216,4 +248,5 @@ ACTIONS: dict[str, Callable[[Path, list[str]], None]] = {
     "rejoin": rejoin,
     "rotate": rotate,
     "trust": trust,
+    "health": health,
 }

@@ -8,7 +8,8 @@ from pathlib import Path
 from coterie.deploy.home import json_table, write_whole
 from coterie.deploy.messages import Request
 from coterie.deploy.policy import Policy, Refused
-from coterie.methods.wrappers.spent import gaussian_epsilon, privacy_of
+from coterie.measure.gaussian import gaussian_epsilon
+from coterie.methods.wrappers.spent import privacy_of
 from coterie.options import option, parse
 from coterie.wire import Up
 

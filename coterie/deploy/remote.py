@@ -133,19 +133,17 @@ class Remote:
             self.received[names[place]] = cohort.round
         ups = [found[names[place]].map(lambda t: t.to(self.model.device)) for place in came]
         ids = cohort.ids[torch.tensor(came, dtype=torch.int64, device=cohort.ids.device)]
-        return Replies(
-            replace(cohort, ids=ids),
-            stack(ups) if ups else None,
-            failures,
-            bytes_up=sum(up.nbytes() for up in ups),
-            bytes_down=down.each_nbytes(len(names)),
-        )
+        size = {"bytes_up": sum(up.nbytes() for up in ups), "bytes_down": down.each_nbytes(len(names))}
+        self.report(**size, rejected=sum(isinstance(why, Rejected) for why in failures.values()))
+        return Replies(replace(cohort, ids=ids), stack(ups) if ups else None, failures, **size)
 
     def settle(self, rejected: Tensor) -> None:
         """A silo learns from its next request that its reply did not arrive, and rolls it back."""
         for silo in rejected.tolist():
             name = self.job.names[silo]
             self.received[name], self.last[name] = self._before[name], "its upload was rejected"
+        if len(rejected):
+            self.report(rejected=len(rejected))
 
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...], hold: tuple[int, ...] = ()) -> Measures:
         self.report(state="measuring", round=hold[-1] if hold else 0, silos=self.last)

@@ -4,7 +4,6 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from coterie.deploy.encoded import Encoded, encoded_silo
 from coterie.deploy.examination import probe
 from coterie.deploy.home import EVENTS, owner_only
 from coterie.deploy.ledger import Ledger
+from coterie.deploy.logs import append
 from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Declared, Done, Job, Measured, Request, Scored
 from coterie.deploy.operators import judged_operator
 from coterie.deploy.own import Raw, SiloSource, own_silo
@@ -81,8 +81,7 @@ class SiloSide:
 
     def note(self, what: str) -> None:
         """Write a line for whoever looks after this silo."""
-        with (self.folder / EVENTS).open("a", encoding="utf-8") as file:
-            file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {plain(what, LONGEST_REFUSAL)}\n")
+        append(self.folder / EVENTS, plain(what, LONGEST_REFUSAL))
 
     def _judge(self, request: Request, policy: Policy) -> str:
         """Refuse what the policy does not allow; the operator who started the run, where one is verified."""
