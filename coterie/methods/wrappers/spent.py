@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
 
 from coterie.engine.method import Method, Roster
 from coterie.engine.rounds import drawn
@@ -123,6 +121,9 @@ def gaussian_epsilon(squares: float, delta: float) -> float:
     """
     if squares == 0:
         return 0.0
+    from scipy.optimize import brentq
+    from scipy.special import log_ndtr, ndtr
+
     mu = math.sqrt(squares)
 
     def excess(epsilon: float) -> float:
