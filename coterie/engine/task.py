@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.data.silo import HoldsData
+from coterie.engine import recorded
 from coterie.engine.plan import BatchPlan
 from coterie.engine.rows import Model
 from coterie.engine.solver import Gradient, Optimizer, optimizer
@@ -313,20 +315,27 @@ class Task:
         def batch(task: Task, rows: Tensor | slice, t: int, size: int, ragged: bool = False) -> Batch:
             return task._batch(index[rows, t, :size], mask[rows, t, :size], keys[rows, t], ragged)
 
-        for t in range(int(plan.steps.max(initial=0))):
+        t, total = 0, int(plan.steps.max(initial=0))
+        while t < total:
             active = plan.active(t)
             if active < task.k:
                 # A copy of these rows alone: a view would keep all rows of this step until the end.
                 finished.append(state.take(slice(active, task.k)).map(torch.clone))
                 state, task = state.take(slice(0, active)), task.take(slice(0, active))
+            last = int(plan.steps[active - 1])  # the step before which all of these rows train
+            if not self.model.couples_samples and recorded.pays(self.store.device, last - t, step, state):
+                known = (task, index[:active], mask[:active], keys[:active])
+                state, t = recorded.replayed(step, partial(_step_at, step, *known), state, t, last)
+                continue
             groups = list(plan.alike(t)) if self.model.couples_samples else []
             if len(groups) < 2 or self.model.takes_padding:
                 size = groups[0][1] if groups else plan.batch
                 state = step(task, state, batch(task, slice(0, active), t, size, len(groups) > 1))
-                continue
-            for group, size in groups:
-                part = task.take(group)
-                state = state.put(group, step(part, state.take(group), batch(part, group, t, size)))
+            else:
+                for group, size in groups:
+                    part = task.take(group)
+                    state = state.put(group, step(part, state.take(group), batch(part, group, t, size)))
+            t += 1
         return stack([state, *reversed(finished)])
 
     def fit(self, models: Tensor, purpose: str, epochs: int | None = None) -> Tensor:
@@ -441,6 +450,14 @@ def _filled(parts: list[Tensor], axis: int, least: int = 0) -> Tensor:
     longest = max(least, *(part.shape[axis] for part in parts))
     after = [0, 0] * (parts[0].ndim - 1 - axis % parts[0].ndim)
     return torch.cat([F.pad(part, (*after, 0, longest - part.shape[axis])) for part in parts])
+
+
+def _step_at(
+    step: Callable[[Task, S, Batch], S], task: Task, index: Tensor, mask: Tensor, keys: Tensor, state: S, at: Tensor
+) -> S:
+    """A step on the batches (k, steps, b) at a place (1,) that is known on the device."""
+    here = [t.index_select(1, at).squeeze(1) for t in (index, mask, keys)]
+    return step(task, state, task._batch(here[0], here[1], here[2]))
 
 
 def plain_step(task: Task, state: Weights, batch: Batch) -> Weights:
