@@ -28,7 +28,6 @@ from coterie.measure.subgroups import Place, as_table, subgroups
 from coterie.measure.tempering import curve, moved, temperatures, tempered, threshold
 from coterie.methods.separate import Separate
 from coterie.methods.wrappers.spent import Searched, spent, spent_by_all
-from coterie.report.page import render
 from coterie.run.baselines import pooled
 from coterie.run.beside import set_beside
 from coterie.run.deployable import write_deployable
@@ -205,6 +204,8 @@ def write(finished: Finished, out: Path, command: str) -> None:
         np.savez_compressed(out / "collaboration" / f"{name}.npz", **arrays)  # type: ignore[arg-type]
     write_deployable(out, _finite(summary), finished.counts)
     if find_spec("plotly"):  # a training machine may lack it; the report can be made elsewhere from these files
+        from coterie.report.page import render
+
         render(read_run(out), out / "report.html")
 
 

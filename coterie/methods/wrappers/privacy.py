@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
 from coterie.engine.method import Method, Model, Roster, Task
@@ -91,6 +90,8 @@ class WithPrivacy(Wrapper):
 
 def gaussian(key: bytes, size: int) -> np.ndarray:
     """Standard normal numbers that nobody without the key can tell from chance: SHAKE-256's stream, inverted."""
+    from scipy.special import ndtri
+
     bits = np.frombuffer(hashlib.shake_256(key).digest(8 * size), "<u8")
     normal: np.ndarray = ndtri(((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
     return normal
