@@ -70,7 +70,7 @@ class Vault:
         if not path.exists():
             return template
         try:
-            return _rebuilt(template, safetensors.torch.load(path.read_bytes()))
+            return rebuilt(template, safetensors.torch.load(path.read_bytes()))
         except (*DAMAGED, BadInput) as error:
             raise BadInput(f"{path}: damaged ({error}); restore it from a backup") from None
 
@@ -138,7 +138,7 @@ class Vault:
         write_whole(self.folder / f"answer-{kind}", json.dumps({"request": digest}).encode() + b"\n" + body)
 
 
-def _rebuilt(template: P, named: Mapping[str, Tensor]) -> P:
+def rebuilt(template: P, named: Mapping[str, Tensor]) -> P:
     """A record like the template, with these tensors."""
     record = built(template, named)
     about, tensors = every_field(template), template.tensors()
