@@ -71,6 +71,19 @@ def test_the_saved_mixture_is_one_onnx_graph(plain, tmp_path):
     assert given == pytest.approx(model.module(x).detach().numpy(), abs=1e-5)
 
 
+def test_a_distilled_mixture_is_one_network_and_what_that_loses_is_noted(tmp_path):
+    compared(tables(), methods=[co.Stack(of=FEW, distil=True)]).save(tmp_path / "run")
+    found = json.loads((tmp_path / "run" / "summary.json").read_text("utf-8"))["methods"]["stack"]
+    assert list(found["mixtures"]) == list(found["distilled"]) == list(NAMES)
+    model = co.load_model(tmp_path / "run" / "models" / "stack" / "north.safetensors")
+    assert len(model.module.core.components) == 1 and "candidates" not in model.about
+    rows = pd.read_parquet(tmp_path / "run" / "predictions.parquet")
+    mine = rows[(rows["silo"] == "north") & (rows["split"] == "validation")]
+    predicted = model.predict_proba(tables()["north"].iloc[mine["row"].to_numpy() - 1])
+    columns = [f"probability_{name}" for name in model.classes]
+    assert predicted == pytest.approx(mine[columns].to_numpy(), abs=1e-5)
+
+
 def weights(found, silo="north"):
     model = found["stack"][silo]
     return dict(zip(json.loads(model.about["candidates"]), model.module.core.weights.tolist(), strict=True))
