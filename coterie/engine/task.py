@@ -266,15 +266,15 @@ class Task:
         return measure.of(labels * self.model.unit, outputs[name])
 
     @torch.no_grad()
-    def outcomes(self, predictor: Deployable, split: str, places: bool = False) -> dict[str, Tensor]:
+    def outcomes(self, predictor: Deployable, split: str, raw: bool = False) -> dict[str, Tensor]:
         """What is known of every sample of a split: (k, n, ...) each, 0 where a silo has fewer than n.
 
         The loss; of classes whether the guess was right, of numbers how far off it was in the label's own unit; and
-        the model's outputs, of sequences only with `places`: (k, n, C, ...) is much.
+        the model's outputs: `raw` in the model's own unit, and for every place of a sequence, (k, n, C, ...), which is much.
         """
         if self._apart:
             silos = enumerate(self._each())
-            each = [part.outcomes(predictor.take(slice(i, i + 1)), split, places) for i, part in silos]
+            each = [part.outcomes(predictor.take(slice(i, i + 1)), split, raw) for i, part in silos]
             names = next((found for found in each if found), {})
             return {name: _filled([found.get(name, like[:, :0]) for found in each], 1) for name, like in names.items()}
         parts: dict[str, list[Tensor]] = {}
@@ -284,13 +284,14 @@ class Task:
                 hits = (out.argmax(2) == y).reshape(*y.shape[:2], -1).to(out.dtype).mean(-1)
                 chosen = out.gather(2, y.unsqueeze(2)).squeeze(2).clamp_min(1e-30).log()
                 values = {"accuracy": hits, "loss": -chosen.reshape(*y.shape[:2], -1).mean(-1)}
-                values["outputs"] = out if y.ndim == 2 or places else hits
+                values["outputs"] = out if y.ndim == 2 or raw else hits
             else:
                 values = {
                     "loss": self.model.sample_losses(out, y),
                     **_moments(out.reshape(y.shape), y, self.model.unit),
                 }
                 values["outputs"] = self.model.unit * out.reshape(y.shape) if y.ndim == 2 else values["mae"]
+                values["outputs"] = out.reshape(y.shape) if raw else values["outputs"]
             # A diverged model has lost everything; NaN would say that there was nothing to measure.
             values["loss"] = values["loss"].nan_to_num(nan=torch.inf, posinf=torch.inf)
             for name, value in values.items():

@@ -19,7 +19,7 @@ from coterie.data.own.ready import OwnData, ready
 from coterie.data.silo import FederatedData, named
 from coterie.durable import sync_all
 from coterie.engine.method import Method
-from coterie.engine.predictors import Ensemble
+from coterie.engine.predictors import Distilled, Ensemble
 from coterie.engine.rehearsal import held_at_peak, peak_memory
 from coterie.engine.rounds import Outcome, Progress
 from coterie.engine.training import Training, suited
@@ -226,12 +226,18 @@ def _save(
 
 
 def _note_mixtures(outcome: Outcome, method: Method, federation: Assembly) -> None:
-    """Note what each silo's model mixes, and who is better off with what it has today."""
-    if not isinstance(method, Stack) or not isinstance(outcome.models, Ensemble):
+    """Note what each silo's model mixes or has learned from, and who is better off with what it has today."""
+    models = outcome.models
+    if not isinstance(method, Stack) or not isinstance(models, Ensemble | Distilled):
         return
+    if isinstance(models, Distilled):
+        for silo, losses in zip(federation.members, models.losses.tolist(), strict=True):
+            if np.isfinite(losses).all():
+                outcome.distilled[silo.name] = dict(zip(("mixture", "network"), losses, strict=True))
     names = [each.name for each in method.candidates]
     today = [names[i] for i in method.today]
-    for silo, shares in zip(federation.members, outcome.models.weights.tolist(), strict=True):
+    mixed = models.weights if isinstance(models, Ensemble) else models.shares
+    for silo, shares in zip(federation.members, mixed.tolist(), strict=True):
         outcome.mixtures[silo.name] = dict(zip(names, shares, strict=True))
         only = names[int(np.argmax(shares))]
         if max(shares) == 1 and only in today:
@@ -414,7 +420,7 @@ def about(study: Study, name: str, assembly: Assembly, round: int) -> dict[str, 
 
 def _stacked(study: Study, method: Method) -> dict[str, Any]:
     """What is mixed in a model, where it is several."""
-    if not isinstance(method, Stack):
+    if not isinstance(method, Stack) or method.distil:
         return {}
     known = {"incumbent": study.data["incumbent"]} if study.data.get("incumbent") else {}
     return {"candidates": [each.name for each in method.candidates], **known}

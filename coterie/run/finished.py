@@ -105,7 +105,7 @@ def collected(
     members = {seed: list(each.groups) for seed, each in facts.items()}
     fitted = dict[str, dict[str, Any]]()
     for (name, _), outcome in outcomes.items():  # those of the first seed, whose models are kept
-        keys = ("temperatures", "thresholds", "mixtures", "gated", "refit_rounds")
+        keys = ("temperatures", "thresholds", "mixtures", "gated", "refit_rounds", "distilled")
         fitted.setdefault(name, {key: each for key in keys if (each := getattr(outcome, key))})
     searched = _searched(out / TUNING)
     summary = summarized(study, whole, predictions, kept, sizes, extras, members, device, fitted, searched)
