@@ -28,6 +28,10 @@ Log = Annotated[str, typer.Option(help="how lines are logged, on the screen and 
 Metrics = Annotated[
     int | None, typer.Option(help="serve figures for Prometheus on this port of 127.0.0.1", min=1024, max=65535)
 ]
+SharedHost = Annotated[
+    bool,
+    typer.Option("--shared-host-ok", help="where accounts cannot be told apart (macOS): start beside other people's"),
+]
 Keys = Annotated[bool, typer.Option("--keys", help="of a backup: with the keys, under a passphrase")]
 Place = Annotated[Path, typer.Argument(metavar="DIR", help="the federation's folder")]
 
@@ -315,12 +319,13 @@ def coordinator(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="the coordinator's folder")],
     log: Log = "plain",
     metrics: Metrics = None,
+    shared_host_ok: SharedHost = False,
 ) -> None:
     """Run the coordinator of a federation until Ctrl-C."""
     need_flower()
     from coterie.deploy.flower import services
 
-    services.coordinator(folder, checked_form(log), metrics)
+    services.coordinator(folder, checked_form(log), metrics, shared_host_ok)
 
 
 def checked_form(log: str) -> Form:

@@ -16,6 +16,7 @@ from coterie.commands.federation import (
     Keys,
     Log,
     Metrics,
+    SharedHost,
     checked_form,
     need_flower,
     show_backup,
@@ -58,6 +59,7 @@ def silo(
     keys: Keys = False,
     log: Log = "plain",
     metrics: Metrics = None,
+    shared_host_ok: SharedHost = False,
 ) -> None:
     """Take part in a federation until Ctrl-C, or look after it.
 
@@ -68,6 +70,7 @@ def silo(
     group DIR KEY.pub ...: make a group key for runs whose models the server cannot read, sealed to each member's key.
     join DIR FILE.sealed KEY.pub: take the group key that was sealed to this silo by the one with that public key.
     backup DIR FILE: write the folder to one file, between two answers; restore DIR FILE: make it again.
+    repair DIR: find what is damaged, and mend what can be without losing the budget.
     """
     action, *rest = arguments
     if action == "init" and len(rest) == 1:
@@ -96,7 +99,7 @@ def silo(
     if path.suffix.lower() == ".npz" and any(by.values()):
         raise BadInput(f"{path}: is no table to split by a column; leave out --group, --time and --split-column")
     source = {"path": str(path.resolve()), "label": label, "task": task, "device": device, "resize": resize}
-    services.silo(folder, json.dumps(source | columns | by), checked_form(log), metrics)
+    services.silo(folder, json.dumps(source | columns | by), checked_form(log), metrics, shared_host_ok)
 
 
 def init(folder: Path, coordinator: str, ca: Path | None) -> None:
@@ -247,6 +250,21 @@ def rejoin(folder: Path, more: list[str]) -> None:
     typer.echo(f"{more[0]}: this silo goes on from the state that it has")
 
 
+def repair(folder: Path, more: list[str]) -> None:
+    """Find what is damaged in this silo's folder, and mend what can be."""
+    from coterie.deploy.repair import repair
+
+    done, left = repair(folder)
+    for line in done:
+        typer.echo(f"mended: {line}")
+    for line in left:
+        typer.echo(f"for you to mend: {line}")
+    if not done and not left:
+        typer.echo("nothing is damaged")
+    if left:
+        sys.exit(1)
+
+
 def restore(folder: Path, file: Path) -> None:
     """Make the silo's folder from a backup."""
     need_flower()
@@ -274,6 +292,7 @@ ACTIONS: dict[str, Callable[[Path, list[str]], None]] = {
     "rotate": rotate,
     "trust": trust,
     "health": health,
+    "repair": repair,
     "group": group,
     "join": join,
 }

@@ -8,6 +8,7 @@ import socket
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.request import getproxies, proxy_bypass
@@ -79,6 +80,13 @@ def json_table(path: Path, remedy: str) -> dict[str, Any]:
     if not isinstance(read, dict):
         raise BadInput(f"{path}: holds no table; {remedy}")
     return read
+
+
+def set_aside(path: Path) -> Path:
+    """Move a damaged file to a name of its own beside it."""
+    other = path.with_name(f"{path.name}.damaged-{datetime.now():%Y%m%d-%H%M%S-%f}")
+    path.replace(other)
+    return other
 
 
 def nodes(folder: Path) -> dict[str, int]:

@@ -13,6 +13,7 @@ from coterie.deploy.flower.figures import figures, silo_figures
 from coterie.deploy.flower.members import Members
 from coterie.deploy.flower.metrics import of_coordinator, of_silo, served
 from coterie.deploy.flower.programs import Program, await_port, end_left_over, only_one, remember, running
+from coterie.deploy.flower.same_account import check_accounts
 from coterie.deploy.flower.watchdog import Watchdog
 from coterie.deploy.greeting import greet
 from coterie.deploy.home import (
@@ -43,8 +44,9 @@ STILL_ONLINE_SECONDS = 180  # after an unclean end Flower takes the silo for con
 
 
 @owner_only()
-def coordinator(folder: Path, form: Form = "plain", metrics: int | None = None) -> None:
+def coordinator(folder: Path, form: Form = "plain", metrics: int | None = None, shared_ok: bool = False) -> None:
     """Run a federation's coordinator until it is stopped; `form` is that of its log, `metrics` a port on loopback."""
+    check_accounts(shared_ok)
     folder = folder.resolve()
     own = settings(folder, inner=int, proxy=bool)
     log = service_log(folder, "coordinator", form, sys.stdout)
@@ -100,8 +102,9 @@ def _coordinate(folder: Path, own: dict[str, Any], say: Say) -> None:
 
 
 @owner_only()
-def silo(folder: Path, source: str, form: Form = "plain", metrics: int | None = None) -> None:
+def silo(folder: Path, source: str, form: Form = "plain", metrics: int | None = None, shared_ok: bool = False) -> None:
     """Run a silo until it is stopped; `source` is where its data are and on which device it trains, as JSON."""
+    check_accounts(shared_ok)
     folder = folder.resolve()
     own = settings(folder, name=str)
     log = service_log(folder, own["name"], form, sys.stdout)
