@@ -103,6 +103,7 @@ class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
     compares: ClassVar[bool] = False  # whether its server goes by how models lie to each other: `layout.weights`
     lr_by_row: ClassVar[bool] = False  # whether `step` takes a learning rate for each row: batch.lr (k,)
     plain_steps: ClassVar[bool] = False  # whether its equations are for plain gradient steps, and Adam's may ruin it
+    by_columns: ClassVar[bool] = True  # whether what its class defines of the server's half is right for some columns
     from_own: ClassVar[bool] = False  # whether a silo may train on from its own model and leave what it was sent aside
 
     # Server: sees only uploads.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -24,6 +24,8 @@ from coterie.engine.method import (
 @dataclass(frozen=True)
 class Wrapper(Method):
     """Hands everything on to the method it wraps."""
+
+    by_columns: ClassVar[bool] = True
 
     @property
     def base(self) -> Method:

@@ -51,6 +51,7 @@ Trained = TypeVar("Trained", bound=Pulled | Weights)
 class MessagePassing(Method[Models, CloudDown, PersonalUp, Personal, Trained]):
     """The parts of FedAMP that are not an equation."""
 
+    by_columns: ClassVar[bool] = True
     down: ClassVar[type[Down]] = CloudDown
     up: ClassVar[type[Up]] = PersonalUp
     private: ClassVar[type[Private]] = Personal
