@@ -14,7 +14,7 @@ from coterie.data.silo import Silo
 from coterie.engine import memory
 from coterie.engine.exchange import Kept, Measures, Replies, as_table
 from coterie.engine.kept import keep_features
-from coterie.engine.method import Cohort, Method, Roster
+from coterie.engine.method import Cohort, Method, Roster, local_round
 from coterie.engine.rows import Model
 from coterie.engine.store import Store
 from coterie.engine.task import Task, measured, task_of
@@ -71,8 +71,7 @@ class Simulator:
     def train(self, cohort: Cohort, down: Any) -> Replies:
         def trained(task: Task, place: Tensor) -> Trained:
             mine, private = down.take(place), self._private.take(task.silos)
-            state = task.run(self.method.step, self.method.begin(task, mine, private), "train")
-            up, kept = self.method.end(task, state, mine, private)
+            up, kept = local_round(self.method, task, mine, private)
             return Trained(up=up, kept=kept)
 
         if not len(cohort.ids):

@@ -10,11 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.data.silo import HoldsData
+from coterie.engine.dpsgd import DPSGD, PoissonPlan
 from coterie.engine.plan import BatchPlan
 from coterie.engine.rows import Model
 from coterie.engine.solver import Gradient, Optimizer, optimizer
 from coterie.engine.store import Store
 from coterie.engine.training import Training
+from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.measure.measures import AUTO, measure_of, oriented
 from coterie.measure.tempering import threshold
@@ -39,6 +41,7 @@ class Batch(HoldsData):
     lr: float | Tensor  # one number, or (k,) with one for each row
     round: int
     ragged: bool = False  # whether a model that couples samples has to tell them from the filling
+    step: int = 0  # of its loop, counted from 0
 
     def about(self) -> str:
         return f"{len(self.x)} silos, {self.x.shape[1]} samples each, round {self.round + 1}"
@@ -82,6 +85,8 @@ class Task:
     most_steps: int | None = None  # of a loop, in a rehearsal
     secret: str = ""  # what only the silo knows, for its noise; a simulation has none
     balanced: bool = False  # a silo's classes count alike in its loss, however many samples they have
+    rounds: int = 1  # of the whole run
+    dpsgd: DPSGD | None = None  # within a loop whose gradients hide every single sample
 
     def __post_init__(self) -> None:
         self.model.examine(self.store["train"].x)
@@ -129,6 +134,8 @@ class Task:
         sample (k·c, b) from the outputs (k·c, b, ...), the batch with each silo c times, and what the head is given
         (k·c, b, ...), which is None without `features`.
         """
+        if self.dpsgd is not None:
+            return self._noised(models, batch, plain=weight is None and loss is None)
         lead = models.shape[:-1]
         flat = models.reshape(-1, models.shape[-1])
         each = batch.repeated(len(flat) // len(batch.x))
@@ -140,11 +147,28 @@ class Task:
         known = each.mask if batch.ragged else None
         own = None if loss is None else lambda out, seen: loss(out, each, seen)
         grads, means, buffers = self.model.gradient(flat, each.x, each.y, share, each.keys, known, own, features)
-        if self.clip_gradient:
-            grads = grads * (self.clip_gradient / grads.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1)
+        grads = self._clipped(grads)
         if buffers is not None:
             buffers = buffers.reshape(*lead, -1)
         return Gradient(grads.reshape(models.shape), means.reshape(lead), buffers, still=self.model.still)
+
+    def _noised(self, models: Tensor, batch: Batch, plain: bool) -> Gradient:
+        """The same, so that every single sample is hidden; the batch's loss, which is not, is not given."""
+        assert self.dpsgd is not None
+        if not plain or self.balanced:
+            raise BadInput("privacy: level = 'record' is for the plain loss of each sample; take class_weight = 'none'")
+        several = models if models.ndim == 3 else models[:, None]
+        total = self.dpsgd.clipped_sum(self.model, several, batch.x, batch.y, batch.mask, batch.keys)
+        total += self.dpsgd.noise_of(self.model, self.names, self.silos, several.shape[1], batch.step)
+        expected = self.counts().clamp_max(self.batch_size).to(total.dtype)  # q n, whatever this batch has
+        grads = self._clipped((total / expected[:, None, None]).flatten(0, 1)).reshape(models.shape)
+        return Gradient(grads, grads.new_full(models.shape[:-1], torch.nan), still=self.model.still)
+
+    def _clipped(self, grads: Tensor) -> Tensor:
+        if not self.clip_gradient:
+            return grads
+        scale: Tensor = (self.clip_gradient / grads.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1)
+        return grads * scale
 
     @torch.no_grad()
     def losses(self, models: Tensor, split: str = "train") -> Tensor:
@@ -296,22 +320,32 @@ class Task:
         purpose: str,
         epochs: int | None = None,
         every_sample: bool = False,
+        dpsgd: DPSGD | None = None,
     ) -> S:
-        """Take `step` over some epochs (default: a round's) of every silo's own data; small silos finish earlier."""
+        """Take `step` over some epochs (default: a round's) of every silo's own data; small silos finish earlier.
+
+        With `dpsgd`, batches are drawn by chance and the gradients of `step` hide every single sample.
+        """
         full = self.whole_batches and not every_sample
         epochs = self.epochs if epochs is None else epochs
         counts = self.store["train"].count[self.silos.cpu().numpy()]
-        plan = BatchPlan(self.names, counts, self.batch_size, epochs, self.seed, purpose, self.round, whole=full)
+        silos, key, task = (self.names, counts, self.batch_size, epochs), (self.seed, purpose, self.round), self
+        if dpsgd is None:
+            plan = BatchPlan(*silos, *key, whole=full)
+        else:
+            dpsgd = dpsgd.keyed(self.secret, *key)
+            plan, task = PoissonPlan(*silos, dpsgd, *key), replace(self, dpsgd=dpsgd)
         if self.most_steps is not None:
             plan.shorten(self.most_steps)
         order = torch.from_numpy(plan.order).to(self.store.device)
         mask, index = (order >= 0).to(self.model.dtype), order.clamp_min(0)
         noise = plan.noise() if self.model.draws else np.zeros(plan.order.shape[:2], dtype=np.int64)
         keys = torch.from_numpy(noise).to(self.store.device)
-        task, finished = self, list[S]()
+        finished = list[S]()
 
         def batch(task: Task, rows: Tensor | slice, t: int, size: int, ragged: bool = False) -> Batch:
-            return task._batch(index[rows, t, :size], mask[rows, t, :size], keys[rows, t], ragged)
+            made = task._batch(index[rows, t, :size], mask[rows, t, :size], keys[rows, t], ragged)
+            return replace(made, step=t)
 
         for t in range(int(plan.steps.max(initial=0))):
             active = plan.active(t)
@@ -321,7 +355,7 @@ class Task:
                 state, task = state.take(slice(0, active)), task.take(slice(0, active))
             groups = list(plan.alike(t)) if self.model.couples_samples else []
             if len(groups) < 2 or self.model.takes_padding:
-                size = groups[0][1] if groups else plan.batch
+                size = groups[0][1] if groups else plan.width(t)
                 state = step(task, state, batch(task, slice(0, active), t, size, len(groups) > 1))
                 continue
             for group, size in groups:
@@ -401,6 +435,7 @@ def task_of(
         most_steps,
         secret,
         t.class_weight == "balanced",
+        t.rounds,
     )
 
 

@@ -36,6 +36,7 @@ class PartStill(GlobalModel[Nothing, Weights]):
     """FedAvg in which a part of the model never moves."""
 
     lr_by_row: ClassVar[bool] = True
+    by_gradients: ClassVar[bool] = True
 
     still: str
 

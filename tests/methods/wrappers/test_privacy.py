@@ -17,10 +17,11 @@ from coterie.engine.method import Roster
 from coterie.engine.rounds import drawn
 from coterie.engine.training import Training
 from coterie.errors import BadInput
+from coterie.keys import gaussian
 from coterie.methods import METHODS, make
+from coterie.methods.wrappers.accounting import epsilon
 from coterie.methods.wrappers.changes import bases, changes
-from coterie.methods.wrappers.privacy import gaussian
-from coterie.methods.wrappers.spent import epsilon, spent, spent_by_all
+from coterie.methods.wrappers.spent import spent, spent_by_all
 
 COVERED = {
     "fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn", "fedrod", "knn-per", "fedsa-lora", "ffa-lora",
@@ -99,6 +100,11 @@ def test_a_silos_noise_goes_by_its_secret_and_by_what_it_hides() -> None:
         return method._noised(task, down, up).w - up.w
 
     assert torch.equal(noise("mine"), noise("mine"))
+    task, down = replace(engine.task(torch.tensor([0]), 0), secret="mine"), method.send(server, None)
+    one, other = (make("fedavg", {"privacy": {"clip": 1e6, "noise": z}}) for z in (1e-6, 2e-6))
+    up = method.method.up(w=server.w[None] + 1)
+    both = [each._noised(task, down, up).w - up.w for each in (one, other)]  # the same change at two scales
+    assert not torch.allclose(both[1], 2 * both[0], atol=1e-3)
     assert not torch.allclose(noise("mine"), noise("other"), atol=1e-3)
     assert not torch.allclose(noise("mine"), noise("mine", shift=0.5), atol=1e-3)
     assert torch.allclose(noise(""), noise("", shift=0.5), atol=1e-6)  # a simulation's goes by the seed alone
@@ -167,13 +173,13 @@ def half_asked(seeds: Iterable[int], rounds: int) -> Counter[str]:
     """How often each of four silos is asked, by the rounds' own draw."""
     times = Counter[str]()
     for seed in seeds:
-        roster = Roster(SILOS, torch.arange(4), torch.arange(4), seed)
+        roster = Roster(tuple(SILOS), torch.arange(4), torch.arange(4), seed)
         for r in range(rounds):
-            times.update(SILOS[i] for i in drawn(roster, torch.arange(4), "cohort", r, 0.5, at_least=1).tolist())
+            times.update([*SILOS][i] for i in drawn(roster, torch.arange(4), "cohort", r, 0.5, at_least=1).tolist())
     return times
 
 
-SILOS = ("a", "b", "c", "d")
+SILOS = dict.fromkeys(("a", "b", "c", "d"), 20)
 
 
 def test_the_uploads_of_a_method_add_up_over_its_seeds() -> None:
