@@ -150,7 +150,10 @@ class WithPrivacy(Wrapper):
             return f"privacy: {REFUSAL}, so noise on that would not cover all that leaves"
         leaving = [columns_of(about, self.method, model) for about in described(self.method.up).values()]
         if any(columns.trained < columns.width for columns in leaving):
-            return "privacy: BatchNorm's statistics describe the data they are of; take a model without them"
+            return (
+                "privacy: BatchNorm's statistics, which would leave, describe the data they are of; keep them on the "
+                "silos ([train] buffers = 'local' or fedbn), or take a model without them"
+            )
         return None
 
 

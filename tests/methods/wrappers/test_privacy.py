@@ -12,7 +12,7 @@ from oracle import Oracle, close
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from coterie.conformance import CHECKS, Ground, ground_of, rounds, trained
+from coterie.conformance import CHECKS, Ground, ground_of, rounds, small_silos, trained
 from coterie.engine.method import Roster
 from coterie.engine.rounds import drawn
 from coterie.engine.training import Training
@@ -21,6 +21,7 @@ from coterie.keys import gaussian
 from coterie.methods import METHODS, make
 from coterie.methods.wrappers.accounting import epsilon
 from coterie.methods.wrappers.changes import bases, changes
+from coterie.methods.wrappers.personal import local_buffers
 from coterie.methods.wrappers.spent import spent, spent_by_all
 
 COVERED = {
@@ -49,11 +50,36 @@ def test_methods_of_which_more_leaves_than_noise_covers_refuse(name: str) -> Non
     assert (reason is None) == (name in COVERED), reason
 
 
-def test_statistics_of_the_data_are_refused() -> None:
-    method = make("fedavg", {"privacy": {}})
-    build = lambda: torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))  # noqa: E731
-    engine = Ground(method, build).engine()
-    assert "BatchNorm" in (method.refusal(engine.roster, engine.model) or "")
+def with_statistics() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize(("name", "options"), [("fedavg", {}), ("fedper", {}), ("fedavg", {"personal": ["head"]})])
+def test_statistics_of_the_data_that_leave_are_refused_and_how_to_keep_them_is_said(
+    name: str, options: dict[str, object]
+) -> None:
+    method = make(name, {"privacy": {}, **options})
+    engine = Ground(method, with_statistics).engine()
+    assert "[train] buffers = 'local' or fedbn" in (method.refusal(engine.roster, engine.model) or "")
+    assert local_buffers(method, engine.model).refusal(engine.roster, engine.model) is None
+
+
+@pytest.mark.parametrize(("name", "options"), [("fedbn", {}), ("fedavg", {"personal": ["norm"]})])
+def test_where_normalisation_stays_on_the_silos_noise_covers_all_that_leaves(
+    name: str, options: dict[str, object]
+) -> None:
+    clip, z = 0.05, 3.0
+    silos, ups = small_silos(sizes=(14, 8, 22, 6)), list[torch.Tensor]()
+    for noise in (0.0, z):
+        method = make(name, {"privacy": {"clip": clip, "noise": noise}, **options})
+        ground = Ground(method, with_statistics, silos)
+        engine = ground.engine()
+        assert method.refusal(engine.roster, engine.model) is None
+        ups.append(rounds(ground, engine, method.open(engine.roster, engine.model), 0, 1)[1].w)
+    shared, norm_ = method.shared(engine.model), engine.model.columns("norm")
+    assert ups[0].shape[1] == shared.width == shared.trained and not {*shared.names} & {*norm_.names}
+    keys = [f"privacy,{engine.seed},0,{name!r},".encode() for name in engine.roster.names]
+    close(ups[1] - ups[0], z * clip * np.stack([gaussian(key, shared.width) for key in keys]))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedem"])
