@@ -27,6 +27,7 @@ from coterie.errors import LONGEST, BadInput, plain
 
 if TYPE_CHECKING:
     from coterie.deploy.approval import Proposal
+    from coterie.methods.wrappers.privacy import Privacy
 
 SHOWN_COLUMNS = 40  # of a study that is to be approved
 
@@ -200,7 +201,9 @@ def approve(folder: Path, more: list[str]) -> None:
             typer.echo(_described(each))
             if typer.confirm("Approve it?"):
                 approvals.approve(each.digest)
-    allowed = f"; ε = {spent.epsilon(policy.delta):.4g} of {policy.epsilon:g} for δ = {policy.delta:g}"
+    hides = "record" if policy.demanded == "record" or (spent.steps and policy.demanded == "none") else "silo"
+    allowed = f"; ε = {spent.epsilon(policy.delta, hides):.4g} of {policy.epsilon:g} for δ = {policy.delta:g}"
+    allowed += " and each record" * (hides == "record")
     typer.echo(f"{spent.answers} of {policy.answers} answers given over all runs{allowed}")
     if policy.approve == "all":
         typer.echo('silo.toml has approve = "all": studies within its limits run without asking')
@@ -232,10 +235,19 @@ def _described(proposal: "Proposal") -> str:
         "reads": ", ".join(columns[:SHOWN_COLUMNS]) + more if columns else "the arrays as they are",
         "trains": f"{training.rounds} rounds of {training.local_epochs} epochs, batches of {training.batch_size}",
         "leaves each round": ", ".join(f.name for f in fields(method.up)) or "nothing",
-        "noise": "none" if privacy is None or not privacy.noise else f"{privacy.noise:g}, clipped to {privacy.clip:g}",
+        "noise": _noise(privacy),
         "measured on": ", ".join(training.measure),
     }
     return "\n".join(f"  {key}: {plain(value, LONGEST)}" if value else f"\n{key}" for key, value in lines.items())
+
+
+def _noise(privacy: "Privacy | None") -> str:
+    """What hides which data."""
+    if privacy is None or privacy.noise == 0:
+        return "none"
+    amount = f"{privacy.noise:g}" if privacy.noise is not None else f"what ε = {privacy.epsilon:g} needs"
+    what = "every record's gradient" if privacy.level == "record" else "all changes of a round"
+    return f"{amount}, on {what}, clipped to {privacy.clip:g}"
 
 
 def rejoin(folder: Path, more: list[str]) -> None:

@@ -4,6 +4,7 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from coterie.deploy.own import Raw, SiloSource, own_silo
 from coterie.deploy.policy import Policy, Refused, read_policy
 from coterie.deploy.vault import Vault
 from coterie.engine.kept import keep_features
-from coterie.engine.method import Method, Model, Roster
+from coterie.engine.method import Method, Model, Roster, local_round
 from coterie.engine.store import Store
 from coterie.engine.task import measured, task_of
 from coterie.engine.training import Training
@@ -63,7 +64,7 @@ class SiloSide:
                 body = vault.answered(request.kind, digest)
                 if body is not None:
                     return Answer(body, to=digest)
-                budget = Budget(self.folder, policy)
+                budget = Budget(self.folder, policy, cache(lambda: self._samples(request.job, policy)))
                 budget.judge(request)
                 up, expected = self._computed(request, vault, policy)
                 if type(up) is not expected:
@@ -103,7 +104,7 @@ class SiloSide:
 
     @torch.no_grad()
     def _computed(self, request: Request, vault: Vault, policy: Policy) -> tuple[Up, type[Up]]:
-        source = replace(self.source, standardize=not policy.statistics, incumbent=policy.incumbent)
+        source = self._source(policy)
         if request.kind == "propose":
             for each in request.proposed:
                 self._data(each, source, policy)
@@ -126,7 +127,8 @@ class SiloSide:
         if model.base_checksum != job.base:
             ours, theirs = (each[:12] or "none" for each in (model.base_checksum, plain(job.base, 64)))
             raise BadInput(f"the run's frozen base is {theirs}, this silo's {ours}; bring the same weights")
-        if math.isfinite(policy.epsilon) and (reason := method.refusal(roster, model)):
+        counted = policy.demanded != "none" or privacy_of(method) is not None
+        if counted and (reason := method.refusal(roster, model)):
             raise Refused(reason)
         store = Store([data.silo], model.device, model.dtype)
         probe(self.folder, job, model, store["train"].x[:2])
@@ -154,8 +156,7 @@ class SiloSide:
             return (Done(), Done) if up is None else (up, method.up)
         private: Any = vault.load(template).map(lambda t: t.to(model.device))
         if request.kind == "train":
-            state = task.run(method.step, method.begin(task, down, private), "train")
-            up, kept = method.end(task, state, down, private)
+            up, kept = local_round(method, task, down, private)
             vault.keep(kept, request.round)
             return up, method.up
         if isinstance(method, Candidates):
@@ -185,6 +186,12 @@ class SiloSide:
         done = {"round": torch.tensor([round]), "curve": torch.from_numpy(_curve(data.silo, given))[None]}
         fields = read_policy(self.folder).fields
         return Done(**{key: each for key, each in done.items() if each.numel() and (not fields or key in fields)}), Done
+
+    def _source(self, policy: Policy) -> SiloSource:
+        return replace(self.source, standardize=not policy.statistics, incumbent=policy.incumbent)
+
+    def _samples(self, job: Job | None, policy: Policy) -> int:
+        return 0 if job is None else len(self._data(job, self._source(policy), policy).silo.train)
 
     def _secret(self) -> str:
         """What the noise that hides this silo's data is drawn from; made once, and never sent to anybody."""

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from coterie.engine.dpsgd import DPSGD
 from coterie.engine.method import (
     Batch,
     Cohort,
@@ -66,6 +67,10 @@ class Wrapper(Method):
     def from_own(self) -> bool:  # type: ignore[override]
         return self.base.from_own
 
+    @property
+    def by_gradients(self) -> bool:  # type: ignore[override]
+        return self.base.by_gradients
+
     def open(self, roster: Roster, model: Model) -> Any:
         return self.base.open(roster, model)
 
@@ -101,6 +106,9 @@ class Wrapper(Method):
 
     def cloud(self, task: Task, down: Any, private: Any) -> Deployable | None:
         return self.base.cloud(task, down, private)
+
+    def dpsgd(self, task: Task) -> DPSGD | None:
+        return self.base.dpsgd(task)
 
     def host(self, server: Any, newcomers: Cohort, up: Any | None) -> Any:
         return self.base.host(server, newcomers, up)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from coterie.engine.across import total
+from coterie.engine.dpsgd import DPSGD
 from coterie.engine.method import (
     Batch,
     Cohort,
@@ -144,6 +145,9 @@ class Candidates(Method):
         """The model that each candidate would deploy, and the task with its rate."""
         for own, *parts in zip(self._tasks(task), each(down), self._those(private), strict=True):
             yield own, self.method.personal(own, *parts)
+
+    def dpsgd(self, task: Task) -> DPSGD | None:
+        return self.method.dpsgd(task)
 
     def refusal(self, roster: Roster, model: Model) -> str | None:
         return self.method.refusal(roster, model)
