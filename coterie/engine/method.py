@@ -100,6 +100,7 @@ class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
     up: ClassVar[type[Up]] = NothingUp
     private: ClassVar[type[Private]] = Nothing
     averages: ClassVar[bool] = False  # whether its server takes in nothing but a weighted mean of the uploads
+    compares: ClassVar[bool] = False  # whether its server goes by how models lie to each other: `layout.weights`
     lr_by_row: ClassVar[bool] = False  # whether `step` takes a learning rate for each row: batch.lr (k,)
     plain_steps: ClassVar[bool] = False  # whether its equations are for plain gradient steps, and Adam's may ruin it
     from_own: ClassVar[bool] = False  # whether a silo may train on from its own model and leave what it was sent aside

@@ -82,6 +82,7 @@ class Task:
     most_steps: int | None = None  # of a loop, in a rehearsal
     secret: str = ""  # what only the silo knows, for its noise; a simulation has none
     balanced: bool = False  # a silo's classes count alike in its loss, however many samples they have
+    group: bytes = b""  # what all silos of a run know and the server does not; a simulation's goes by the seed
 
     def __post_init__(self) -> None:
         self.model.examine(self.store["train"].x)

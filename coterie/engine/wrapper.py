@@ -49,6 +49,10 @@ class Wrapper(Method):
         return self.base.averages
 
     @property
+    def compares(self) -> bool:  # type: ignore[override]
+        return self.base.compares
+
+    @property
     def lr_by_row(self) -> bool:  # type: ignore[override]
         return self.base.lr_by_row
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from coterie.engine.method import Method
 from coterie.errors import BadInput, nearest, shown
+from coterie.methods.wrappers.blind import Blind, WithBlind
 from coterie.methods.wrappers.clip import Clipping, WithClipping
 from coterie.methods.wrappers.compress import Compression, WithCompression
 from coterie.methods.wrappers.finetune import FineTuning, WithFineTuning
@@ -99,6 +100,7 @@ WRAPPERS: dict[str, tuple[type[Any], Any]] = {
     "privacy": (Privacy, WithPrivacy),
     "compress": (Compression, WithCompression),
     "robust": (Robustness, WithRobustness),
+    "blind": (Blind, WithBlind),
 }
 
 

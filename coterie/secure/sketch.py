@@ -37,4 +37,5 @@ def normal(key: bytes, size: int) -> Tensor:
 def _quantiles() -> np.ndarray:
     """The middles of 65,536 equally likely intervals, stretched to a variance of one."""
     middles = ndtri((np.arange(1 << 16) + 0.5) / (1 << 16))
-    return (middles / middles.std()).astype(np.float32)
+    made: np.ndarray = (middles / middles.std()).astype(np.float32)
+    return made

@@ -54,6 +54,7 @@ class MessagePassing(Method[Models, CloudDown, PersonalUp, Personal, Trained]):
     down: ClassVar[type[Down]] = CloudDown
     up: ClassVar[type[Up]] = PersonalUp
     private: ClassVar[type[Private]] = Personal
+    compares: ClassVar[bool] = True
 
     common_init: bool = option(True, "all silos start from one random model")
     warmup_epochs: int = option(

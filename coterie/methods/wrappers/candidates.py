@@ -221,6 +221,6 @@ def _sound(up: Record, k: int) -> Tensor:
     found = torch.ones(k, dtype=torch.bool)
     about = every_field(up)
     for name, value in up.tensors().items():
-        if about[name].kind == "rows":
+        if about[name].kind == "rows" and value.is_floating_point():
             found = found.to(value.device) & (value.abs() < LARGEST).reshape(k, -1).all(1)
     return found
