@@ -53,6 +53,8 @@ def silo(
     and ask about each, or approve the one with that hash. rejoin DIR RUN: go on in a run from an older state.
     init DIR: make the silo's folder, with a key that never leaves it. rotate DIR: make another key.
     trust DIR KEY.pub: answer only runs that this operator has signed.
+    group DIR KEY.pub ...: make a group key for runs whose models the server cannot read, sealed to each member's key.
+    join DIR FILE.sealed KEY.pub: take the group key that was sealed to this silo by the one with that public key.
     """
     action, *rest = arguments
     if action == "init" and len(rest) == 1:
@@ -138,6 +140,29 @@ def trust(folder: Path, more: list[str]) -> None:
     typer.echo(f"{name}: {printed}\nCompare this with what {name} was shown, by phone or in person.")
 
 
+def group(folder: Path, more: list[str]) -> None:
+    """Make a group key and seal it to the members' keys."""
+    need_flower()
+    from coterie.deploy.group import make_group
+
+    if not more:
+        raise BadInput("silo group: give the silo's folder and the public key of each other member, e.g. south.pub")
+    files, printed = make_group(folder, [Path(each) for each in more])
+    for file in files:
+        typer.echo(f"{file}: hand it to {file.stem}, on any way; it opens with the key of {file.stem} alone")
+    typer.echo(f"group key: {printed}\nCompare this with the members, by phone or in person, once they have joined.")
+
+
+def join(folder: Path, more: list[str]) -> None:
+    """Take a group key that another member made."""
+    need_flower()
+    from coterie.deploy.group import join_group
+
+    if len(more) != 2:
+        raise BadInput("silo join: give the silo's folder, the sealed key and the public key of the silo that made it")
+    typer.echo(f"group key: {join_group(folder, Path(more[0]), Path(more[1]))}\nCompare this with the other members.")
+
+
 def approve(folder: Path, more: list[str]) -> None:
     """Approve a study by its hash, or ask about each that waits."""
     from coterie.deploy.approval import Approvals
@@ -216,4 +241,6 @@ ACTIONS: dict[str, Callable[[Path, list[str]], None]] = {
     "rejoin": rejoin,
     "rotate": rotate,
     "trust": trust,
+    "group": group,
+    "join": join,
 }

@@ -36,6 +36,7 @@ from coterie.lock import locked
 from coterie.measure.measures import AUTO, PACKAGED, Array, measure_of, oriented, taken
 from coterie.measure.paired import interval, scored
 from coterie.measure.tempering import curve, moved, pooled_curve, temperature, threshold
+from coterie.methods.wrappers.blind import WithBlind
 from coterie.methods.wrappers.candidates import Candidates
 from coterie.methods.wrappers.spent import privacy_of
 from coterie.personal.export import save_models
@@ -135,6 +136,10 @@ class SiloSide:
         secret = f"{self._secret()},{request.run},{request.kind}"
         silos = torch.zeros(1, dtype=torch.int64, device=model.device)
         task = task_of(job.training, model, store, silos, round, job.seed, secret=secret)
+        if isinstance(job.made(), WithBlind):
+            from coterie.deploy.group import group_of
+
+            task = replace(task, group=group_of(self.folder, request.run))
         template = self._template(method, model, roster, store, request.newcomer)
         if request.kind == "adapt" and request.round == 0:
             vault.clear()

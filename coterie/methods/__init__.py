@@ -102,6 +102,7 @@ WRAPPERS: dict[str, tuple[type[Any], Any]] = {
     "robust": (Robustness, WithRobustness),
     "blind": (Blind, WithBlind),
 }
+LEVELS = ("blind",)  # of `[secure]`: what the server cannot read
 
 
 def make(label: str, table: Mapping[str, Any]) -> Method:
