@@ -31,7 +31,7 @@ LONGEST_REFUSAL, LONGEST_NAME = 500, 300  # characters
 LARGEST_ANSWER = 1 << 24  # bytes, but for what is trained
 AWAITS = "awaits approval"  # how a refusal begins that the silo's owner can lift
 MOST_CANDIDATES = 64  # of a search
-Kind = Literal["declare", "describe", "propose", "train", "measure", "keep", "adapt"]
+Kind = Literal["declare", "describe", "propose", "train", "confirm", "measure", "keep", "adapt"]
 
 
 class Declared(Up):
