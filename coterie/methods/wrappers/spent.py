@@ -3,6 +3,9 @@
 The silos that took part in a round are known, and every upload is seen on its own. So nothing is won by sampling: the ε
 of a silo is that of its own uploads, over all rounds, seeds and methods, for they are all of the same data; a search
 for learning rates counts, since its candidates upload. A run's ε is that of its worst silo.
+
+Under secure aggregation a server sees sums alone, and the noise of all silos in one adds up (distributed differential
+privacy). Where all count alike, a sum of t silos has √t times the noise of one upload, and hides each behind all of it.
 """
 
 import math
@@ -18,10 +21,11 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from coterie.engine.method import Method, Roster
-from coterie.engine.rounds import drawn
+from coterie.engine.rounds import drawn, round_half_up
 from coterie.engine.training import Training
 from coterie.engine.wrapper import Wrapper
 from coterie.methods.wrappers.privacy import Privacy, WithPrivacy
+from coterie.methods.wrappers.secagg import WithSecAgg
 
 Members = Mapping[int, Sequence[str]]  # by seed
 Searched = Mapping[str, Sequence[int]]  # by method, for how many rounds each candidate of its search trained
@@ -42,7 +46,9 @@ def spent(
             silo, uploads = times.most_common(1)[0]
             about = {"clip": o.clip, "noise": o.noise, "delta": o.delta, "uploads": uploads}
             about |= {"in_search": search[silo]} if search else {}
-            told[name] = {"epsilon": epsilon({o.noise: uploads}, o.delta), **about}
+            together = in_sum(method, trainings[name], members)
+            about |= {"silos_in_sum": together} if together > 1 else {}
+            told[name] = {"epsilon": epsilon({o.noise * math.sqrt(together): uploads}, o.delta), **about}
     return told
 
 
@@ -64,8 +70,9 @@ def spent_by_all(
     by_silo: dict[str, Counter[float]] = {}  # of each, how many uploads have which noise
     for name, o in private.items():
         search = _in_search(trainings[name], members, searched.get(name, ()))
+        noise = o.noise * math.sqrt(in_sum(methods[name], trainings[name], members))
         for silo, times in (asked(trainings[name], members) + search).items():
-            by_silo.setdefault(silo, Counter())[o.noise] += times
+            by_silo.setdefault(silo, Counter())[noise] += times
     # Gaussian mechanisms compose to one whose 1/σ² is the sum of theirs.
     worst = max(by_silo, key=lambda silo: sum(times / noise**2 for noise, times in by_silo[silo].items()))
     return {"epsilon": epsilon(by_silo[worst], delta), "delta": delta, "silo": worst, "unprotected": []}
@@ -76,6 +83,17 @@ def privacy_of(method: Method) -> Privacy | None:
     while isinstance(method, Wrapper) and not isinstance(method, WithPrivacy):
         method = method.base
     return method.options if isinstance(method, WithPrivacy) else None
+
+
+def in_sum(method: Method, training: Training, members: Members) -> int:
+    """How many silos' noise is at least on whatever the server sees; 1: each upload is seen by itself.
+
+    Of silos that are weighed by samples one may be nearly all of a sum, and then its own noise is what hides it.
+    """
+    if not isinstance(method, WithSecAgg) or method.by_samples:
+        return 1
+    fewest = min(len(names) for names in members.values())
+    return method.options.least(max(1, round_half_up(training.participation * fewest)))
 
 
 def asked(training: Training, members: Members) -> Counter[str]:

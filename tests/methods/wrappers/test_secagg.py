@@ -13,10 +13,12 @@ from coterie.engine.exchange import Failure, Replies
 from coterie.engine.method import Cohort, Method
 from coterie.engine.rounds import Outcome, run_rounds
 from coterie.engine.simulate import Simulator
+from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.methods import METHODS, make
 from coterie.methods.wrappers.secagg import SecAgg, weighing
+from coterie.methods.wrappers.spent import gaussian_epsilon, in_sum, spent, spent_by_all
 
 MEANS = (
     "fedavg", "fedprox", "fedavg-local", "fedavg-ft", "fedprox-ft", "fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn",
@@ -215,3 +217,40 @@ def test_a_search_and_a_federation_of_two_are_refused() -> None:
 
 def test_how_many_are_needed() -> None:
     assert [SecAgg().least(n) for n in (3, 4, 6, 10)] == [2, 3, 4, 7]
+
+
+NOISE = {"clip": 0.01, "noise": 100.0}  # a deviation of 1 on every number of every upload
+
+
+def test_the_noise_of_all_silos_is_in_a_sum() -> None:
+    method = make("fedavg", {"privacy": NOISE, "secagg": {"weights": "each"}})
+    ground = Ground(method, silos=SILOS)
+    engine = replace(ground, training=replace(ground.training, rounds=1)).engine(kind=Losing)
+    start = method.open(engine.roster, engine.model).w
+    outcome = run_rounds(method, engine, engine.roster, engine.model, engine.training)
+    found = float((outcome.server.w - start).std()) * 5**0.5  # of six uploads one is lost
+    assert abs(found - 1) < 4 / (2 * len(start)) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "silos"), [({"weights": "each"}, 4), ({}, 1), ({"weights": "each", "threshold": 1.0}, 6)]
+)
+def test_epsilon_counts_the_noise_that_is_at_least_in_a_sum(options: dict[str, Any], silos: int) -> None:
+    """Recomputed by the closed form of Gaussian mechanisms, which the accountant knows nothing of."""
+    pytest.importorskip("dp_accounting")
+    training, members = Training(rounds=20), {0: [silo.name for silo in SILOS]}
+    method = make("fedavg", {"privacy": {"clip": 1.0, "noise": 8.0}, "secagg": options})
+    told = spent({"fedavg": method}, {"fedavg": training}, members)["fedavg"]
+    expected = gaussian_epsilon(20 * (2 / (8.0 * silos**0.5)) ** 2, 1e-5)
+    assert told["epsilon"] == pytest.approx(expected, rel=0.01)
+    assert told.get("silos_in_sum", 1) == silos
+    both = spent_by_all({"fedavg": method}, {"fedavg": training}, members)
+    assert both["epsilon"] == pytest.approx(told["epsilon"])
+
+
+def test_a_method_that_weighs_alike_by_itself_is_accounted_so() -> None:
+    members = {0: [silo.name for silo in SILOS]}
+    privacy = {"privacy": {"noise": 8.0}}
+    assert in_sum(make("perfedavg", {**privacy, "secagg": {}}), Training(), members) == 4
+    assert in_sum(make("perfedavg", privacy), Training(), members) == 1
+    assert in_sum(make("perfedavg", {**privacy, "secagg": {}}), Training(participation=0.5), members) == 2
