@@ -70,6 +70,7 @@ def silo(
     trust DIR KEY.pub: answer only runs that this operator has signed. health DIR: whether its service is well.
     group DIR KEY.pub ...: make a group key for runs whose models the server cannot read, sealed to each member's key.
     join DIR FILE.sealed KEY.pub: take the group key that was sealed to this silo by the one with that public key.
+    meet DIR KEY.pub ...: keep other silos' public keys, for runs whose uploads the server sees the sum of alone.
     backup DIR FILE: write the folder to one file, between two answers; restore DIR FILE: make it again.
     repair DIR: find what is damaged, and mend what can be without losing the budget.
     """
@@ -182,6 +183,18 @@ def join(folder: Path, more: list[str]) -> None:
     if len(more) != 2:
         raise BadInput("silo join: give the silo's folder, the sealed key and the public key of the silo that made it")
     typer.echo(f"group key: {join_group(folder, Path(more[0]), Path(more[1]))}\nCompare this with the other members.")
+
+
+def meet(folder: Path, more: list[str]) -> None:
+    """Keep other silos' public keys."""
+    need_flower()
+    from coterie.deploy.group import meet
+
+    if not more:
+        raise BadInput("silo meet: give the silo's folder and the public key of each other member, e.g. south.pub")
+    for name, printed in meet(folder, [Path(each) for each in more]).items():
+        typer.echo(f"{name}: {printed}")
+    typer.echo("Compare each with its silo, by phone or in person: the coordinator must not be the one who vouches.")
 
 
 def approve(folder: Path, more: list[str]) -> None:
@@ -307,4 +320,5 @@ ACTIONS: dict[str, Callable[[Path, list[str]], None]] = {
     "repair": repair,
     "group": group,
     "join": join,
+    "meet": meet,
 }

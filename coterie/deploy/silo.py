@@ -1,5 +1,6 @@
 """The silo's side: one request in, one answer out, by the very code that a simulation runs on all its rows."""
 
+import hashlib
 import math
 import secrets
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ from coterie.deploy.vault import Vault
 from coterie.engine.kept import keep_features
 from coterie.engine.method import Method, Model, Roster, local_round
 from coterie.engine.store import Store
-from coterie.engine.task import measured, task_of
+from coterie.engine.task import Task, measured, task_of
 from coterie.engine.training import Training
 from coterie.errors import BadInput, plain
 from coterie.lock import locked
@@ -39,6 +40,7 @@ from coterie.measure.paired import interval, scored
 from coterie.measure.tempering import curve, moved, pooled_curve, temperature, threshold
 from coterie.methods.wrappers.blind import WithBlind
 from coterie.methods.wrappers.candidates import Candidates
+from coterie.methods.wrappers.secagg import Question, Revealed, WithSecAgg
 from coterie.methods.wrappers.spent import privacy_of
 from coterie.personal.export import save_models
 from coterie.run.assembly import pick_device
@@ -137,10 +139,9 @@ class SiloSide:
         secret = f"{self._secret()},{request.run},{request.kind}"
         silos = torch.zeros(1, dtype=torch.int64, device=model.device)
         task = task_of(job.training, model, store, silos, round, job.seed, secret=secret)
-        if isinstance(job.made(), WithBlind):
-            from coterie.deploy.group import group_of
-
-            task = replace(task, group=group_of(self.folder, request.run))
+        task = self._with_secrets(task, job, request.run)
+        if request.kind == "confirm":
+            return self._confirmed(method, task, roster, request, vault), Revealed
         template = self._template(method, model, roster, store, request.newcomer)
         if request.kind == "adapt" and request.round == 0:
             vault.clear()
@@ -192,6 +193,25 @@ class SiloSide:
 
     def _samples(self, job: Job | None, policy: Policy) -> int:
         return 0 if job is None else len(self._data(job, self._source(policy), policy).silo.train)
+
+    def _with_secrets(self, task: Task, job: Job, run: str) -> Task:
+        """The task with what this silo shares with the others of a run, where the server is not to see uploads."""
+        method = job.made()
+        if isinstance(method, WithBlind):
+            from coterie.deploy.group import group_of
+
+            return replace(task, group=group_of(self.folder, run))
+        if isinstance(method, WithSecAgg):
+            from coterie.deploy.group import pair_of
+
+            return replace(task, pair=pair_of(self.folder, self.name, run), members=job.names)
+        return task
+
+    def _confirmed(self, method: Method, task: Task, roster: Roster, request: Request, vault: Vault) -> Up:
+        """Shares for the sum of a round; for one set of uploads alone, since two would show single ones."""
+        question = decode(Question, request.body, rows=1, N=len(roster))
+        vault.confirm(request.round, hashlib.sha256(request.body).hexdigest())
+        return method.confirmed(task, question.map(lambda t: t.to(task.model.device)))
 
     def _secret(self) -> str:
         """What the noise that hides this silo's data is drawn from; made once, and never sent to anybody."""

@@ -122,6 +122,20 @@ class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
         """The server's state after the uploads of those who replied (at least one)."""
         return server
 
+    # A second exchange in a round, where uploads cannot be taken in without it.
+
+    def confirm(self, asked: Cohort, cohort: Cohort, up: UpT) -> Down | None:
+        """What those whose uploads count are asked next, stacked over them; None: nothing."""
+        return None
+
+    def confirmed(self, task: Task, question: Any) -> Up:
+        """What silos answer to that."""
+        raise NotImplementedError
+
+    def summed(self, asked: Cohort, cohort: Cohort, up: UpT, answered: Cohort, answers: Any) -> Any:
+        """The uploads as `receive` takes them, with these answers; BadInput: they cannot be, and the round is void."""
+        raise NotImplementedError
+
     def unpacked(self, down: Any, up: Any) -> Any:
         """Uploads of silos that were sent `down` as `receive` takes them; a wrapper may pack them for the way."""
         return up

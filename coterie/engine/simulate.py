@@ -95,6 +95,12 @@ class Simulator:
         up, k = found.up, len(cohort.ids)
         return Replies(cohort, up, bytes_up=up.each_nbytes(k), bytes_down=down.each_nbytes(k))
 
+    @torch.no_grad()
+    def confirm(self, cohort: Cohort, question: Any) -> Replies:
+        up = self._whole(cohort, lambda task, place: self.method.confirmed(task, question.take(place)))
+        k = len(cohort)
+        return Replies(cohort, up, bytes_up=up.each_nbytes(k), bytes_down=question.each_nbytes(k))
+
     def settle(self, rejected: Tensor) -> None:
         if len(rejected):
             rows = self._row[rejected]

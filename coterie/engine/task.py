@@ -88,9 +88,11 @@ class Task:
     secret: str = ""  # what only the silo knows, for its noise; a simulation has none
     balanced: bool = False  # a silo's classes count alike in its loss, however many samples they have
     training: Training | None = None  # what all this is from
-    group: bytes = b""  # what all silos of a run know and the server does not; a simulation's goes by the seed
     rounds: int = 1  # of the whole run
     dpsgd: DPSGD | None = None  # within a loop whose gradients hide every single sample
+    group: bytes = b""  # what all silos of a run know and the server does not; a simulation's goes by the seed
+    pair: Callable[[str], bytes] | None = None  # what the silo and another one of a run alone know; likewise
+    members: tuple[str, ...] = ()  # the roster's names, where the store has not all of them
 
     def __post_init__(self) -> None:
         self.model.examine(self.store["train"].x)

@@ -80,6 +80,15 @@ class Wrapper(Method):
     def receive(self, server: Any, cohort: Cohort, up: Any) -> Any:
         return self.base.receive(server, cohort, up)
 
+    def confirm(self, asked: Cohort, cohort: Cohort, up: Any) -> Down | None:
+        return self.base.confirm(asked, cohort, up)
+
+    def confirmed(self, task: Task, question: Any) -> Up:
+        return self.base.confirmed(task, question)
+
+    def summed(self, asked: Cohort, cohort: Cohort, up: Any, answered: Cohort, answers: Any) -> Any:
+        return self.base.summed(asked, cohort, up, answered, answers)
+
     def unpacked(self, down: Any, up: Any) -> Any:
         return self.base.unpacked(down, up)
 
