@@ -27,6 +27,7 @@ from coterie.errors import LONGEST, BadInput, plain
 
 if TYPE_CHECKING:
     from coterie.deploy.approval import Proposal
+    from coterie.methods.wrappers.privacy import Privacy
 
 SHOWN_COLUMNS = 40  # of a study that is to be approved
 
@@ -69,6 +70,7 @@ def silo(
     trust DIR KEY.pub: answer only runs that this operator has signed. health DIR: whether its service is well.
     group DIR KEY.pub ...: make a group key for runs whose models the server cannot read, sealed to each member's key.
     join DIR FILE.sealed KEY.pub: take the group key that was sealed to this silo by the one with that public key.
+    meet DIR KEY.pub ...: keep other silos' public keys, for runs whose uploads the server sees the sum of alone.
     backup DIR FILE: write the folder to one file, between two answers; restore DIR FILE: make it again.
     repair DIR: find what is damaged, and mend what can be without losing the budget.
     """
@@ -183,6 +185,18 @@ def join(folder: Path, more: list[str]) -> None:
     typer.echo(f"group key: {join_group(folder, Path(more[0]), Path(more[1]))}\nCompare this with the other members.")
 
 
+def meet(folder: Path, more: list[str]) -> None:
+    """Keep other silos' public keys."""
+    need_flower()
+    from coterie.deploy.group import meet
+
+    if not more:
+        raise BadInput("silo meet: give the silo's folder and the public key of each other member, e.g. south.pub")
+    for name, printed in meet(folder, [Path(each) for each in more]).items():
+        typer.echo(f"{name}: {printed}")
+    typer.echo("Compare each with its silo, by phone or in person: the coordinator must not be the one who vouches.")
+
+
 def approve(folder: Path, more: list[str]) -> None:
     """Approve a study by its hash, or ask about each that waits."""
     from coterie.deploy.approval import Approvals
@@ -200,7 +214,9 @@ def approve(folder: Path, more: list[str]) -> None:
             typer.echo(_described(each))
             if typer.confirm("Approve it?"):
                 approvals.approve(each.digest)
-    allowed = f"; ε = {spent.epsilon(policy.delta):.4g} of {policy.epsilon:g} for δ = {policy.delta:g}"
+    hides = "record" if policy.demanded == "record" or (spent.steps and policy.demanded == "none") else "silo"
+    allowed = f"; ε = {spent.epsilon(policy.delta, hides):.4g} of {policy.epsilon:g} for δ = {policy.delta:g}"
+    allowed += " and each record" * (hides == "record")
     typer.echo(f"{spent.answers} of {policy.answers} answers given over all runs{allowed}")
     if policy.approve == "all":
         typer.echo('silo.toml has approve = "all": studies within its limits run without asking')
@@ -232,10 +248,19 @@ def _described(proposal: "Proposal") -> str:
         "reads": ", ".join(columns[:SHOWN_COLUMNS]) + more if columns else "the arrays as they are",
         "trains": f"{training.rounds} rounds of {training.local_epochs} epochs, batches of {training.batch_size}",
         "leaves each round": ", ".join(f.name for f in fields(method.up)) or "nothing",
-        "noise": "none" if privacy is None or not privacy.noise else f"{privacy.noise:g}, clipped to {privacy.clip:g}",
+        "noise": _noise(privacy),
         "measured on": ", ".join(training.measure),
     }
     return "\n".join(f"  {key}: {plain(value, LONGEST)}" if value else f"\n{key}" for key, value in lines.items())
+
+
+def _noise(privacy: "Privacy | None") -> str:
+    """What hides which data."""
+    if privacy is None or privacy.noise == 0:
+        return "none"
+    amount = f"{privacy.noise:g}" if privacy.noise is not None else f"what ε = {privacy.epsilon:g} needs"
+    what = "every record's gradient" if privacy.level == "record" else "all changes of a round"
+    return f"{amount}, on {what}, clipped to {privacy.clip:g}"
 
 
 def rejoin(folder: Path, more: list[str]) -> None:
@@ -295,4 +320,5 @@ ACTIONS: dict[str, Callable[[Path, list[str]], None]] = {
     "repair": repair,
     "group": group,
     "join": join,
+    "meet": meet,
 }

@@ -24,7 +24,7 @@ from coterie.version import build
 
 ABOUT, KEYS = "backup.json", "keys.encrypted"  # in the file, beside the folder's own
 FORMAT = 1
-SECRETS = ("ca.key", "server.key", "key", "state/secret")
+SECRETS = ("ca.key", "server.key", "key", "group.key", "state/secret")
 LEFT_OUT = (  # in any party's folder
     "logs/*", "flower/*", "nginx/*", "events.log.*", "data.npz", "*.part", "*.lock", "state/.service", "state/alive",
     "state/programs.json", "state/superlink.db*", "state/allowed.json", "state/nodes/*",

@@ -66,10 +66,12 @@ class RemoteRun:
             for place, (name, seed) in enumerate(product(self.study.methods, self.study.seeds))
         }
         first = self._job(*next(iter(outcomes)), members)
-        judged = replace(self.study.training, by=first.training.by, positive=first.training.positive)
+        decided = {key: getattr(first.training, key) for key in ("by", "positive", "batch_size")}
+        judged = replace(self.study.training, **decided)
         study = replace(self.study, model=dict(first.model), training=judged)
         sizes = {name: each.sizes[2] for name, each in self.gathering.everyone().items()}
-        facts = Facts(dict.fromkeys(members, 0), sizes)
+        trained = {name: each.sizes[0] for name, each in members.items()}
+        facts = Facts(dict.fromkeys(members, 0), sizes, trained=trained)
         seconds = time.time() - self.gathering.began()
         finished = collected(study, self.folder, outcomes, dict.fromkeys(study.seeds, facts), CPU, seconds)
         asked = self.study.training.by == AUTO

@@ -9,7 +9,8 @@ import base64
 import hashlib
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -29,6 +30,7 @@ from coterie.deploy.home import owner_only, write_whole
 from coterie.errors import BadInput
 from coterie.secure.masks import KEY, subkey
 
+PEERS = "peers"  # in a silo's folder: other silos' public keys
 FILE, SEALED = "group.key", ".sealed"  # in a silo's folder; how the files end that carry it
 SIGNED = ("to", "by", "ephemeral", "box")
 
@@ -86,6 +88,32 @@ def group_of(folder: Path, run: str) -> bytes:
     if len(group) != KEY:
         raise BadInput(f"{path}: damaged (not {KEY} bytes); take it again with `coterie silo join`")
     return subkey(group, "run", run)
+
+
+@owner_only()
+def meet(folder: Path, keys: Sequence[Path]) -> dict[str, str]:
+    """Keep other silos' public keys, by which this one shares a secret with each; their fingerprints by name."""
+    found = {}
+    for path in keys:
+        text = read_key(path)
+        name = (text.split()[2:] or [path.stem])[0]
+        write_whole(folder / PEERS / f"{name}.pub", text.encode())
+        found[name] = fingerprint(text)
+    return found
+
+
+def pair_of(folder: Path, name: str, run: str) -> Callable[[str], bytes]:
+    """What the silo of this name shares with another one in a run: of their keys, and of the run's name."""
+    own = _private(folder)
+
+    def pair(other: str) -> bytes:
+        path = folder / "key.pub" if other == name else folder / PEERS / f"{other}.pub"
+        if not path.is_file():
+            raise BadInput(f"the run sums uploads with '{other}', whose key this silo lacks; see `coterie silo meet`")
+        secret = own.exchange(ec.ECDH(), _public(read_key(path)))
+        return subkey(HKDF(hashes.SHA384(), KEY, None, b"coterie pair").derive(secret), "run", run)
+
+    return cache(pair)
 
 
 def group_fingerprint(group: bytes) -> str:

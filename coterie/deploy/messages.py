@@ -32,7 +32,7 @@ LARGEST_ANSWER = 1 << 24  # bytes, but for what is trained
 BUILD = own.build()  # of this process, found before it forks for a message
 AWAITS = "awaits approval"  # how a refusal begins that the silo's owner can lift
 MOST_CANDIDATES = 64  # of a search
-Kind = Literal["declare", "describe", "propose", "train", "measure", "keep", "adapt"]
+Kind = Literal["declare", "describe", "propose", "train", "confirm", "measure", "keep", "adapt"]
 
 
 class Declared(Up):

@@ -41,6 +41,9 @@ class Policy:
     fewest_steps: int = option(2, "training steps between two uploads, at least", low=1)
     answers: int = option(100_000, "answers about its data over all runs, at most", low=0)
     epsilon: float = option(math.inf, "privacy that all runs together may spend; inf: none is demanded", above=0)
+    require: Literal["none", "record", "silo"] = option(
+        "none", "what noise must hide: each record, or all data; none: all data where epsilon is a number, else nothing"
+    )
     delta: float = option(1e-5, "δ, for which epsilon is counted", above=0, below=1)
     largest_upload: int = option(1 << 30, "bytes of one answer, at most", low=1)
     statistics: bool = option(True, "whether means and deviations of a table's columns may leave")
@@ -49,6 +52,11 @@ class Policy:
     )
     version: str = option("", "the coterie that it runs, e.g. 0.1.0+91c3a51e0c6b2d44; none: whichever is installed")
     incumbent: str = option("", "this silo's model of today, a candidate of stack: trees, a column, or an ONNX file")
+
+    @property
+    def demanded(self) -> Literal["none", "record", "silo"]:
+        """What noise must hide of what is trained."""
+        return "silo" if self.require == "none" and math.isfinite(self.epsilon) else self.require
 
     def judge(self, request: Request) -> None:
         """Refuse a request before anything is computed for it."""
@@ -180,6 +188,9 @@ answers = {default.answers}
 # Differential privacy that all runs, methods and seeds together may spend. With a number, nothing trained leaves
 # without noise, and no more than ε = epsilon for δ = delta (needs coterie[privacy]). inf: none is demanded.
 epsilon = inf
+# What that noise must hide. "silo": all data together. "record": each record at least, as `level = "record"` of a
+# study's privacy does; ε is then of one record. "none": all data where epsilon is a number, else nothing.
+require = "{default.require}"
 delta = {default.delta}
 
 # Bytes of one answer, at most.

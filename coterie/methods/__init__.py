@@ -12,6 +12,7 @@ from coterie.methods.wrappers.finetune import FineTuning, WithFineTuning
 from coterie.methods.wrappers.personal import PersonalColumns, WithPersonal
 from coterie.methods.wrappers.privacy import Privacy, WithPrivacy
 from coterie.methods.wrappers.robust import Robustness, WithRobustness
+from coterie.methods.wrappers.secagg import SecAgg, WithSecAgg
 from coterie.options import parse, resolved
 from coterie.registry import Registry
 
@@ -101,8 +102,9 @@ WRAPPERS: dict[str, tuple[type[Any], Any]] = {
     "compress": (Compression, WithCompression),
     "robust": (Robustness, WithRobustness),
     "blind": (Blind, WithBlind),
+    "secagg": (SecAgg, WithSecAgg),
 }
-LEVELS = ("blind",)  # of `[secure]`: what the server cannot read
+LEVELS = ("blind", "secagg")  # of `[secure]`: what the server cannot read
 
 
 def make(label: str, table: Mapping[str, Any]) -> Method:

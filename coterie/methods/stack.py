@@ -39,6 +39,7 @@ from coterie.engine.method import (
 )
 from coterie.engine.predictors import Ensemble, Incumbent
 from coterie.methods.parts import stacking
+from coterie.methods.parts.distilling import distilled
 from coterie.methods.parts.members import (
     Candidate,
     as_table,
@@ -51,6 +52,7 @@ from coterie.methods.parts.members import (
 )
 from coterie.methods.parts.stacking import KAPPAS, TEMPERATURES
 from coterie.methods.wrappers.privacy import WithPrivacy
+from coterie.methods.wrappers.trained import WithTraining
 from coterie.options import option
 from coterie.wire import Record, rows, shared
 
@@ -107,6 +109,7 @@ class Stack(Method):
     )
     alpha: float = option(0.05, "α, the chance that the gate switches any silo wrongly", above=0, below=1)
     incumbent: bool = option(False, "whether the model that a silo has of its own is a candidate there")
+    distil: bool = option(False, "whether a silo deploys one network that has learned what its mixture predicts")
     fit_every: int = option(5, "rounds between two fits of temperatures, prior and κ, after the first ones", low=1)
 
     def __post_init__(self) -> None:
@@ -275,7 +278,13 @@ class Stack(Method):
         weights = self._gated(held, found, float(down.fitted[1].clamp(1e-12, 0.5)))
         temperatures = down.scale if task.model.classes else torch.ones_like(down.scale)
         kind = task.model.dtype
-        return Ensemble.of(candidates, temperatures.expand(task.k, -1).to(kind), weights.to(kind))
+        mixture = Ensemble.of(candidates, temperatures.expand(task.k, -1).to(kind), weights.to(kind))
+        return distilled(self._alone(task), mixture) if self.distil else mixture
+
+    def _alone(self, task: Task) -> Task:
+        """The task with the settings of the member that trains on a silo's own data alone, if there is one."""
+        alone = (each for each in self.members.values() if is_alone(each) and isinstance(each, WithTraining))
+        return next((each.task(task) for each in alone), task)
 
     def _gated(self, held: "Held", found: stacking.Weighed, level: float) -> Tensor:
         """The weights, or all of it for what a silo has today, where that is better by the test."""
@@ -305,7 +314,7 @@ class Stack(Method):
         mask = (torch.arange(n, device=counts.device) < counts[:, None]).double()
         likelihoods, curves, usable = [], [], []
         for c, candidate in enumerate(candidates):
-            found = task.outcomes(candidate, "validation", places=True) if n else {}
+            found = task.outcomes(candidate, "validation", raw=True) if n else {}
             loss = found.get("loss", mask)
             if task.model.classes:
                 p = found.get("outputs", mask[..., None])

@@ -85,7 +85,7 @@ def test_deployed_silos_do_what_those_of_a_simulation_do(method: str, tmp_path: 
     found = deployed(tmp_path, method, loop=grouped(tmp_path), blind={})
     pd.testing.assert_series_equal(values(found), values(simulated(method)), atol=1e-4, rtol=0)
     left = {entry["field"] for entry in Ledger(tmp_path / "north").entries() if entry["kind"] == "train"}
-    assert {"nonce", "in_range"} < left
+    assert {"nonce", "out_of_range"} < left
 
 
 @pytest.mark.parametrize("method", ["fedamp", "fedacs"])

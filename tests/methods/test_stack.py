@@ -14,7 +14,7 @@ from torch import nn
 from coterie.conformance import Ground, ground_of, rounds, small_silos
 from coterie.data.silo import Part, Silo
 from coterie.engine.method import Cohort, Method
-from coterie.engine.predictors import Ensemble
+from coterie.engine.predictors import Distilled, Ensemble, restored
 from coterie.engine.rounds import run_rounds
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
@@ -223,6 +223,44 @@ def test_classes_of_every_place_of_a_sequence_are_mixed_too():
     assert (outcome.models.weights[:, 0] > 0.9).all()  # their labels have nothing in common
     last = outcome.results[-1]
     assert last[(last["split"] == "test") & (last["measure"] == "accuracy")]["value"].mean() > 0.9
+
+
+@pytest.mark.parametrize("classes", [3, 0])
+def test_one_network_learns_what_the_mixture_predicts(classes: int):
+    draw, silos = np.random.default_rng(0), []
+    for i in range(3):
+        parts = []
+        for n in (60, 20, 10):
+            x = draw.normal(size=(n, 5)).astype(np.float32)
+            y = x @ np.arange(5) + i
+            parts.append(Part(x, np.digitize(y, [-2, 2]) if classes else y.astype(np.float32)))
+        silos.append(Silo(f"s{i}", *parts))
+    training = Training(rounds=2, local_epochs=2, batch_size=8, lr=0.02)
+    of = ("fedem", {"method": "separate", "train": {"lr": 0.05}})
+
+    def deployed(distil: bool) -> tuple[Any, Any]:
+        method = Stack(of=of, distil=distil)
+        model = Model(lambda: nn.Linear(5, classes or 1), classes, dtype=torch.float64)
+        engine = Simulator(method, silos, model, training, 0)
+        server = run_rounds(method, engine, engine.roster, engine.model, training).server
+        down = method.send(server, everyone(engine, 2))
+        return engine.task(torch.arange(3), 1), engine.personal(everyone(engine, 2), down)
+
+    task, mixture = deployed(False)
+    _, found = deployed(True)
+    assert isinstance(found, Distilled) and found.network.models.shape == mixture.parts[1].models.shape
+    close(found.shares, mixture.weights)
+    close(found.losses[:, 0], task.measure(mixture, "validation")["loss"])
+    close(found.losses[:, 1], task.measure(found.network, "validation")["loss"])
+
+    def apart(model: Any) -> float:
+        """How far its predictions are from the mixture's."""
+        ours, theirs = (task.outcomes(each, "train", raw=True)["outputs"] for each in (model, mixture))
+        return float((ours - theirs).square().mean())
+
+    assert apart(found) < 0.5 * apart(mixture.parts[1])  # where it started
+    again = restored(found.form, found.tensors())
+    assert isinstance(again, Distilled) and torch.equal(again.network.models, found.network.models)
 
 
 def test_without_held_out_data_all_candidates_count_alike():

@@ -154,22 +154,22 @@ class WithBlind(Wrapper):
             cipher=self.options.fixed.encode(starts),
             nonce=torch.zeros(len(starts), KEY, dtype=torch.uint8, device=model.device),
             sketch=torch.zeros(len(starts), self.options.sketch, dtype=torch.float64, device=model.device),
-            inner=_columns(inner, lambda t: t[..., : len(starts)]),
+            inner=with_columns(inner, lambda t: t[..., : len(starts)]),
         )
 
     def send(self, server: Cells, cohort: Cohort) -> Any:
         return self._sent(server, self.method.send(server.inner, _on(cohort, server)))
 
     def receive(self, server: Cells, cohort: Cohort, up: Any) -> Cells:
-        wider, coefficients = self._wider(server, up)
-        inner = self.method.receive(wider.inner, _on(cohort, wider), coefficients)
+        wider, arrived = self._wider(server, up)
+        inner = self.method.receive(wider.inner, _on(cohort, wider), arrived)
         return _pruned(wider.replace(inner=inner))
 
     def host(self, server: Cells, newcomers: Cohort, up: Any | None) -> Any:
         if up is None:
             return self._sent(server, self.method.host(server.inner, _on(newcomers, server), None))
-        wider, coefficients = self._wider(server, up)
-        return self._sent(wider, self.method.host(wider.inner, _on(newcomers, wider), coefficients))
+        wider, arrived = self._wider(server, up)
+        return self._sent(wider, self.method.host(wider.inner, _on(newcomers, wider), arrived))
 
     def unpacked(self, down: Any, up: Any) -> Any:
         return up
@@ -198,7 +198,7 @@ class WithBlind(Wrapper):
             cipher=torch.cat([server.cipher, cipher.flatten(0, 1)]),
             nonce=torch.cat([server.nonce, torch.tensor(nonces, dtype=torch.uint8, device=cipher.device)]),
             sketch=torch.cat([server.sketch, sketches]),
-            inner=_columns(server.inner, lambda t: F.pad(t, (0, k * q))),
+            inner=with_columns(server.inner, lambda t: F.pad(t, (0, k * q))),
         )
         return wider, self.method.up(**made)
 
@@ -267,7 +267,7 @@ class WithBlind(Wrapper):
         parts = cipher.split([math.prod(t.shape[1:-1]) for t in models.values()], 1)  # type: ignore[no-untyped-call]
         made = {name: part.reshape(t.shape) for (name, t), part in zip(models.items(), parts, strict=True)}
         made["nonce"] = torch.tensor([list(each) for each in nonces], dtype=torch.uint8, device=cipher.device)
-        made["in_range"] = torch.where(fits, 1.0, torch.nan)
+        made["out_of_range"] = torch.where(fits, 0.0, torch.nan)
         if self.method.compares:
             made |= self._sketched(task, group, whole, nonces)
         return self.up(**made)
@@ -331,7 +331,7 @@ class WithBlind(Wrapper):
                 return None  # made-up numbers, which a method may refuse that takes a silo's
             blind = exact.receive(blind, cohort, exact._unmasked(ups, columns, start, round))
             oldest = (blind.nonce[:, None] == first).all(2).any(1)
-            weight = max(float(t[..., oldest].abs().max()) for t in _of(blind.inner)) if oldest.any() else 0.0
+            weight = max(float(t[..., oldest].abs().max()) for t in coefficients(blind.inner)) if oldest.any() else 0.0
             if round and weight >= max(before, LEAST):
                 return "blind: its server adds up the uploads of all rounds, and so all their masks; take secagg"
             before, masked = weight, exact.send(blind, everyone)
@@ -347,7 +347,7 @@ class WithBlind(Wrapper):
         whole = torch.cat([t.reshape(len(t), -1, t.shape[-1]) for t in ups.values()], 1)
         made: dict[str, Tensor] = {name: self.options.fixed.encode(t) for name, t in ups.items()}
         made["nonce"] = torch.full((len(whole), KEY), round + 1, dtype=torch.uint8, device=whole.device)
-        made["in_range"] = torch.ones(len(whole), device=whole.device)
+        made["out_of_range"] = torch.zeros(len(whole), device=whole.device)
         if self.method.compares:
             missing = self.options.sketch - columns.trained
             made["sketch"] = F.pad(whole[..., : columns.trained], (0, missing)).double()
@@ -355,6 +355,7 @@ class WithBlind(Wrapper):
         return self.up(**made)
 
 
+OUT_OF_RANGE = About("0; not a number where its model is out of range, and nothing of it left", "rows", "number", ())
 MOST_STARTS = 64  # beside one for each silo
 NOT_SUMS = "blind: its server does more with models than add them up, which it must be able to read them for"
 _OPENED: WeakKeyDictionary[Record, tuple[bytes, Record]] = WeakKeyDictionary()  # a round opens what it is sent twice
@@ -388,13 +389,13 @@ def _on(cohort: Cohort, server: Cells) -> Cohort:
     return replace(cohort, model=basis)
 
 
-def _columns(record: R, change: Any) -> R:
+def with_columns(record: R, change: Any) -> R:
     """A server's record with all its coefficients changed."""
     named = {name: getattr(record, name) for name, about in described(record).items() if about.has_columns}
     return record.replace(**{name: change(t) for name, t in named.items() if t is not None})
 
 
-def _of(record: Record) -> list[Tensor]:
+def coefficients(record: Record) -> list[Tensor]:
     """All coefficients of a server's record, each (..., n)."""
     named = [getattr(record, name) for name, about in described(record).items() if about.has_columns]
     return [t for t in named if t is not None]
@@ -402,23 +403,21 @@ def _of(record: Record) -> list[Tensor]:
 
 def _pruned(server: Cells) -> Cells:
     """The server without the masked models that are in none of its sums any more."""
-    used = torch.stack([(t.abs() >= LEAST).reshape(-1, t.shape[-1]).any(0) for t in _of(server.inner)]).any(0)
+    used = torch.stack([(t.abs() >= LEAST).reshape(-1, t.shape[-1]).any(0) for t in coefficients(server.inner)]).any(0)
     return Cells(
         cipher=server.cipher[used],
         nonce=server.nonce[used],
         sketch=server.sketch[used],
-        inner=_columns(server.inner, lambda t: t[..., used]),
+        inner=with_columns(server.inner, lambda t: t[..., used]),
     )
 
 
 @cache
 def _masked_up(kind: Any, compares: bool) -> Any:
     hidden = "nobody who has not the group key"
-    made = {name: _masked_field(about, seen_by=hidden) for name, about in described(kind).items()}
+    made = {name: masked_field(about, seen_by=hidden) for name, about in described(kind).items()}
     made["nonce"] = About("which masks they have", "rows", "number", (str(KEY),), "server, all silos", below="256")
-    made["in_range"] = About(
-        "1; not a number where its model is out of range, and nothing of it left", "rows", "number", ()
-    )
+    made["out_of_range"] = OUT_OF_RANGE
     if compares:
         made["sketch"] = About(
             "secret sketches of its models", "rows", "number", ("q", "k"), "server, which knows no R"
@@ -431,7 +430,7 @@ def _masked_up(kind: Any, compares: bool) -> Any:
 def _masked_down(kind: Any) -> Any:
     made = dict[str, About]()
     for name, about in described(kind).items():
-        made[name] = _masked_field(about) if about.has_columns else about
+        made[name] = masked_field(about) if about.has_columns else about
         if about.has_columns:
             axes = (*about.axes[:-1], "cells")
             made[name + WEIGHTS] = replace(made[name], doc="the weights of the sum, in fixed point", axes=axes)
@@ -439,5 +438,5 @@ def _masked_down(kind: Any) -> Any:
     return record_of(kind.__name__, Down, "What only a silo with the group key can open.", made)
 
 
-def _masked_field(about: About, seen_by: str = "") -> About:
+def masked_field(about: About, seen_by: str = "") -> About:
     return replace(about, doc=f"{about.doc}, masked", role="number", below=MODULUS, seen_by=seen_by)

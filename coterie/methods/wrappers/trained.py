@@ -31,24 +31,25 @@ class WithTraining(Wrapper):
     def base(self) -> Method:
         return self.method
 
-    def _task(self, task: Task) -> Task:
+    def task(self, task: Task) -> Task:
+        """The task with these settings."""
         return task.trained_with(**resolved(self.options))
 
     def begin(self, task: Task, down: Any, private: Any) -> Any:
-        return self.base.begin(self._task(task), down, private)
+        return self.base.begin(self.task(task), down, private)
 
     def step(self, task: Task, state: Any, batch: Batch) -> Any:
-        own = self._task(task)
+        own = self.task(task)
         return self.base.step(own, state, replace(batch, lr=own.lr))
 
     def end(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
-        return self.base.end(self._task(task), state, down, private)
+        return self.base.end(self.task(task), state, down, private)
 
     def personal(self, task: Task, down: Any, private: Any) -> Deployable:
-        return self.base.personal(self._task(task), down, private)
+        return self.base.personal(self.task(task), down, private)
 
     def cloud(self, task: Task, down: Any, private: Any) -> Deployable | None:
-        return self.base.cloud(self._task(task), down, private)
+        return self.base.cloud(self.task(task), down, private)
 
     def adapt(self, task: Task, down: Any, private: Any | None) -> tuple[Any | None, Any]:
-        return self.base.adapt(self._task(task), down, private)
+        return self.base.adapt(self.task(task), down, private)

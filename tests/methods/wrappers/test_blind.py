@@ -191,7 +191,7 @@ def test_masks_go_by_the_group_key_and_nonces_by_the_silos_secret() -> None:
 def test_of_a_model_out_of_range_nothing_leaves_and_the_upload_does_not_count(scale: float) -> None:
     method = make("fedavg", {"blind": {}})
     up = trained(method, scale=scale)
-    assert up.in_range.isnan().all()
+    assert up.out_of_range.isnan().all()
     opened = up.w - trained(method, scale=0.0).w  # the mask of zeros, by the same nonce
     assert not opened.any()
 
