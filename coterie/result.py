@@ -13,7 +13,7 @@ from pandas import DataFrame
 from coterie.data.silo import HoldsData
 from coterie.errors import BadInput, nearest
 from coterie.measure.verdict_words import compact
-from coterie.personal.file import load_model, silo_of
+from coterie.personal.file import about_of, load_model
 from coterie.personal.model import PersonalModel
 from coterie.report.canvas import Figure, plotly_objects
 from coterie.report.page import render
@@ -175,7 +175,7 @@ class Result(Runs):
         return judged.pivot_table(index="silo", columns="measure", values="value", sort=False).rename_axis(columns=None)
 
     def __getitem__(self, silo: str) -> PersonalModel:
-        models = {silo_of(file): file for file in sorted(self.models(self.method).glob("*.safetensors"))}
+        models = {about_of(file)["silo"]: file for file in sorted(self.models(self.method).glob("*.safetensors"))}
         if not models:
             raise BadInput("no models were kept (engine.models = false); train again and keep them")
         if silo not in models:

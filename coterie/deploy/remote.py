@@ -34,6 +34,7 @@ from coterie.engine.rows import Model
 from coterie.errors import BadInput
 from coterie.measure.measures import LEAST
 from coterie.measure.tempering import GRID, pooled_curve, temperatures
+from coterie.methods.wrappers.secagg import Revealed
 from coterie.wire import Down, Up, every_field, stack
 
 U = TypeVar("U", bound=Up)
@@ -133,19 +134,30 @@ class Remote:
             self.received[names[place]] = cohort.round
         ups = [found[names[place]].map(lambda t: t.to(self.model.device)) for place in came]
         ids = cohort.ids[torch.tensor(came, dtype=torch.int64, device=cohort.ids.device)]
-        return Replies(
-            replace(cohort, ids=ids),
-            stack(ups) if ups else None,
-            failures,
-            bytes_up=sum(up.nbytes() for up in ups),
-            bytes_down=down.each_nbytes(len(names)),
-        )
+        size = {"bytes_up": sum(up.nbytes() for up in ups), "bytes_down": down.each_nbytes(len(names))}
+        self.report(**size, rejected=sum(isinstance(why, Rejected) for why in failures.values()))
+        return Replies(replace(cohort, ids=ids), stack(ups) if ups else None, failures, **size)
+
+    def confirm(self, cohort: Cohort, question: Any) -> Replies:
+        """A second exchange of a round: what its uploads cannot be taken in without."""
+        blank = Request("confirm", "", self.run, cohort.round, cohort=len(cohort), job=self.job)
+        found, failures = self._ask(blank, bodies_of(cohort, question), Revealed)
+        n = len(question.peers)
+        whole = {name for name, each in found.items() if each.shares.shape[1:3] == (n, n + 1)}
+        came = [place for place, name in enumerate(cohort.names) if name in whole]
+        ups = [found[cohort.names[place]].map(lambda t: t.to(self.model.device)) for place in came]
+        ids = cohort.ids[torch.tensor(came, dtype=torch.int64, device=cohort.ids.device)]
+        size = sum(up.nbytes() for up in ups)
+        up = stack(ups) if ups else None
+        return Replies(replace(cohort, ids=ids), up, failures, size, question.each_nbytes(len(cohort)))
 
     def settle(self, rejected: Tensor) -> None:
         """A silo learns from its next request that its reply did not arrive, and rolls it back."""
         for silo in rejected.tolist():
             name = self.job.names[silo]
             self.received[name], self.last[name] = self._before[name], "its upload was rejected"
+        if len(rejected):
+            self.report(rejected=len(rejected))
 
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...], hold: tuple[int, ...] = ()) -> Measures:
         self.report(state="measuring", round=hold[-1] if hold else 0, silos=self.last)
