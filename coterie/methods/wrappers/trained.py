@@ -1,4 +1,4 @@
-"""Training of its own: a method inside another, such as a stack's member, that trains with other settings than the rest.
+"""Training of its own: a member of a stack that trains with other settings than the study's.
 
 Batches and epochs are those of the loop that all share; the learning rate follows the study's schedule.
 """
