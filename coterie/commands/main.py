@@ -102,7 +102,7 @@ def run(
     STUDY is a built-in study or a .toml file; without one it is digits, or with --silos FOLDER --label COLUMN your own
     data: one file or folder for each silo.
     """
-    from coterie.engine.ranks import join
+    from coterie.engine.ranks import first_says, join
     from coterie.models.code import is_code
     from coterie.report.table import differences_table
     from coterie.report.terminal import show_outcome
@@ -148,9 +148,13 @@ def run(
         if any(each is not None for each in (*said, *own_data, subgroup or None, None if code else model)):
             raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --track and --quiet")
         if torchrun.used():
-            raise BadInput(f"--resume {unfinished}: a run goes on in one process; start it without torchrun")
+            join()
         folder = unfinished
         begun = experiment.unfinished(folder, code)
+        if torchrun.follower():
+            with promptly(""):
+                experiment.accompany(begun, folder)
+            return
         with (
             promptly(stopped(folder)),
             shown(begun, console, quiet) as bar,
@@ -184,9 +188,10 @@ def run(
         folder = out if out is not None else default_folder(checked)
         if torchrun.used():
             join()
+            folder = Path(first_says(str(folder)))  # which may be named by the clock
         if torchrun.follower():
             with promptly(""):
-                experiment.accompany(checked)
+                experiment.accompany(checked, folder)
             return
         with (
             promptly(stopped(folder)),

@@ -30,6 +30,8 @@ COMPARED = 8  # samples from which those are made on which a module is examined
 class Model:
     """An `nn.Module` as a function of rows."""
 
+    sliced = False  # whether a server sees some of its columns alone
+
     def __init__(
         self,
         build: Callable[[], nn.Module] | nn.Module | Blueprint,

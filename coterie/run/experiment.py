@@ -18,6 +18,7 @@ from coterie.data import catalog
 from coterie.data.own.ready import OwnData, ready
 from coterie.data.silo import FederatedData, named
 from coterie.durable import sync_all
+from coterie.engine import ranks
 from coterie.engine.method import Method
 from coterie.engine.predictors import Distilled, Ensemble
 from coterie.engine.rehearsal import held_at_peak, peak_memory
@@ -47,6 +48,7 @@ from coterie.run.finished import (
     write,
 )
 from coterie.run.method_file import CHECKSUM
+from coterie.run.refit import refit, refits
 from coterie.run.seeds import with_seeds
 from coterie.run.tuning import tuned
 from coterie.runs.checkpoint import Checkpoint
@@ -186,7 +188,8 @@ def _one(
     """One method on one seed: its models in the folder of the run, what was measured in the checkpoint's journal."""
     checkpoint = Checkpoint(folder, name, federation.seed, study.machine.checkpoint_every)
     outcome = checkpoint.ended()
-    if outcome is not None:
+    if ranks.first_says(outcome is not None):
+        outcome = outcome or Outcome(None)  # which the first process alone reads
         told(Progress(study.training.rounds, study.training.rounds, outcome.score, outcome.measure))
         return outcome
     try:
@@ -196,18 +199,34 @@ def _one(
         raise BadInput(f"[methods.{name}] {error}") from None
     calibrate(outcome, {silo.name: silo for silo in federation.members}, study.training.positive)
     _note_mixtures(outcome, study.methods[name], federation)
-    if outcome.models is not None and outcome.picked is not None:
-        models, silos = out / "models" / name, [silo.name for silo in federation.members]
-        shutil.rmtree(models, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
-        told_of = about(study, name, federation, outcome.picked.round)
-        fitted = {silo: _calibration(outcome, silo, study.training.positive) for silo in silos}
-        trees = {silo.name: silo.trees for silo in federation.members}
-        whole = (federation.model, outcome.models, silos, told_of, federation.schemas, fitted)
-        save_models(models, *whole, apart=True, trees=trees)
-        sync_all(models)
+    if kept:
+        _save(study, name, federation, outcome, out / "models" / name, told)
     checkpoint.end(outcome)
     outcome.models = None  # they are on the disk, and the next method needs the memory
     return outcome
+
+
+def _save(
+    study: Study, name: str, federation: Assembly, judged: Outcome, folder: Path, told: Callable[[Progress], None]
+) -> None:
+    """Write a method's models: those that were judged or, of data split by time, some that know the last rows too."""
+    saved = judged
+    if refits(study, name):
+        saved = refit(study, name, federation, lambda p: told(replace(p, score=judged.score, measure=judged.measure)))
+        judged.refit_rounds = saved.measured[-1]
+    if ranks.rank() == 0:
+        shutil.rmtree(folder, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
+    ranks.told(None)  # that is done before any process writes
+    if saved.models is None or saved.picked is None:
+        return
+    silos, names = federation.here(), [silo.name for silo in federation.members]
+    told_of = about(study, name, federation, saved.picked.round)
+    told_of |= {"trained_on": "train and test rows"} if saved is not judged else {}
+    fitted = {silo: _calibration(saved, silo, study.training.positive) for silo in names}
+    trees = {silo.name: silo.trees for silo in silos}
+    whole = (federation.model, saved.models, [silo.name for silo in silos], told_of, federation.schemas, fitted)
+    save_models(folder, *whole, apart=True, trees=trees, among=names)
+    sync_all(folder)
 
 
 def _note_mixtures(outcome: Outcome, method: Method, federation: Assembly) -> None:
@@ -216,17 +235,20 @@ def _note_mixtures(outcome: Outcome, method: Method, federation: Assembly) -> No
     if not isinstance(method, Stack) or not isinstance(models, Ensemble | Distilled):
         return
     if isinstance(models, Distilled):
-        for silo, losses in zip(federation.members, models.losses.tolist(), strict=True):
+        lost = dict(zip((silo.name for silo in federation.here()), models.losses.tolist(), strict=True))
+        for name, losses in ((name, losses) for each in ranks.told(lost) for name, losses in each.items()):
             if np.isfinite(losses).all():
-                outcome.distilled[silo.name] = dict(zip(("mixture", "network"), losses, strict=True))
+                outcome.distilled[name] = dict(zip(("mixture", "network"), losses, strict=True))
     names = [each.name for each in method.candidates]
     today = [names[i] for i in method.today]
     mixed = models.weights if isinstance(models, Ensemble) else models.shares
-    for silo, shares in zip(federation.members, mixed.tolist(), strict=True):
-        outcome.mixtures[silo.name] = dict(zip(names, shares, strict=True))
+    here = dict(zip((silo.name for silo in federation.here()), mixed.tolist(), strict=True))
+    known = {silo: shares for each in ranks.told(here) for silo, shares in each.items()}
+    for silo, shares in ((member.name, known[member.name]) for member in federation.members):
+        outcome.mixtures[silo] = dict(zip(names, shares, strict=True))
         only = names[int(np.argmax(shares))]
         if max(shares) == 1 and only in today:
-            outcome.gated[silo.name] = only
+            outcome.gated[silo] = only
 
 
 def _calibration(outcome: Outcome, silo: str, positive: int | str) -> dict[str, float]:
@@ -251,14 +273,24 @@ def run_into(
         return _go_on(study, out, watch, say, like)
 
 
-def accompany(study: Study) -> None:
-    """Do this process's share of a study whose folder another process writes."""
+def accompany(study: Study, out: Path) -> None:
+    """Do this process's share of a study whose results another process writes: its silos, their models, checkpoints."""
+    _meet(out)
     study, federations = prepare_all(study)
     study, _ = tuned(study, federations[study.seeds[0]])
+    for federation in federations.values():
+        federation.forget_others()
     rehearse(study, federations, lambda line: None)
-    for name, federation in product(study.methods, federations.values()):
-        kept = keeps_models(study, federation)
-        federation.train(study.methods[name], training=study.training_of(name), models=kept)
+    for place, (name, seed) in enumerate(product(study.methods, federations)):
+        folder = checkpoint_folder(out, place, name, seed)
+        _one(study, name, federations[seed], folder, out, lambda progress: None)
+
+
+def _meet(out: Path) -> None:
+    """Wait until the folder of a run is there, and refuse one that not all processes see."""
+    ranks.told(None)  # the first has made it
+    if not all(ranks.told(out.is_dir())):
+        raise BadInput(f"--out {out}: not all hosts see this folder; give one on a disk that they share")
 
 
 def keeps_models(study: Study, federation: Assembly) -> bool:
@@ -309,6 +341,7 @@ def _check_plugins(machine: Mapping[str, str], out: Path) -> None:
 
 
 def _go_on(study: Study, out: Path, watch: Watch, say: Say, like: Assembly | None = None) -> Finished:
+    _meet(out)
     begun, began = Begun.read(out), time.perf_counter()
     study, federations = prepare_all(study, like)
     seed, prepared = study.seeds[0], time.perf_counter()

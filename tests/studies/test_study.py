@@ -349,3 +349,22 @@ def test_every_small_scale_says_what_it_can_show(name: str) -> None:
     for cell in read(name).get("cells", {None: {}}):
         assert check(select(read(name), cell, "small")).shows
         assert not check(select(read(name), cell)).shows
+
+
+def test_a_level_of_security_is_for_all_methods_that_upload_and_is_written_back_with_each() -> None:
+    table = {"secure": {"level": "blind", "sketch": 64}, "methods": {"fedavg": {}, "separate": {}, "fedamp": {}}}
+    study = check(table)
+    assert study.as_table()["methods"]["fedavg"]["blind"]["sketch"] == 64
+    assert "blind" not in study.as_table()["methods"]["separate"]
+    assert check(study.as_table()).methods == study.methods
+
+
+@pytest.mark.parametrize("secure", [{"level": "open"}, {"level": "blind", "sketches": 3}, {}, {"sketch": 64}])
+def test_an_unknown_level_is_refused(secure: dict[str, object]) -> None:
+    if not secure:
+        assert (
+            check({"secure": secure, "methods": {"fedavg": {}}}).methods == check({"methods": {"fedavg": {}}}).methods
+        )
+        return
+    with pytest.raises(BadInput, match=r"\[secure\]"):
+        check({"secure": secure, "methods": {"fedavg": {}}})

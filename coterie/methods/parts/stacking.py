@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.stats import t as student
 from torch import Tensor
+
+from coterie.measure.distributions import student_quantile
 
 TEMPERATURES = tuple(2.0 ** (i / 2 - 1) for i in range(9))  # 1/2 … 8, at which silos give their summed log-loss
 KAPPAS = (3.0, 10.0, 30.0, 100.0, 300.0, 1e9)  # held-out samples that the prior is worth; the last: as good as all
@@ -123,7 +124,7 @@ def gated(alone: Tensor, mixed: Tensor, mask: Tensor, level: float) -> Tensor:
         off = (one - other)[real > 0].cpu().numpy()
         n = len(off)
         spread = off.std(ddof=1) if n >= FEWEST else np.inf
-        found.append(n >= FEWEST and off.mean() * math.sqrt(n) > student.isf(level, n - 1) * max(spread, 1e-12))
+        found.append(n >= FEWEST and off.mean() * math.sqrt(n) > -student_quantile(level, n - 1) * max(spread, 1e-12))
     return torch.tensor(found, dtype=torch.bool, device=alone.device)
 
 

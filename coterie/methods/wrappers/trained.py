@@ -1,4 +1,4 @@
-"""Training of its own: a member of a stack that trains with other settings than the study's.
+"""Training of its own: a method inside another, such as a member of a stack, that trains with settings of its own.
 
 Batches and epochs are those of the loop that all share; the learning rate follows the study's schedule.
 """
