@@ -20,6 +20,7 @@ from coterie.data.silo import FederatedData, named
 from coterie.durable import sync_all
 from coterie.engine import ranks
 from coterie.engine.method import Method
+from coterie.engine.over_processes import columnwise
 from coterie.engine.predictors import Ensemble
 from coterie.engine.rehearsal import held_at_peak, peak_memory
 from coterie.engine.rounds import Outcome, Progress
@@ -353,6 +354,9 @@ def _go_on(study: Study, out: Path, watch: Watch, say: Say, like: Assembly | Non
     (out / "study.toml").write_text(now.study, "utf-8")
     _warn_of_fixed(federations)
     _warn_of_adam(study)
+    whole = [name for name, method in study.methods.items() if ranks.count() > 1 and not columnwise(method)]
+    if whole:
+        say(f"{', '.join(whole)}: the server is held whole in every process, as it needs all columns of the models")
     _room_for_models(study, federations[study.seeds[0]], out)
     stated = rehearse(study, federations, say)
     device = federations[study.seeds[0]].model.device
