@@ -23,8 +23,9 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 test: setup
 	$(PYTEST) -m "not slow"
 
+# The notebooks too, each in a kernel of its own.
 test-all: setup
-	$(PYTEST)
+	$(PYTEST) --nbmake tests docs/notebooks
 
 # Real Flower processes on this machine, with Debian's nginx; commit the note that it leaves when all have passed.
 test-flower: setup

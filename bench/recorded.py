@@ -59,10 +59,14 @@ def main() -> None:
     options.add_argument("--repeat", type=int, default=5)
     repeat = options.parse_args().repeat
     least = recorded.LEAST
-    cases = [(f"cnn, {n} silos, {CNN.method.name}", replace(CNN, silos=n), CNN.method, False) for n in (1, 12, 20, 62)]
+    cases = [
+        (f"cnn, {n} silos, {type(CNN.method).__name__}", replace(CNN, silos=n), CNN.method, False)
+        for n in (1, 12, 20, 62)
+    ]
     small = replace(SMALL, silos=12)
     cases += [
-        (f"cnn-apple, 12 uneven silos, {m.name}", small, m, True) for m in (FedAvg(), APPLE(mu=0.0, dr_momentum=0.9))
+        (f"cnn-apple, 12 uneven silos, {type(m).__name__}", small, m, True)
+        for m in (FedAvg(), APPLE(mu=0.0, dr_momentum=0.9))
     ]
     print(f"{'':42} {'one by one':>12} {'recorded':>12} {'ratio':>7}  apart")
     for name, work, method, ragged in cases:

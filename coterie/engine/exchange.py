@@ -80,6 +80,9 @@ class Engine(Protocol):
     def train(self, cohort: Cohort, down: Any) -> Replies:
         """One round of local training; what silos keep of it stands once it is settled."""
 
+    def confirm(self, cohort: Cohort, question: Any) -> Replies:
+        """A second exchange of the same round, in which nothing is trained."""
+
     def settle(self, rejected: Tensor) -> None:
         """The replies of these silos do not count: they go back to where they were before the round."""
 

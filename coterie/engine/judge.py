@@ -63,17 +63,32 @@ def judged(
             reasons[row] = "it is what the silo last sent"
         elif row not in reasons:
             heard[names[row]] = [said, given]
-    engine.settle(cohort.ids[list(reasons)])
-    if not reasons:
-        return replace(replies, up=up)
     good = torch.tensor([row for row in range(len(cohort.ids)) if row not in reasons], dtype=torch.int64)
     good = good.to(cohort.ids.device)
+    left = up.take(good if replies.share is None else replies.share.kept(good)) if reasons else up
+    counted = replace(replies, cohort=replace(cohort, ids=cohort.ids[good]), up=left)
+    if len(good):
+        try:
+            counted = _confirmed(method, engine, replace(cohort, ids=asked), counted)
+        except BadInput as error:
+            reasons |= dict.fromkeys(good.tolist(), str(error))
+            counted = replace(counted, cohort=replace(cohort, ids=cohort.ids[:0]), up=None)
+    engine.settle(cohort.ids[list(reasons)])
     rejected = {names[row]: Rejected(reason) for row, reason in sorted(reasons.items())}
+    return replace(counted, failures={**replies.failures, **rejected}) if reasons else counted
+
+
+def _confirmed(method: Method, engine: Engine, asked: Cohort, replies: Replies) -> Replies:
+    """The uploads as they can be taken in, after a second exchange where the method has one."""
+    question = method.confirm(asked, replies.cohort, replies.up)
+    if question is None:
+        return replies
+    answers = engine.confirm(replies.cohort, question)
     return replace(
         replies,
-        cohort=replace(cohort, ids=cohort.ids[good]),
-        up=up.take(good if replies.share is None else replies.share.kept(good)),
-        failures={**replies.failures, **rejected},
+        up=method.summed(asked, replies.cohort, replies.up, answers.cohort, answers.up),
+        bytes_up=replies.bytes_up + answers.bytes_up,
+        bytes_down=replies.bytes_down + answers.bytes_down,
     )
 
 

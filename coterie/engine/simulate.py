@@ -15,7 +15,7 @@ from coterie.engine import memory, ranks
 from coterie.engine.exchange import Kept, Measures, Replies, as_table
 from coterie.engine.kept import keep_features
 from coterie.engine.layout import Columns
-from coterie.engine.method import Cohort, Method, Roster
+from coterie.engine.method import Cohort, Method, Roster, local_round
 from coterie.engine.over_processes import OverProcesses, columnwise, parts_of
 from coterie.engine.rows import Model
 from coterie.engine.store import Store
@@ -84,8 +84,7 @@ class Simulator:
     def train(self, cohort: Cohort, down: Any) -> Replies:
         def trained(task: Task, place: Tensor) -> Trained:
             mine, private = down.take(place), self._private.take(task.silos)
-            state = task.run(self.method.step, self.method.begin(task, mine, private), "train")
-            up, kept = self.method.end(task, state, mine, private)
+            up, kept = local_round(self.method, task, mine, private)
             return Trained(up=up, kept=kept)
 
         if not len(cohort.ids):
@@ -95,6 +94,12 @@ class Simulator:
         self._private = self._private.put(self._row[cohort.ids], found.kept)
         up, k = found.up, len(cohort.ids)
         return Replies(cohort, up, bytes_up=up.each_nbytes(k), bytes_down=down.each_nbytes(k))
+
+    @torch.no_grad()
+    def confirm(self, cohort: Cohort, question: Any) -> Replies:
+        up = self._whole(cohort, lambda task, place: self.method.confirmed(task, question.take(place)))
+        k = len(cohort)
+        return Replies(cohort, up, bytes_up=up.each_nbytes(k), bytes_down=question.each_nbytes(k))
 
     def settle(self, rejected: Tensor) -> None:
         if len(rejected):

@@ -5,12 +5,14 @@ from typing import Any
 
 from coterie.engine.method import Method
 from coterie.errors import BadInput, nearest, shown
+from coterie.methods.wrappers.blind import Blind, WithBlind
 from coterie.methods.wrappers.clip import Clipping, WithClipping
 from coterie.methods.wrappers.compress import Compression, WithCompression
 from coterie.methods.wrappers.finetune import FineTuning, WithFineTuning
 from coterie.methods.wrappers.personal import PersonalColumns, WithPersonal
 from coterie.methods.wrappers.privacy import Privacy, WithPrivacy
 from coterie.methods.wrappers.robust import Robustness, WithRobustness
+from coterie.methods.wrappers.secagg import SecAgg, WithSecAgg
 from coterie.options import parse, resolved
 from coterie.registry import Registry
 
@@ -99,7 +101,10 @@ WRAPPERS: dict[str, tuple[type[Any], Any]] = {
     "privacy": (Privacy, WithPrivacy),
     "compress": (Compression, WithCompression),
     "robust": (Robustness, WithRobustness),
+    "blind": (Blind, WithBlind),
+    "secagg": (SecAgg, WithSecAgg),
 }
+LEVELS = ("blind", "secagg")  # of `[secure]`: what the server cannot read
 
 
 def make(label: str, table: Mapping[str, Any]) -> Method:

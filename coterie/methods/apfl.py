@@ -53,6 +53,7 @@ class APFL(GlobalModel[MixedPrivate, Pair]):
     summary: ClassVar[str] = "a learned mixture of the silo's own model and the global one"
     private: ClassVar[type[Private]] = MixedPrivate
     lr_by_row: ClassVar[bool] = True
+    by_gradients: ClassVar[bool] = True
 
     alpha: float = option(0.5, "α_i, the weight of the silo's own model: at the start, or throughout", low=0, high=1)
     learned: bool = option(True, "each silo learns its α_i; false: it stays as given")

@@ -69,6 +69,7 @@ class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
     down: ClassVar[type[Down]] = ClusterDown
     up: ClassVar[type[Up]] = UpdateUp
     lr_by_row: ClassVar[bool] = True
+    by_gradients: ClassVar[bool] = True
 
     norms: Literal["relative", "absolute"] = option("relative", "ε1 and ε2 as shares of earlier norms, or as norms")
     eps1: float = option(0.6, "ε1: a cluster may split when its mean update is shorter than this", above=0)

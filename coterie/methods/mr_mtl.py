@@ -39,6 +39,7 @@ class MRMTL(GlobalModel[OwnModel, Pulled]):
     private: ClassVar[type[Private]] = OwnModel
     from_own: ClassVar[bool] = True  # all of it, with λ = 0
     lr_by_row: ClassVar[bool] = True
+    by_gradients: ClassVar[bool] = True
 
     lam: float = option(1.0, "λ, the strength of the pull towards the mean", low=0)
 

@@ -16,7 +16,7 @@ def _together(told: Mapping[str, Any]) -> str:
         verb = "uploads" if len(told["unprotected"]) == 1 else "upload"
         return f"no differential privacy in all (ε = ∞): what {names} {verb} is not noised"
     return (
-        f"ε = {_number(told['epsilon'])} at δ = {told['delta']:g} for all data of a silo ({told['silo']}), "
+        f"ε = {_number(told['epsilon'])} at δ = {told['delta']:g} for {_hidden(told)} ({told['silo']}), "
         "by its uploads of all methods and seeds"
     )
 
@@ -45,14 +45,25 @@ def _round(round: int | None) -> str:
 
 def _private(told: Mapping[str, Any]) -> str:
     if not told["noise"]:
-        return "changes are clipped but no noise is added, so there is no differential privacy"
+        what = "gradients" if told.get("level") == "record" else "changes"
+        return f"{what} are clipped but no noise is added, so there is no differential privacy"
     most = f"{told['uploads']} upload{'s' * (told['uploads'] > 1)}"
     if told.get("in_search"):
         most += f", {told['in_search']} of them in the search for its learning rate: give its train.lr to save them,"
     return (
-        f"ε = {_number(told['epsilon'])} at δ = {told['delta']:g} for all data of a silo, by its {most} "
-        f"(clip {told['clip']:g}, noise {told['noise']:g}); declared sizes and reported measures are not covered"
+        f"ε = {_number(told['epsilon'])} at δ = {told['delta']:g} for {_hidden(told)}, by its {most} "
+        f"({_drawn(told)}clip {told['clip']:g}, noise {told['noise']:.4g}); "
+        "declared sizes and reported measures are not covered"
     )
+
+
+def _hidden(told: Mapping[str, Any]) -> str:
+    return "each record of a silo" if told.get("level") == "record" else "all data of a silo"
+
+
+def _drawn(told: Mapping[str, Any]) -> str:
+    """Of DP-SGD, how many steps there were."""
+    return f"{told['steps']} steps on batches of {told['sampling']:.3g} of its rows, " if "steps" in told else ""
 
 
 def _number(epsilon: float | None) -> str:

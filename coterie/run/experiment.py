@@ -3,7 +3,7 @@
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import distributions
@@ -21,7 +21,7 @@ from coterie.durable import sync_all
 from coterie.engine import ranks
 from coterie.engine.method import Method
 from coterie.engine.over_processes import columnwise
-from coterie.engine.predictors import Ensemble
+from coterie.engine.predictors import Distilled, Ensemble
 from coterie.engine.rehearsal import held_at_peak, peak_memory
 from coterie.engine.rounds import Outcome, Progress
 from coterie.engine.training import Training, suited
@@ -49,6 +49,7 @@ from coterie.run.finished import (
     write,
 )
 from coterie.run.method_file import CHECKSUM
+from coterie.run.refit import refit, refits
 from coterie.run.seeds import with_seeds
 from coterie.run.tuning import tuned
 from coterie.runs.checkpoint import Checkpoint
@@ -135,7 +136,7 @@ def prepare_all(study: Study, like: Assembly | None = None) -> tuple[Study, dict
             federation.rows = first.rows  # measured once, so that a study written back says how all of it was computed
             engine = federation.engine(method, study.training_of(name))
             first.rows = engine.rows
-            reason = method.refusal(engine.roster, federation.model)
+            reason = engine.method.refusal(engine.roster, federation.model)
             if reason is not None:
                 raise BadInput(f"[methods.{name}] {reason}")
     machine = replace(study.machine, device=first.model.device.type, rows=int(first.rows))
@@ -200,38 +201,59 @@ def _one(
     calibrate(outcome, {silo.name: silo for silo in federation.members}, study.training.positive)
     _note_mixtures(outcome, study.methods[name], federation)
     if kept:
-        models = out / "models" / name
-        if ranks.rank() == 0:
-            shutil.rmtree(models, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
-        ranks.told(None)  # that is done before any process writes
-    if outcome.models is not None and outcome.picked is not None:
-        silos, names = federation.here(), [silo.name for silo in federation.members]
-        told_of = about(study, name, federation, outcome.picked.round)
-        fitted = {silo: _calibration(outcome, silo, study.training.positive) for silo in names}
-        trees = {silo.name: silo.trees for silo in silos}
-        whole = (federation.model, outcome.models, [silo.name for silo in silos], told_of, federation.schemas, fitted)
-        save_models(models, *whole, apart=True, trees=trees, among=names)
-        sync_all(models)
+        _save(study, name, federation, outcome, out / "models" / name, told)
     checkpoint.end(outcome)
     outcome.models = None  # they are on the disk, and the next method needs the memory
     return outcome
 
 
+def _save(
+    study: Study, name: str, federation: Assembly, judged: Outcome, folder: Path, told: Callable[[Progress], None]
+) -> None:
+    """Write a method's models: those that were judged or, of data split by time, some that know the last rows too."""
+    saved = judged
+    if refits(study, name):
+        saved = refit(study, name, federation, lambda p: told(replace(p, score=judged.score, measure=judged.measure)))
+        judged.refit_rounds = saved.measured[-1]
+    if ranks.rank() == 0:
+        shutil.rmtree(folder, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
+    ranks.told(None)  # that is done before any process writes
+    if saved.models is None or saved.picked is None:
+        return
+    silos, names = federation.here(), [silo.name for silo in federation.members]
+    told_of = about(study, name, federation, saved.picked.round)
+    told_of |= {"trained_on": "train and test rows"} if saved is not judged else {}
+    fitted = {silo: _calibration(saved, silo, study.training.positive) for silo in names}
+    trees = {silo.name: silo.trees for silo in silos}
+    whole = (federation.model, saved.models, [silo.name for silo in silos], told_of, federation.schemas, fitted)
+    save_models(folder, *whole, apart=True, trees=trees, among=names)
+    sync_all(folder)
+
+
 def _note_mixtures(outcome: Outcome, method: Method, federation: Assembly) -> None:
-    """Note what each silo's model mixes, and who is better off with what it has today."""
+    """Note what each silo's model mixes or has learned from, and who is better off with what it has today."""
     if not isinstance(method, Stack):
         return
+    models, silos = outcome.models, [silo.name for silo in federation.here()]  # no models, where a process has no silos
+    lost = models.losses.tolist() if isinstance(models, Distilled) else []
+    for silo, losses in _of_all(silos, lost).items():
+        if np.isfinite(losses).all():
+            outcome.distilled[silo] = dict(zip(("mixture", "network"), losses, strict=True))
     names = [each.name for each in method.candidates]
     today = [names[i] for i in method.today]
-    weights = outcome.models.weights.tolist() if isinstance(outcome.models, Ensemble) else []
-    here = dict(zip((silo.name for silo in federation.here()), weights, strict=False))
-    known = {silo: shares for each in ranks.told(here) for silo, shares in each.items()}
-    for silo in (member.name for member in federation.members if member.name in known):
-        shares = known[silo]
+    mixed = models.weights if isinstance(models, Ensemble) else models.shares if isinstance(models, Distilled) else None
+    known = _of_all(silos, [] if mixed is None else mixed.tolist())
+    for silo, shares in ((member.name, known[member.name]) for member in federation.members if member.name in known):
         outcome.mixtures[silo] = dict(zip(names, shares, strict=True))
         only = names[int(np.argmax(shares))]
         if max(shares) == 1 and only in today:
             outcome.gated[silo] = only
+
+
+def _of_all(silos: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    """What is known of the silos of this process (or nothing is), with what is known of the others'."""
+    here = dict(zip(silos, values, strict=True)) if values else {}
+    return {silo: value for each in ranks.told(here) for silo, value in each.items()}
 
 
 def _calibration(outcome: Outcome, silo: str, positive: int | str) -> dict[str, float]:
@@ -422,7 +444,7 @@ def about(study: Study, name: str, assembly: Assembly, round: int) -> dict[str, 
 
 def _stacked(study: Study, method: Method) -> dict[str, Any]:
     """What is mixed in a model, where it is several."""
-    if not isinstance(method, Stack):
+    if not isinstance(method, Stack) or method.distil:
         return {}
     known = {"incumbent": study.data["incumbent"]} if study.data.get("incumbent") else {}
     return {"candidates": [each.name for each in method.candidates], **known}

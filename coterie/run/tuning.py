@@ -72,7 +72,7 @@ def searched(
             own |= {label: both} if (both := own.get(label, {}) | found) else {}
             tried.append(table.assign(method=label))
     whole = pd.concat(tried, ignore_index=True)[COLUMNS] if tried else pd.DataFrame(columns=COLUMNS)
-    return replace(study, own=own, auto={}), whole
+    return study.settled(own), whole
 
 
 def search(

@@ -37,6 +37,7 @@ class PartStill(GlobalModel[Nothing, Weights]):
 
     by_columns: ClassVar[bool] = True
     lr_by_row: ClassVar[bool] = True
+    by_gradients: ClassVar[bool] = True
 
     still: str
 

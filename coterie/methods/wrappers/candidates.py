@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from coterie.engine.across import total
+from coterie.engine.dpsgd import DPSGD
 from coterie.engine.method import (
     Batch,
     Cohort,
@@ -145,6 +146,9 @@ class Candidates(Method):
         for own, *parts in zip(self._tasks(task), each(down), self._those(private), strict=True):
             yield own, self.method.personal(own, *parts)
 
+    def dpsgd(self, task: Task) -> DPSGD | None:
+        return self.method.dpsgd(task)
+
     def refusal(self, roster: Roster, model: Model) -> str | None:
         return self.method.refusal(roster, model)
 
@@ -229,7 +233,7 @@ def _sound(up: Record, k: int) -> Tensor:
     wrong = torch.zeros(k)
     about = every_field(up)
     for name, value in up.tensors().items():
-        if about[name].kind == "rows":
+        if about[name].kind == "rows" and value.is_floating_point():
             sound = (value.abs() < LARGEST).reshape(k, value[:1].numel()).all(1)
             wrong = wrong.to(value.device) + ~sound
     return total(wrong) == 0
