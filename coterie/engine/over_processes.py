@@ -26,7 +26,8 @@ from coterie.wire import About, Record, described, every_field
 R = TypeVar("R", bound=Record)
 SILO = {  # what a method defines of the silo's half, where rows are whole
     "enroll", "begin", "step", "end", "personal", "cloud", "adapt", "refusal", "axes", "shared", "unpacked",
-    "confirmed", "dpsgd", "by_gradients", "down", "up", "private", "base", "own", "averages", "lr_by_row", "plain_steps", "from_own",
+    "confirmed", "dpsgd", "by_gradients", "down", "up", "private", "base", "own", "averages", "lr_by_row",
+    "plain_steps", "from_own",
 }  # fmt: skip
 
 
