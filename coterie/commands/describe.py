@@ -14,17 +14,12 @@ from coterie.data.catalog import resolved as resolved_data
 from coterie.data.sources import BY_HAND, FORMS, SOURCES
 from coterie.data.splits import SPLITS
 from coterie.engine.method import Method
-from coterie.methods import METHODS, levels
+from coterie.methods import METHODS, learned, levels
 from coterie.options import Option, describe, resolved
 from coterie.registry import Registry
 from coterie.studies import study as studies
 from coterie.studies.cost import client_steps
 from coterie.wire import Record, every_field
-
-LEARNED = {  # docs/secure.md says against whom
-    "blind": "no number of a model, unless a silo gives it the group key",
-    "secagg": "the sum of a round's uploads alone, also with some silos on its side",
-}
 
 
 def method_page(name: str, kind: type[Method], console: Console) -> None:
@@ -49,10 +44,8 @@ def learned_table(method: Method) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     allowed = levels(method) if every_field(method.up) else ()
     table.add_row("  [bold]plain[/]", "every upload by itself" if every_field(method.up) else "nothing")
-    for level, learned in LEARNED.items():
-        if level in allowed:
-            more = "; of the models their inner products" if level == "blind" and method.compares else ""
-            table.add_row(f"  [bold]{level}[/]", learned + more)
+    for level in allowed:
+        table.add_row(f"  [bold]{level}[/]", learned(level, method))
     if every_field(method.up) and not allowed:
         table.add_row("  [bold]secure levels[/]", "none: its server must read what it computes with")
     return table

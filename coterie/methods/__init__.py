@@ -107,7 +107,11 @@ WRAPPERS: dict[str, tuple[type[Any], Any]] = {
     "blind": (Blind, WithBlind),
     "secagg": (SecAgg, WithSecAgg),
 }
-LEVELS = ("blind", "secagg")  # of `[secure]`: what the server cannot read
+# The levels of `[secure]`, and what the server then learns; docs/secure.md says against whom.
+LEVELS = {
+    "blind": "no number of a model, unless a silo gives it the group key",
+    "secagg": "the sum of a round's uploads alone, also with some silos on its side",
+}
 
 
 def make(label: str, table: Mapping[str, Any]) -> Method:
@@ -160,6 +164,16 @@ def written(label: str, method: Method) -> dict[str, Any]:
             return written(label, method.method) | {key: options["columns"] if key == "personal" else options}
     name = name_of(method)
     return ({} if name == label else {"method": name}) | resolved(method)
+
+
+def learned(level: str, method: Method) -> str:
+    """What the server of a method learns at a level."""
+    return LEVELS[level] + ("; of the models their inner products" if level == "blind" and method.compares else "")
+
+
+def level_of(method: Method) -> str | None:
+    """The level at which a method runs; None: the server sees every upload."""
+    return next((level for level in LEVELS if isinstance(method, WRAPPERS[level][1])), None)
 
 
 def levels(method: Method) -> tuple[str, ...]:

@@ -36,6 +36,10 @@ def _of(method: str, scores: Mapping[str, Any]) -> list[str]:
         lines.append(f"{method}: silos that have not kept the model of the picked round: {', '.join(told)}")
     if "privacy" in scores:
         lines.append(f"{method}: {_private(scores['privacy'])}")
+    if "secure" in scores:
+        lines.append(
+            f"{method}: [secure] {scores['secure']['level']}: the server learns {scores['secure']['server_learns']}"
+        )
     return lines
 
 
@@ -49,9 +53,11 @@ def _private(told: Mapping[str, Any]) -> str:
     most = f"{told['uploads']} upload{'s' * (told['uploads'] > 1)}"
     if told.get("in_search"):
         most += f", {told['in_search']} of them in the search for its learning rate: give its train.lr to save them,"
+    together = f", of {told['silos_in_sum']} silos in a sum" if "silos_in_sum" in told else ""
     return (
         f"ε = {_number(told['epsilon'])} at δ = {told['delta']:g} for all data of a silo, by its {most} "
-        f"(clip {told['clip']:g}, noise {told['noise']:g}); declared sizes and reported measures are not covered"
+        f"(clip {told['clip']:g}, noise {told['noise']:g}{together}); "
+        "declared sizes and reported measures are not covered"
     )
 
 
