@@ -36,6 +36,10 @@ def _of(method: str, scores: Mapping[str, Any]) -> list[str]:
         lines.append(f"{method}: silos that have not kept the model of the picked round: {', '.join(told)}")
     if "privacy" in scores:
         lines.append(f"{method}: {_private(scores['privacy'])}")
+    if "secure" in scores:
+        lines.append(
+            f"{method}: [secure] {scores['secure']['level']}: the server learns {scores['secure']['server_learns']}"
+        )
     return lines
 
 
@@ -50,9 +54,10 @@ def _private(told: Mapping[str, Any]) -> str:
     most = f"{told['uploads']} upload{'s' * (told['uploads'] > 1)}"
     if told.get("in_search"):
         most += f", {told['in_search']} of them in the search for its learning rate: give its train.lr to save them,"
+    together = f", of {told['silos_in_sum']} silos in a sum" if "silos_in_sum" in told else ""
     return (
         f"ε = {_number(told['epsilon'])} at δ = {told['delta']:g} for {_hidden(told)}, by its {most} "
-        f"({_drawn(told)}clip {told['clip']:g}, noise {told['noise']:.4g}); "
+        f"({_drawn(told)}clip {told['clip']:g}, noise {told['noise']:.4g}{together}); "
         "declared sizes and reported measures are not covered"
     )
 
