@@ -104,12 +104,12 @@ def _verdicts(up: Record, down: Record, cohort: Cohort, limit: float, inside: st
     marks, models = _sent(down, len(columns[0]))
     usuals = [model.nanmedian().expand_as(model) for model in models]
     parts = [columns, marks, models, usuals, [cohort.sizes.to(columns[0])]]
-    told = torch.stack([each for part in parts for each in part]).cpu().numpy()  # the round's one wait
-    told, marked, given, usual_given, sizes = np.split(told, np.cumsum([len(part) for part in parts])[:-1])
+    every = torch.stack([each for part in parts for each in part]).cpu().numpy()  # the round's one wait
+    every, marked, given, usual_given, sizes = np.split(every, np.cumsum([len(part) for part in parts])[:-1])
     sent, own = usual_given.max(initial=0.0), given.max(0, initial=0.0)
     more = np.clip(sizes[0] / max(_middle(sizes[0]), 1), 1, MOST_SAMPLES)
     reasons: dict[int, str] = {}
-    for name, lengths in zip([*numbers, *places], told, strict=True):
+    for name, lengths in zip([*numbers, *places], every, strict=True):
         finite = np.isfinite(lengths)
         wrong = dict.fromkeys(np.flatnonzero(~finite), f"'{inside}{name}' is not finite")
         if name in places:
@@ -122,7 +122,7 @@ def _verdicts(up: Record, down: Record, cohort: Cohort, limit: float, inside: st
             long = np.flatnonzero(finite & (usual > 0) & (lengths > allowed))
             wrong |= {row: f"'{inside}{name}' is {lengths[row]:.3g} long; usual: {usual:.3g}" for row in long}
         reasons = {int(row): why for row, why in wrong.items()} | reasons
-    return reasons, told[: len(numbers)], marked
+    return reasons, every[: len(numbers)], marked
 
 
 def _middle(values: np.ndarray) -> float:

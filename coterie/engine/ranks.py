@@ -128,8 +128,8 @@ def _exchanged(
         failed = str(error)
     shapes = {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in mine.items()}
     where = [cohort.round, cohort.ids.tolist()]
-    told = json.dumps({"failed": failed, "where": where, "shapes": shapes}).encode()
-    abouts = [json.loads(_text(told, sender)) for sender in range(dist.get_world_size())]
+    own = json.dumps({"failed": failed, "where": where, "shapes": shapes}).encode()
+    abouts = [json.loads(_text(own, sender)) for sender in range(dist.get_world_size())]
     for about in abouts:
         if about["failed"]:
             raise BadInput(about["failed"])

@@ -33,8 +33,8 @@ def write_onnx(model: PersonalModel, path: Path) -> None:
     except Exception as error:  # whatever an exporter meets in a module of one's own
         raise BadInput(f"this model cannot be written as ONNX: {str(error).splitlines()[0]}") from None
     assert program is not None
-    told = {"silo": model.silo, **{key: str(value) for key, value in model.about.items()}}
-    program.model.metadata_props.update(told | {"schema": json.dumps(model.schema.as_table())})
+    about = {"silo": model.silo, **{key: str(value) for key, value in model.about.items()}}
+    program.model.metadata_props.update(about | {"schema": json.dumps(model.schema.as_table())})
     try:
         program.save(path, external_data=False)
     except OSError as error:

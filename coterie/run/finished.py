@@ -162,8 +162,8 @@ def summarized(
         most, improving = max(each["rounds_run"] for each in seeds), any(each["still_improving"] for each in seeds)
         methods[name] |= {"rounds_run": most, "still_improving": improving}
     trainings = {name: replace(study.training_of(name), rounds=methods[name]["rounds_run"]) for name in study.methods}
-    for name, told in spent(study.methods, trainings, members, searched).items():
-        methods[name]["privacy"] = told
+    for name, each in spent(study.methods, trainings, members, searched).items():
+        methods[name]["privacy"] = each
     together = spent_by_all(study.methods, trainings, members, searched)
     alone = next((label for label, method in study.methods.items() if isinstance(method, Separate)), None)
     return {

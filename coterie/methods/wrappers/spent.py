@@ -34,7 +34,7 @@ def spent(
     searched: Searched = MappingProxyType({}),
 ) -> dict[str, Any]:
     """What a summary says of the privacy of each method that has some: of the silo that it asked most often."""
-    told = dict[str, Any]()
+    found = dict[str, Any]()
     for name, method in methods.items():
         if (o := privacy_of(method)) is not None:
             search = _in_search(trainings[name], members, searched.get(name, ()))
@@ -42,8 +42,8 @@ def spent(
             silo, uploads = times.most_common(1)[0]
             about = {"clip": o.clip, "noise": o.noise, "delta": o.delta, "uploads": uploads}
             about |= {"in_search": search[silo]} if search else {}
-            told[name] = {"epsilon": epsilon({o.noise: uploads}, o.delta), **about}
-    return told
+            found[name] = {"epsilon": epsilon({o.noise: uploads}, o.delta), **about}
+    return found
 
 
 def spent_by_all(
