@@ -119,6 +119,16 @@ def silent(news: Mapping[str, Any]) -> list[str]:
     return list(news.get("waiting", [])) if time.time() - news.get("time", time.time()) > SILENT else []
 
 
+def reply(news: Mapping[str, Any], name: str) -> str:
+    """What a silo did when it was last asked; empty where it was not."""
+    why = news.get("absent", {}).get(name) or news.get("silos", {}).get(name)
+    if name in news.get("waiting", []):
+        return "no answer yet" if silent(news) else "asked …"
+    if why:
+        return f"missing: {why}"
+    return "replied" if name in news.get("silos", {}) else ""
+
+
 def _contacts(coordinator: Path) -> dict[str, tuple[str, float | None]]:
     """By silo, its state and when it was last heard of."""
     known, found = nodes(coordinator), commands.contacts(coordinator / commands.DATABASE)
