@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+import typer.core
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from coterie.commands import data as data_commands
+from coterie.commands import doctor as doctor_commands
 from coterie.commands import methods as method_commands
 from coterie.commands import models as model_commands
 from coterie.commands import report as report_commands
@@ -22,6 +24,9 @@ from coterie.commands.federation import add_to
 from coterie.errors import LONGEST, BadInput, Stopped, plain
 from coterie.run import torchrun
 from coterie.run.stopping import STOPPED, promptly
+
+# Help is plain text (`rich_markup_mode=None`); where Rich is installed Typer escapes brackets in it all the same.
+typer.core.HAS_RICH = False
 
 app = typer.Typer(
     help="Personalized federated learning: every silo its own model, trained with the silos that are like it.",
@@ -260,6 +265,7 @@ app.add_typer(data_commands.app, name="data")
 model_commands.add_to(app)
 method_commands.add_to(app)
 report_commands.add_to(app)
+doctor_commands.add_to(app)
 
 
 def _into(table: dict[str, Any], key: str, given: dict[str, Any]) -> dict[str, Any]:

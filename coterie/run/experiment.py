@@ -172,12 +172,10 @@ def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Wat
 
 
 def _baselines(study: Study, federations: Mapping[int, Assembly]) -> dict[Key, Rows]:
-    """What people use today, of own data; papers compare with other things."""
-    if study.holdings is None and study.data["name"] != "own":
-        return {}
+    """What people use today, of silos with tables of their own; papers compare with other things."""
     found = dict[Key, Rows]()
     for seed, each in federations.items():
-        if suits(each.members, each.model.classes):
+        if each.schemas and suits(each.members, each.model.classes):
             found |= dict(baselines(each.members, each.model.classes, seed, each.schemas, study.training.positive))
     return found
 
