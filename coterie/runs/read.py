@@ -159,7 +159,7 @@ def so_far(folder: Path, begun: Begun) -> Run:
             silos = results.loc[(results["method"] == name) & (results["round"] == 0), "silo"].unique()
             traces[name] = {"silos": silos.astype(str), **found}
     about = {"toml": begun.study, "command": begun.command, "device": begun.machine.get("device")}
-    return Run(str(study["name"]), methods, results, traces, about=about, finished=False)
+    return Run(str(study["name"]), methods, results, traces, about=about, finished=False, data=study.get("data", {}))
 
 
 def _current(verdict: Any) -> Any:

@@ -43,7 +43,7 @@ class FederationLive(Live):
         found = figures(self.folder)
         if not found.run:
             return "No run has been asked for yet."
-        sent = f"{found.bytes_up / 1e6:.1f} MB up, {found.bytes_down / 1e6:.1f} MB down"
+        sent = f"{found.bytes_up / 1e6:,.3g} MB up, {found.bytes_down / 1e6:,.3g} MB down"
         rejected = f"{found.rejected} upload{'s' * (found.rejected != 1)} rejected"
         after = f" {super().status(run)}" if run.finished else ""
         return f"{found.run}: {', '.join(_stage(found))}. {sent}, {rejected}.{after}"

@@ -95,6 +95,7 @@ def test_a_run_that_goes_on_is_shown_with_rounds_scores_bytes_and_who_replied(fe
     assert found["status"].startswith(f"three-1: {news['state']}, fedavg, seed 1, round {news['round']} of 3")
     assert "MB up" in found["status"] and "2 uploads rejected" in found["status"]
     assert "fedavg" in found["scores"] and found["figures"]["curves"]["data"] and "/ 3" in found["progress"]
+    assert "BMTA" not in found["scores"]  # whose round test data pick
     assert "replied" in found["silos"] and "missing: its upload was rejected" in found["silos"]
     again = state(fed, found["version"])
     assert set(again) == {"version", "silos"}  # how long ago a silo was heard of changes by itself
