@@ -15,7 +15,7 @@ from coterie.data.centres import CENTRES
 from coterie.data.sources import BY_HAND, FORMS, SOURCES
 from coterie.data.splits import SPLITS
 from coterie.engine.method import Method
-from coterie.methods import METHODS
+from coterie.methods import METHODS, learned, levels
 from coterie.options import Option, describe, resolved
 from coterie.registry import Registry
 from coterie.studies import study as studies
@@ -36,6 +36,20 @@ def method_page(name: str, kind: type[Method], console: Console) -> None:
     ):
         console.print(f"\n[bold]{title}[/]")
         console.print(fields_table(record))
+    console.print("\n[bold]What the server learns[/]")
+    console.print(learned_table(method))
+
+
+def learned_table(method: Method) -> Table:
+    """Per level of `[secure]` that a method allows, what the server sees of uploads."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    allowed = levels(method) if every_field(method.up) else ()
+    table.add_row("  [bold]plain[/]", "every upload by itself" if every_field(method.up) else "nothing")
+    for level in allowed:
+        table.add_row(f"  [bold]{level}[/]", learned(level, method))
+    if every_field(method.up) and not allowed:
+        table.add_row("  [bold]secure levels[/]", "none: its server must read what it computes with")
+    return table
 
 
 def options_table(options: list[Option]) -> Table:

@@ -35,14 +35,16 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 ALL = "all"  # every cell of a study, one after another
-Words = Annotated[list[str] | None, typer.Option("--set", help="key.path=value, e.g. train.lr=0.1; may be repeated")]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", help="key.path=value, e.g. train.lr=0.1; may be repeated")
+]
 
 
 @app.command()
 def run(
     study: Annotated[str | None, typer.Argument(help="a built-in study or a .toml file; none: digits")] = None,
     methods: Annotated[str | None, typer.Option(help="which methods, e.g. fedamp,separate")] = None,
-    assignments: Words = None,
+    assignments: Assignments = None,
     rounds: Annotated[int | None, typer.Option(help="rounds of the federation")] = None,
     seeds: Annotated[str | None, typer.Option(help="e.g. 0,1,2")] = None,
     repeats: Annotated[int | None, typer.Option(help="so many seeds from 0; own data are split anew by each")] = None,

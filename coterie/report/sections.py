@@ -135,8 +135,8 @@ def reproduce(run: Run) -> str:
     command, toml, versions = (run.about.get(key) for key in ("command", "toml", "versions"))
     body = f"<pre>{escape(str(command))}</pre>" if command else ""
     if versions:
-        told = ", ".join(f"{name} {version}" for name, version in versions.items())
-        body += note(f"Computed on {run.about.get('device')} with {told}.")
+        used = ", ".join(f"{name} {version}" for name, version in versions.items())
+        body += note(f"Computed on {run.about.get('device')} with {used}.")
     if toml:
         body += f"<p>The study, with every default written back:</p><pre>{escape(str(toml))}</pre>"
     return section("How to reproduce", body) if body else ""

@@ -180,6 +180,6 @@ def _scores(scores: Mapping[str, Any]) -> dict[str, Any]:
         if key in restored and restored[key] is None:
             restored[key] = math.inf
     for key in ("per_silo", "per_silo_picked"):
-        told = scores.get(key, scores["per_silo"])  # a run from before they were told apart has the best round's alone
-        restored[key] = {str(k): math.inf if v is None else float(v) for k, v in told.items()}
+        kept = scores.get(key, scores["per_silo"])  # a run from before they were kept apart has the best round's alone
+        restored[key] = {str(k): math.inf if v is None else float(v) for k, v in kept.items()}
     return restored
