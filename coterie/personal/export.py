@@ -13,6 +13,7 @@ from coterie.data.own.schema import Schema
 from coterie.data.silo import Array
 from coterie.engine.predictors import Incumbent
 from coterie.engine.rows import Model
+from coterie.models.foreign import tokenizer_of
 from coterie.personal.base import without_base, write_base
 from coterie.wire import Deployable, Predictor
 
@@ -44,13 +45,14 @@ def save_models(
     form = {} if predictor.form == Predictor.kind else {"kind": json.dumps(predictor.form)}
     if apart:
         write_base(model, folder.parent)
-    taken = set[str]()
+    taken, table = set[str](), about.get("model")
+    tokenizer = tokenizer_of(table.get("name")) if isinstance(table, Mapping) else {}
     for row, silo in enumerate(silos):
         name = file_name(silo)
         name = name if name not in taken else f"{name}-{row}"  # "a b" and "a_b" are one name for a file
         taken.add(name)
         known = {"silo": silo, **about, **form, "classes": model.classes, **((own or {}).get(silo, {}))}
-        known |= {"base": model.base_checksum} if model.base else {}
+        known |= ({"base": model.base_checksum} if model.base else {}) | tokenizer
         tensors = model_tensors(model, predictor, row)
         if apart:
             tensors, lacking = without_base(tensors, model)
