@@ -296,7 +296,7 @@ class Task:
         """What is known of every sample of a split: (k, n, ...) each, 0 where a silo has fewer than n.
 
         The loss; of classes whether the guess was right, of numbers how far off it was in the label's own unit; and
-        the model's outputs: `raw` in the model's own unit, and for every place of a sequence, (k, n, C, ...), which is much.
+        the model's outputs; `raw`: as the model gives them, of sequences (k, n, C, ...), which is much.
         """
         if self._apart:
             silos = enumerate(self._each())

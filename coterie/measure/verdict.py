@@ -4,7 +4,7 @@ Every method is judged at the round that validation data pick, and the method it
 test data only report. A silo's gain is over training alone, on the same test rows (`measure/paired.py`); of silos that
 keep their rows to themselves it is the difference of two scores with their standard errors, which finds less.
 
-The stated rules. A silo is *better* (or *worse*) where its gain is told from zero, with the share of wrong ones among
+The stated rules. A silo is *better* (or *worse*) where its gain differs from zero, with the share of wrong ones among
 such silos held at 5% (Benjamini and Hochberg over the silos); *equivalent* where both one-sided tests at 5% place the
 gain within the measure's margin; *undecided* otherwise. Over silos, gains are those of a normal hierarchical model
 (Paule and Mandel's variance between silos): its shrunken gains are what a silo with few rows should expect.
@@ -183,14 +183,14 @@ def _judged(runs: DataFrame, measure: str, by: str) -> Judged:
     found = {int(seed): (run, *picked(run, measure, by)) for seed, run in runs.groupby("seed", sort=False)}
     tests = DataFrame([test for _, _, test, _ in found.values()])
     validations = [value for *_, value in found.values() if value is not None]
-    told = DataFrame(validations).mean() if len(validations) == len(found) else None
+    means = DataFrame(validations).mean() if len(validations) == len(found) else None
     errors = dict[str, float]()
     for run, round, *_ in found.values():
         part = run[(run["round"] == round) & (run["measure"] == f"{measure}_error") & (run["split"] == "test")]
         errors |= dict(zip(part["silo"], part["value"], strict=True))
     return Judged(
         {str(silo): float(value) for silo, value in tests.mean().items()},
-        {} if told is None else {str(silo): float(value) for silo, value in told.items()},
+        {} if means is None else {str(silo): float(value) for silo, value in means.items()},
         errors,
         {seed: round for seed, (_, round, _, _) in found.items()},
     )
@@ -205,7 +205,7 @@ def _choice(
 ) -> dict[str, Any]:
     """The method that validation rows prefer, or a cheaper one next to it; which are as good, and which may be.
 
-    Of those that cannot be told from the best by the measure, the one with the lowest log-loss is preferred.
+    Of those whose difference from the best may be chance by the measure, the one with the lowest log-loss is preferred.
     """
     if not methods or not all(each.validation for each in methods.values()):
         return NOTHING

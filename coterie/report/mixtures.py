@@ -55,8 +55,9 @@ def _distilled(scores: Mapping[str, Any]) -> str:
     lost = {silo: each["network"] - each["mixture"] for silo, each in losses.items()}
     most = max(lost, key=lost.__getitem__)
     return note(
-        f"What is deployed is one network for each silo that learned the mixture's predictions. It has a mean validation "
-        f"loss {network:.3f}, the mixture {mixture:.3f}; the most that a silo loses is {lost[most]:.3f} ({most})."
+        "What is deployed is one network for each silo that learned the mixture's predictions. It has a mean "
+        f"validation loss {network:.3f}, the mixture {mixture:.3f}; "
+        f"the most that a silo loses is {lost[most]:.3f} ({most})."
     )
 
 

@@ -78,7 +78,7 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
         model = {"name": study.model["name"], **parts.as_table()}
     study = replace(study, model=model, training=_suited(study.training, data), methods=_with_incumbent(study, data))
     machine = study.machine
-    # Errors are told in the unit of the label, which another seed's training rows may put otherwise.
+    # Errors are reported in the unit of the label, which another seed's training rows may put otherwise.
     again = like is not None and not any(schema.unit != like.model.unit for schema in data.schemas.values())
     federation = Assembly(
         data.silos,
@@ -173,47 +173,47 @@ def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Wat
 
 
 def _baselines(study: Study, federations: Mapping[int, Assembly]) -> dict[Key, Rows]:
-    """What people use today, of own data; papers compare with other things."""
-    if study.holdings is None and study.data["name"] != "own":
-        return {}
+    """What people use today, of silos with tables of their own; papers compare with other things."""
     found = dict[Key, Rows]()
     for seed, each in federations.items():
-        if suits(each.members, each.model.classes):
+        if each.schemas and suits(each.members, each.model.classes):
             found |= dict(baselines(each.members, each.model.classes, seed, each.schemas, study.training.positive))
     return found
 
 
 def _one(
-    study: Study, name: str, federation: Assembly, folder: Path, out: Path, told: Callable[[Progress], None]
+    study: Study, name: str, federation: Assembly, folder: Path, out: Path, on_round: Callable[[Progress], None]
 ) -> Outcome:
     """One method on one seed: its models in the folder of the run, what was measured in the checkpoint's journal."""
     checkpoint = Checkpoint(folder, name, federation.seed, study.machine.checkpoint_every)
     outcome = checkpoint.ended()
     if ranks.first_says(outcome is not None):
         outcome = outcome or Outcome(None)  # which the first process alone reads
-        told(Progress(study.training.rounds, study.training.rounds, outcome.score, outcome.measure))
+        on_round(Progress(study.training.rounds, study.training.rounds, outcome.score, outcome.measure))
         return outcome
     try:
         kept = keeps_models(study, federation)
-        outcome = federation.train(study.methods[name], told, study.training_of(name), checkpoint, kept)
+        outcome = federation.train(study.methods[name], on_round, study.training_of(name), checkpoint, kept)
     except BadInput as error:
         raise BadInput(f"[methods.{name}] {error}") from None
     calibrate(outcome, {silo.name: silo for silo in federation.members}, study.training.positive)
     _note_mixtures(outcome, study.methods[name], federation)
     if kept:
-        _save(study, name, federation, outcome, out / "models" / name, told)
+        _save(study, name, federation, outcome, out / "models" / name, on_round)
     checkpoint.end(outcome)
     outcome.models = None  # they are on the disk, and the next method needs the memory
     return outcome
 
 
 def _save(
-    study: Study, name: str, federation: Assembly, judged: Outcome, folder: Path, told: Callable[[Progress], None]
+    study: Study, name: str, federation: Assembly, judged: Outcome, folder: Path, on_round: Callable[[Progress], None]
 ) -> None:
     """Write a method's models: those that were judged or, of data split by time, some that know the last rows too."""
     saved = judged
     if refits(study, name):
-        saved = refit(study, name, federation, lambda p: told(replace(p, score=judged.score, measure=judged.measure)))
+        saved = refit(
+            study, name, federation, lambda p: on_round(replace(p, score=judged.score, measure=judged.measure))
+        )
         judged.refit_rounds = saved.measured[-1]
     if ranks.rank() == 0:
         shutil.rmtree(folder, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
@@ -221,11 +221,11 @@ def _save(
     if saved.models is None or saved.picked is None:
         return
     silos, names = federation.here(), [silo.name for silo in federation.members]
-    told_of = about(study, name, federation, saved.picked.round)
-    told_of |= {"trained_on": "train and test rows"} if saved is not judged else {}
+    known = about(study, name, federation, saved.picked.round)
+    known |= {"trained_on": "train and test rows"} if saved is not judged else {}
     fitted = {silo: _calibration(saved, silo, study.training.positive) for silo in names}
     trees = {silo.name: silo.trees for silo in silos}
-    whole = (federation.model, saved.models, [silo.name for silo in silos], told_of, federation.schemas, fitted)
+    whole = (federation.model, saved.models, [silo.name for silo in silos], known, federation.schemas, fitted)
     save_models(folder, *whole, apart=True, trees=trees, among=names)
     sync_all(folder)
 

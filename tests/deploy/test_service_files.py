@@ -31,7 +31,13 @@ def unit(homes: dict[str, Path], party: str) -> Path:
 @pytest.mark.parametrize("party", ["coordinator", "north"])
 def test_every_place_in_the_templates_is_filled(homes: dict[str, Path], party: str) -> None:
     files = sorted((homes[party] / "service").iterdir())
-    assert [file.name for file in files] == ["Dockerfile", "compose.yaml", f"coterie-{party}.service", "options"]
+    assert [file.name for file in files] == [
+        "Dockerfile",
+        "compose.yaml",
+        f"coterie-{party}.service",
+        "options",
+        "requirements-deploy.txt",
+    ]
     for file in files:
         assert not re.search(r"@[A-Z]+@", file.read_text()), file
     assert str(homes[party]) in unit(homes, party).read_text()

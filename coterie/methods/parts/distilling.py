@@ -36,12 +36,11 @@ def distilled(task: Task, mixture: Ensemble) -> Distilled:
 
 
 def _starts(task: Task, mixture: Ensemble) -> Tensor:
-    single = [c for c, part in enumerate(mixture.parts) if isinstance(part, Predictor) and part.weights is None]
+    single = {c: p.models for c, p in enumerate(mixture.parts) if isinstance(p, Predictor) and p.weights is None}
     if not single:
         return task.start()
-    models = torch.stack([part.models for c, part in enumerate(mixture.parts) if c in single], 1)  # (k, c, d)
-    largest = mixture.weights[:, single].argmax(1)
-    return models[torch.arange(task.k, device=largest.device), largest]
+    largest = mixture.weights[:, list(single)].argmax(1)
+    return torch.stack([*single.values()], 1)[torch.arange(task.k, device=largest.device), largest]
 
 
 def _step(task: Task, state: Learning, batch: Batch) -> Learning:
