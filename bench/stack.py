@@ -4,8 +4,8 @@ python bench/stack.py --out FILE [--on digits-groups,tables-clusters,…] [--see
 learning rate is searched for on the first seed's validation data, the stack takes its members' rates; then all train on
 every seed and are judged on test data at the round that validation data pick. FILE gets a line of JSON for each result
 as it comes, and a run that is started again goes on after the last. --page PAGE writes the tables of FILE as Markdown.
-Fashion-MNIST, CIFAR-10 and OrganAMNIST (--on fmnist-groups,fmnist-pathological,fmnist-iid,cifar10-pathological,
-organamnist-pathological) need their files, and better a GPU.
+Fashion-MNIST, CIFAR-10 and OrganAMNIST (--on fashion-mnist-groups,fashion-mnist-pathological,fashion-mnist-iid,
+cifar10-pathological,organamnist-pathological) need their files, and better a GPU.
 """
 
 import argparse
@@ -42,7 +42,7 @@ NAMED: dict[str, dict[str, Any]] = {
 LARGE: dict[str, dict[str, Any]] = {
     f"{name}-{split}": {"data": {"name": name, "split": split}, "model": {"name": "cnn"}}
     for name, splits in {
-        "fmnist": ("groups", "pathological", "iid"),
+        "fashion-mnist": ("groups", "pathological", "iid"),
         "cifar10": ("pathological",),
         "organamnist": ("pathological",),
     }.items()
