@@ -5,7 +5,7 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,14 @@ from coterie.deploy.encoded import Encoded, encoded_silo
 from coterie.deploy.examination import probe
 from coterie.deploy.home import EVENTS, owner_only
 from coterie.deploy.ledger import Ledger
+from coterie.deploy.logs import append
 from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Declared, Done, Job, Measured, Request, Scored
 from coterie.deploy.operators import judged_operator
 from coterie.deploy.own import Raw, SiloSource, own_silo
 from coterie.deploy.policy import Policy, Refused, read_policy
 from coterie.deploy.vault import Vault
 from coterie.engine.kept import keep_features
-from coterie.engine.method import Method, Model, Roster
+from coterie.engine.method import Method, Model, Roster, local_round
 from coterie.engine.store import Store
 from coterie.engine.task import Task, measured, task_of
 from coterie.engine.training import Training
@@ -36,7 +37,8 @@ from coterie.errors import BadInput, plain
 from coterie.lock import locked
 from coterie.measure.measures import AUTO, PACKAGED, Array, measure_of, oriented, taken
 from coterie.measure.paired import interval, scored
-from coterie.measure.tempering import curve, moved, pooled_curve, temperature, threshold
+from coterie.measure.predictions import RAW
+from coterie.measure.tempering import curve, moved, pooled_curve, temperature, tempered, threshold
 from coterie.methods.wrappers.blind import WithBlind
 from coterie.methods.wrappers.candidates import Candidates
 from coterie.methods.wrappers.secagg import Question, Revealed, WithSecAgg
@@ -65,7 +67,7 @@ class SiloSide:
                 body = vault.answered(request.kind, digest)
                 if body is not None:
                     return Answer(body, to=digest)
-                budget = Budget(self.folder, policy)
+                budget = Budget(self.folder, policy, cache(lambda: self._samples(request.job, policy)))
                 budget.judge(request)
                 up, expected = self._computed(request, vault, policy)
                 if type(up) is not expected:
@@ -84,8 +86,7 @@ class SiloSide:
 
     def note(self, what: str) -> None:
         """Write a line for whoever looks after this silo."""
-        with (self.folder / EVENTS).open("a", encoding="utf-8") as file:
-            file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {plain(what, LONGEST_REFUSAL)}\n")
+        append(self.folder / EVENTS, plain(what, LONGEST_REFUSAL))
 
     def _judge(self, request: Request, policy: Policy) -> str:
         """Refuse what the policy does not allow; the operator who started the run, where one is verified."""
@@ -106,7 +107,7 @@ class SiloSide:
 
     @torch.no_grad()
     def _computed(self, request: Request, vault: Vault, policy: Policy) -> tuple[Up, type[Up]]:
-        source = replace(self.source, standardize=not policy.statistics, incumbent=policy.incumbent)
+        source = self._source(policy)
         if request.kind == "propose":
             for each in request.proposed:
                 self._data(each, source, policy)
@@ -129,7 +130,8 @@ class SiloSide:
         if model.base_checksum != job.base:
             ours, theirs = (each[:12] or "none" for each in (model.base_checksum, plain(job.base, 64)))
             raise BadInput(f"the run's frozen base is {theirs}, this silo's {ours}; bring the same weights")
-        if math.isfinite(policy.epsilon) and (reason := method.refusal(roster, model)):
+        counted = policy.demanded != "none" or privacy_of(method) is not None
+        if counted and (reason := method.refusal(roster, model)):
             raise Refused(reason)
         store = Store([data.silo], model.device, model.dtype)
         probe(self.folder, job, model, store["train"].x[:2])
@@ -156,8 +158,7 @@ class SiloSide:
             return (Done(), Done) if up is None else (up, method.up)
         private: Any = vault.load(template).map(lambda t: t.to(model.device))
         if request.kind == "train":
-            state = task.run(method.step, method.begin(task, down, private), "train")
-            up, kept = method.end(task, state, down, private)
+            up, kept = local_round(method, task, down, private)
             vault.keep(kept, request.round)
             return up, method.up
         if isinstance(method, Candidates):
@@ -180,13 +181,22 @@ class SiloSide:
         about |= {"run": request.run, "model": dict(job.model), "shape": list(job.shape), "outputs": job.outputs}
         folder = self.folder / "models" / vault.folder.name
         schemas = None if data.schema is None else {self.name: data.schema}
-        given = task.judged(kept, "validation")[1]
+        outputs = {split: task.judged(kept, split)[1] for split in ("validation", "test")}
+        given = outputs["validation"]
         fitted = _calibrated(data.silo, given, job.training, request.pooled)
         trees = {self.name: data.silo.trees}
         save_models(folder, model, kept, [self.name], about, schemas, {self.name: fitted}, trees=trees)
         done = {"round": torch.tensor([round]), "curve": torch.from_numpy(_curve(data.silo, given))[None]}
+        if fitted:
+            done["tempered"] = _tempered(data.silo, outputs, fitted["temperature"])
         fields = read_policy(self.folder).fields
         return Done(**{key: each for key, each in done.items() if each.numel() and (not fields or key in fields)}), Done
+
+    def _source(self, policy: Policy) -> SiloSource:
+        return replace(self.source, standardize=not policy.statistics, incumbent=policy.incumbent)
+
+    def _samples(self, job: Job | None, policy: Policy) -> int:
+        return 0 if job is None else len(self._data(job, self._source(policy), policy).silo.train)
 
     def _with_secrets(self, task: Task, job: Job, run: str) -> Task:
         """The task with what this silo shares with the others of a run, where the server is not to see uploads."""
@@ -320,6 +330,16 @@ def _calibrated(
     if cut is None:
         return {"temperature": at}
     return {"temperature": at, "threshold": moved(cut, at), "positive": int(training.positive != 0)}
+
+
+def _tempered(silo: Silo, outputs: Mapping[str, Mapping[str, Array]], temperature: float) -> Tensor:
+    """What tempering moves, of the model that a silo keeps: (1, 6), NaN where a split has no rows."""
+    found = list[float]()
+    for split in ("validation", "test"):
+        p, y = outputs[split].get(silo.name), getattr(silo, split).y
+        made = None if p is None or not np.isfinite(p).all() else tempered(p, temperature)
+        found += [np.nan if made is None else measure_of(name).of(y, made) for name in RAW]
+    return torch.tensor([found], dtype=torch.float64)
 
 
 def _threshold(silo: Silo, outputs: Mapping[str, Array], training: Training) -> float | None:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from coterie.codec import built, check, storable
-from coterie.deploy.home import sync, write_whole
+from coterie.deploy.home import set_aside, sync, write_whole
 from coterie.engine.predictors import restored
 from coterie.errors import BadInput
 from coterie.personal.export import file_name
@@ -60,6 +60,21 @@ class Vault:
         """Let the next round go on from the committed state, of whichever round it is, or anew where there is none."""
         write_whole(self.folder / REJOINS, b"")
 
+    def mend(self) -> list[str]:
+        """Set aside what cannot be read, and go on from what is left; what was done."""
+        done = []
+        for path in sorted(self.folder.glob("*.safetensors")):
+            try:
+                safetensors.torch.load(path.read_bytes())
+                if path.name in (COMMITTED, TENTATIVE):
+                    self.round(path.name)
+            except (*DAMAGED, BadInput):
+                done.append(f"{path.parent.name}/{path.name}: damaged, set aside as {set_aside(path).name}")
+                if path.name == COMMITTED:
+                    self.rejoin()
+                    done.append(f"{path.parent.name}: this silo goes on in that run as one that missed its rounds")
+        return done
+
     def clear(self) -> None:
         """Forget everything: a newcomer begins anew."""
         for which in (TENTATIVE, COMMITTED):
@@ -71,7 +86,7 @@ class Vault:
         if not path.exists():
             return template
         try:
-            return _rebuilt(template, safetensors.torch.load(path.read_bytes()))
+            return rebuilt(template, safetensors.torch.load(path.read_bytes()))
         except (*DAMAGED, BadInput) as error:
             raise BadInput(f"{path}: damaged ({error}); restore it from a backup") from None
 
@@ -147,7 +162,7 @@ class Vault:
         write_whole(self.folder / f"answer-{kind}", json.dumps({"request": digest}).encode() + b"\n" + body)
 
 
-def _rebuilt(template: P, named: Mapping[str, Tensor]) -> P:
+def rebuilt(template: P, named: Mapping[str, Tensor]) -> P:
     """A record like the template, with these tensors."""
     record = built(template, named)
     about, tensors = every_field(template), template.tensors()

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
+from coterie.engine.dpsgd import DPSGD
 from coterie.engine.method import (
     Batch,
     Cohort,
@@ -24,6 +25,8 @@ from coterie.engine.method import (
 @dataclass(frozen=True)
 class Wrapper(Method):
     """Hands everything on to the method it wraps."""
+
+    by_columns: ClassVar[bool] = True
 
     @property
     def base(self) -> Method:
@@ -63,6 +66,10 @@ class Wrapper(Method):
     @property
     def from_own(self) -> bool:  # type: ignore[override]
         return self.base.from_own
+
+    @property
+    def by_gradients(self) -> bool:  # type: ignore[override]
+        return self.base.by_gradients
 
     def open(self, roster: Roster, model: Model) -> Any:
         return self.base.open(roster, model)
@@ -108,6 +115,9 @@ class Wrapper(Method):
 
     def cloud(self, task: Task, down: Any, private: Any) -> Deployable | None:
         return self.base.cloud(task, down, private)
+
+    def dpsgd(self, task: Task) -> DPSGD | None:
+        return self.base.dpsgd(task)
 
     def host(self, server: Any, newcomers: Cohort, up: Any | None) -> Any:
         return self.base.host(server, newcomers, up)

@@ -312,6 +312,33 @@ def test_without_a_search_values_are_fixed():
     assert plain.fixed() == plain
 
 
+def test_a_stack_is_not_searched_for_where_its_members_are():
+    methods = {"fedavg": {}, "apple": {"train": {"optimizer": "sgd"}}, "stack": {"of": ["fedavg", "apple"]}}
+    study = check(table(train={"lr": "auto", "optimizer": "auto"}, methods=methods))
+    assert study.searched("stack") == () and study.searched("fedavg") == ("lr", "optimizer")
+    found = study.settled({"fedavg": {"lr": 1.0, "optimizer": "adam"}, "apple": {"optimizer": "sgd", "lr": 0.5}})
+    assert found.methods["stack"].of == (
+        {"method": "fedavg", "train": {"lr": 1.0, "optimizer": "adam"}},
+        {"method": "apple", "train": {"lr": 0.5, "optimizer": "sgd"}},
+    )
+    assert check(tomllib.loads(found.as_toml())) == found
+    fixed = {"method": "apple", "train": {"lr": 0.25, "optimizer": "sgd"}}
+    assert study.fixed().methods["stack"].of == ("fedavg", fixed)
+
+
+def test_a_stack_has_a_search_of_its_own_for_members_that_nothing_else_trains():
+    train, own = {"lr": "auto"}, {"method": "fedavg", "train": {"lr": 0.3}}
+    other = {"method": "fedamp", "tau": 0.1}
+    study = check(table(train=train, methods={"fedamp": {}, "stack": {"of": [own, "fedamp", other]}}))
+    assert study.searched("stack") == ("lr",)
+    found = study.settled({"fedamp": {"lr": 1.0}, "stack": {"lr": 0.2}})
+    assert found.methods["stack"].of == (own, {"method": "fedamp", "train": {"lr": 1.0}}, other)
+    known = check(table(train=train, methods={"fedamp": {}, "stack": {"of": [own, "fedamp"]}}))
+    assert known.searched("stack") == ()
+    given = check(table(train=train, methods={"fedamp": {}, "stack": {"of": ["fedamp"], "train": {"lr": 0.2}}}))
+    assert given.settled({"fedamp": {"lr": 1.0}}).methods["stack"].of == ("fedamp",)
+
+
 def test_only_some_keys_are_auto():
     with pytest.raises(BadInput, match=r"\[train\] momentum: expected number, found 'auto'"):
         check(table(train={"momentum": "auto"}))
