@@ -35,7 +35,7 @@ NAMED: dict[str, dict[str, Any]] = {
         for split in ("groups", "pathological", "iid")
     },
 }
-TABLES = tuple(f"tables-{kind}" for kind in KINDS if kind not in ("rare", "numbers"))
+TABLES = tuple(f"tables-{kind}" for kind in KINDS if kind not in ("rare", "numbers", "wide"))
 
 
 def assembled(name: str, seed: int) -> Assembly:
