@@ -50,7 +50,7 @@ LARGE: dict[str, dict[str, Any]] = {
     }.items()
     for split in splits
 }
-TABLES = tuple(f"tables-{kind}" for kind in KINDS if kind not in ("rare", "numbers"))
+TABLES = tuple(f"tables-{kind}" for kind in KINDS if kind not in ("rare", "numbers", "wide"))
 DEFAULT = (*NAMED, *TABLES)
 FRESH = 1000  # test rows of each silo of a made table
 Line = dict[str, Any]

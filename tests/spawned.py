@@ -32,6 +32,10 @@ def over_processes(count: int, code: str, *words: object) -> list[str]:
         )
         for rank in range(count)
     ]
-    ended = [process.communicate(timeout=100) for process in started]
+    try:
+        ended = [process.communicate(timeout=300) for process in started]
+    finally:
+        for process in started:
+            process.kill()
     assert all(process.returncode == 0 for process in started), "\n".join(err[-2000:] for _, err in ended)
     return [out for out, _ in ended]

@@ -291,6 +291,8 @@ def test_wrappers_are_given_in_any_order_and_run_as_a_study_says():
     assert one == other == make("fedavg", table)
     assert co.with_compression("fedavg", bits=8) == make("fedavg", {"compress": {"bits": 8}})
     assert co.with_clipping("fedavg", norm=3) == make("fedavg", {"clip_update": {"norm": 3}})
+    assert co.with_blind("fedamp", sketch=64) == make("fedamp", {"blind": {"sketch": 64}})
+    assert co.with_secagg("fedavg") == make("fedavg", {"secagg": {}})
     assert co.with_robustness("fedavg", rule="krum") == make("fedavg", {"robust": {"rule": "krum"}})
     made = co.Federation(silos(), model="linear", rows="all").train(one, rounds=1, lr=0.1, quiet=True)
     assert make("fedavg", made.run.study["methods"]["fedavg"]) == one and made.summary["fedavg"]["privacy"]

@@ -1,7 +1,7 @@
-"""Tables that Python packages hold as pickles, read without unpickling: nothing is imported, nothing is called.
+"""Tables and arrays that others keep as pickles, read without unpickling: nothing is imported, nothing is called.
 
 A pickle is a program that calls functions by name. Here its opcodes are interpreted, a call is only noted (`Call`) and
-only by the few names of `NAMES`, and the table is made by hand from numbers, text and buffers.
+only by the few names of `NAMES`, and tables are made by hand from numbers, text and buffers.
 """
 
 import lzma
@@ -20,11 +20,12 @@ from coterie.data.silo import Array
 from coterie.errors import BadInput
 
 LARGEST = 64 << 20  # bytes of a file unpacked, and cells of its table
+MOST_AXES = 5  # of an array that is no table
 XZ = b"\xfd7zXZ\x00"
 
 PUSHED = {
     "BININT", "BININT1", "BININT2", "BINFLOAT", "SHORT_BINUNICODE", "BINUNICODE", "SHORT_BINBYTES", "BINBYTES",
-    "BYTEARRAY8",
+    "BINBYTES8", "BYTEARRAY8",
 }  # fmt: skip
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
@@ -95,9 +96,16 @@ def read_pickled(path: Path) -> DataFrame:
         raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
 
 
+def held_arrays(data: bytes) -> dict[str, Array]:
+    """The arrays by name of a dict that NumPy wrote as the one object of an array; a ValueError of anything else."""
+    state = _of(_calls(interpreted(data), RECONSTRUCT).state, tuple)
+    (held,) = _of(state[4], list)
+    return {name: _array(value, MOST_AXES) for name, value in _of(held, dict).items()}
+
+
 def interpreted(data: bytes) -> Any:
     """What a pickle describes, of plain values and `Call`s."""
-    stack, below, memo = list[Any](), list[list[Any]](), list[Any]()  # `below`: the stacks under each mark
+    stack, below, memo = list[Any](), list[list[Any]](), dict[int, Any]()  # `below`: the stacks under each mark
     for opcode, argument, _ in pickletools.genops(data):
         name = opcode.name
         if name in PUSHED:
@@ -106,8 +114,8 @@ def interpreted(data: bytes) -> Any:
             stack.append(CONSTANTS[name])
         elif name in ("EMPTY_LIST", "EMPTY_DICT"):
             stack.append([] if name == "EMPTY_LIST" else {})
-        elif name == "MEMOIZE":
-            memo.append(stack[-1])
+        elif name in ("MEMOIZE", "BINPUT", "LONG_BINPUT"):
+            memo[len(memo) if name == "MEMOIZE" else _of(argument, int)] = stack[-1]
         elif name in ("BINGET", "LONG_BINGET"):
             stack.append(memo[_of(argument, int)])
         elif name == "MARK":
@@ -126,6 +134,8 @@ def interpreted(data: bytes) -> Any:
             _extend(stack[-1], items)
         elif name == "STACK_GLOBAL":
             stack.append(_named(*_taken(stack, 2)))
+        elif name == "GLOBAL":
+            stack.append(_named(*_of(argument, str).split(" ", 1)))
         elif name in ("REDUCE", "NEWOBJ"):
             called, arguments = _taken(stack, 2)
             stack.append(_call(called, arguments))
@@ -247,7 +257,7 @@ def _places(value: Any, columns: int) -> Sequence[int]:
     return places
 
 
-def _array(value: Any) -> Array:
+def _array(value: Any, most_axes: int = 2) -> Array:
     """An array of plain numbers, or of plain objects: text, numbers, None."""
     called = _calls(value, BUFFER, RECONSTRUCT)
     if called.name == BUFFER:
@@ -257,7 +267,7 @@ def _array(value: Any) -> Array:
         order = "F" if fortran else "C"
     kind = _calls(dtype, DTYPE).arguments[0]
     shape = tuple(_of(size, int) for size in _of(shape, tuple))
-    if not 1 <= len(shape) <= 2 or min(shape) < 0 or math.prod(shape) > LARGEST or max(shape) > LARGEST:
+    if not 1 <= len(shape) <= most_axes or min(shape) < 0 or math.prod(shape) > LARGEST or max(shape) > LARGEST:
         raise ValueError(f"an array of shape {shape}")
     if kind == "O8":
         made = np.empty(len(_of(data, list)), dtype=object)

@@ -13,7 +13,7 @@ import safetensors.numpy
 from safetensors import safe_open
 
 from coterie.data.own.schema import Schema
-from coterie.data.own.statistics import words_of
+from coterie.data.own.statistics import description_of
 from coterie.data.silo import Array, HoldsData, Part, Silo
 from coterie.deploy.home import write_whole
 from coterie.deploy.own import Raw, SiloSource, own_silo
@@ -53,7 +53,7 @@ def _read(name: str, source: SiloSource, agreed: Mapping[str, Any]) -> Encoded:
     if not agreed:
         return Encoded(*own_silo(name, source.path), None)
     raw, wanted = Raw(name, source), Schema.read(agreed, "the run's schema")
-    judge_schema(wanted, words_of(raw.statistics()))
+    judge_schema(wanted, description_of(raw.statistics()))
     silo, schema = raw.encoded(wanted)
     return Encoded(silo, len(schema.classes), schema)
 

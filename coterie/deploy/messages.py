@@ -19,6 +19,7 @@ from coterie.engine.store import SPLITS
 from coterie.engine.training import Training
 from coterie.errors import BadInput, plain
 from coterie.measure.measures import AUTO, MEASURES
+from coterie.measure.predictions import RAW
 from coterie.measure.tempering import GRID as TEMPERATURES
 from coterie.methods import METHODS, make
 from coterie.methods.wrappers.candidates import Candidates
@@ -99,6 +100,12 @@ class Done(Up):
         "of classes: the kept model's summed log-loss on validation rows, at a grid of temperatures",
         str(len(TEMPERATURES)),
         seen_by="server; their sum all silos",
+        default=None,
+    )
+    tempered: Tensor | None = rows(
+        "of classes: the tempered model's log-loss, Brier score and calibration error on validation and test rows",
+        str(2 * len(RAW)),
+        seen_by="server",
         default=None,
     )
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from coterie.data.own.agree import kinds_of
 from coterie.data.own.schema import Schema
-from coterie.data.own.statistics import LEVELS, Words
+from coterie.data.own.statistics import LEVELS, Description
 from coterie.deploy.messages import BUILD, Request
 from coterie.engine.method import Method
 from coterie.engine.training import Training
@@ -116,7 +116,7 @@ class Policy:
             raise Refused(f"an upload of {size} bytes; allowed: {self.largest_upload}")
 
 
-def judge_schema(agreed: Schema, own: Words) -> None:
+def judge_schema(agreed: Schema, own: Description) -> None:
     """Refuse to encode rows in another way than as what they are: numbers as levels would give every value away."""
     kinds = kinds_of(own)
     names = [column.name for column in agreed.columns]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.codec import decode, encode
 from coterie.data.arrays import MOST_CLASSES
-from coterie.data.own.statistics import Statistics, words_of
+from coterie.data.own.statistics import Statistics, description_of
 from coterie.deploy.messages import (
     AWAITS,
     LARGEST_ANSWER,
@@ -33,6 +33,7 @@ from coterie.engine.method import Cohort, Method, Roster
 from coterie.engine.rows import Model
 from coterie.errors import BadInput
 from coterie.measure.measures import LEAST
+from coterie.measure.predictions import RAW, TEMPERED
 from coterie.measure.tempering import GRID, pooled_curve, temperatures
 from coterie.methods.wrappers.secagg import Revealed
 from coterie.wire import Down, Up, every_field, stack
@@ -85,6 +86,7 @@ class Remote:
         self.slowest: dict[str, float] = {}  # by kind of request, seconds that the slowest of all silos has taken
         self.pooled: tuple[float, ...] = ()  # what all silos know of the temperature of the models they have kept
         self.temperatures: dict[str, float] = {}  # and what each then took
+        self.tempered: Measures | None = None  # what these models are worth, by measures that tempering moves
         self.last: dict[str, str] = {}  # by silo, why it did not reply when last asked; "" when it did
 
     def train(self, cohort: Cohort, down: Any) -> Replies:
@@ -174,20 +176,23 @@ class Remote:
         done, failures = self._ask(blank, bodies, Done)
         rounds = {name: int(each.round[0]) for name, each in done.items() if each.round is not None}
         other: dict[str, int | None] = {name: round for name, round in rounds.items() if hold and round not in hold}
-        self._temper(blank, {name: bodies[name] for name in done}, done)
+        again = self._temper(blank, {name: bodies[name] for name in done}, done)
+        self.tempered = _tempered(cohort, {name: each for name, each in again.items() if name not in other})
         return {**other, **dict.fromkeys(failures)}
 
-    def _temper(self, blank: Request, bodies: Mapping[str, bytes], done: Mapping[str, Done]) -> None:
+    def _temper(self, blank: Request, bodies: Mapping[str, bytes], done: Mapping[str, Done]) -> dict[str, Done]:
         """Have silos temper the models they have kept by what all of them know, as in a simulation."""
         rows = dict(zip(self.job.names, self.job.validation, strict=True))
         curves = {name: each.curve[0].numpy() for name, each in done.items() if each.curve is not None}
         curves = {name: each for name, each in curves.items() if _can_be(each, rows[name])}
-        if curves:
-            count = sum(rows[name] for name in curves)
-            self.pooled = tuple(pooled_curve(curves.values(), count).tolist())
-            again, _ = self._ask(replace(blank, pooled=self.pooled), bodies, Done)
-            found = temperatures(curves, {name: rows[name] for name in curves})
-            self.temperatures = {name: each for name, each in found.items() if name in again}
+        if not curves:
+            return dict(done)
+        count = sum(rows[name] for name in curves)
+        self.pooled = tuple(pooled_curve(curves.values(), count).tolist())
+        again, _ = self._ask(replace(blank, pooled=self.pooled), bodies, Done)
+        found = temperatures(curves, {name: rows[name] for name in curves})
+        self.temperatures = {name: each for name, each in found.items() if name in again}
+        return {**done, **again}
 
     def private(self) -> None:
         return None
@@ -340,7 +345,7 @@ def descriptions(
     for name, blob in blobs.items():
         try:
             found[name] = decode(Statistics, blob, rows=1)
-            words_of(found[name])
+            description_of(found[name])
         except (BadInput, IndexError) as error:
             failures[name] = Failure(str(error))
     return found, failures
@@ -392,3 +397,15 @@ def _measures(cohort: Cohort, splits: tuple[str, ...], found: Mapping[str, Measu
                 name_of = {"judged": by, "error": f"{by}_error"}.get(measure, measure)
                 values.setdefault((split, name_of), np.full(len(cohort.ids), np.nan))[place] = value
     return Measures(cohort, values)
+
+
+def _tempered(cohort: Cohort, done: Mapping[str, Done]) -> Measures | None:
+    """What silos report of the models they have kept; None where nobody does."""
+    keys = [(split, name) for split in ("validation", "test") for name in RAW]
+    values = {(split, name + TEMPERED): np.full(len(cohort.ids), np.nan) for split, name in keys}
+    for place, silo in enumerate(cohort.names):
+        found = done[silo].tempered if silo in done else None
+        for (split, name), value in zip(keys, [] if found is None else found[0].tolist(), strict=False):
+            low, high = POSSIBLE[name]
+            values[split, name + TEMPERED][place] = value if low - ROUNDING <= value <= high + ROUNDING else np.nan
+    return Measures(cohort, values) if any(np.isfinite(each).any() for each in values.values()) else None

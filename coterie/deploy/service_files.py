@@ -35,7 +35,7 @@ def write_service(folder: Path, party: str, port: int = 0) -> None:
     }
     target.mkdir()
     written = {unit: "coterie.service", "options": f"options.{kind}", "Dockerfile": "Dockerfile"}
-    written["compose.yaml"] = f"compose.{kind}.yaml"
+    written |= {"compose.yaml": f"compose.{kind}.yaml", "requirements-deploy.txt": "requirements-deploy.txt"}
     for name, template in written.items():
         text = files("coterie.deploy").joinpath(FOLDER, template).read_text("utf-8")
         for key, value in values.items():

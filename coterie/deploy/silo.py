@@ -37,7 +37,8 @@ from coterie.errors import BadInput, plain
 from coterie.lock import locked
 from coterie.measure.measures import AUTO, PACKAGED, Array, measure_of, oriented, taken
 from coterie.measure.paired import interval, scored
-from coterie.measure.tempering import curve, moved, pooled_curve, temperature, threshold
+from coterie.measure.predictions import RAW
+from coterie.measure.tempering import curve, moved, pooled_curve, temperature, tempered, threshold
 from coterie.methods.wrappers.blind import WithBlind
 from coterie.methods.wrappers.candidates import Candidates
 from coterie.methods.wrappers.secagg import Question, Revealed, WithSecAgg
@@ -180,11 +181,14 @@ class SiloSide:
         about |= {"run": request.run, "model": dict(job.model), "shape": list(job.shape), "outputs": job.outputs}
         folder = self.folder / "models" / vault.folder.name
         schemas = None if data.schema is None else {self.name: data.schema}
-        given = task.judged(kept, "validation")[1]
+        outputs = {split: task.judged(kept, split)[1] for split in ("validation", "test")}
+        given = outputs["validation"]
         fitted = _calibrated(data.silo, given, job.training, request.pooled)
         trees = {self.name: data.silo.trees}
         save_models(folder, model, kept, [self.name], about, schemas, {self.name: fitted}, trees=trees)
         done = {"round": torch.tensor([round]), "curve": torch.from_numpy(_curve(data.silo, given))[None]}
+        if fitted:
+            done["tempered"] = _tempered(data.silo, outputs, fitted["temperature"])
         fields = read_policy(self.folder).fields
         return Done(**{key: each for key, each in done.items() if each.numel() and (not fields or key in fields)}), Done
 
@@ -326,6 +330,16 @@ def _calibrated(
     if cut is None:
         return {"temperature": at}
     return {"temperature": at, "threshold": moved(cut, at), "positive": int(training.positive != 0)}
+
+
+def _tempered(silo: Silo, outputs: Mapping[str, Mapping[str, Array]], temperature: float) -> Tensor:
+    """What tempering moves, of the model that a silo keeps: (1, 6), NaN where a split has no rows."""
+    found = list[float]()
+    for split in ("validation", "test"):
+        p, y = outputs[split].get(silo.name), getattr(silo, split).y
+        made = None if p is None or not np.isfinite(p).all() else tempered(p, temperature)
+        found += [np.nan if made is None else measure_of(name).of(y, made) for name in RAW]
+    return torch.tensor([found], dtype=torch.float64)
 
 
 def _threshold(silo: Silo, outputs: Mapping[str, Array], training: Training) -> float | None:

@@ -126,11 +126,11 @@ def _verdicts(up: Record, down: Record, cohort: Cohort, limit: float, inside: st
     found = torch.cat([found, cohort.sizes.to(found)[None]]).cpu()  # the round's one wait
     each = torch.split(found, [*(len(part) for part in parts), 1])
     usual_given = each[2].nanmedian(1).values.numpy()
-    told, marked, given, sizes = (part.numpy() for part in each)
+    every, marked, given, sizes = (part.numpy() for part in each)
     sent, own = usual_given.max(initial=0.0), given.max(0, initial=0.0)
     more = np.clip(sizes[0] / max(_middle(sizes[0]), 1), 1, MOST_SAMPLES)
     reasons: dict[int, str] = {}
-    for name, lengths in zip([*numbers, *places], told, strict=True):
+    for name, lengths in zip([*numbers, *places], every, strict=True):
         finite = np.isfinite(lengths)
         wrong = dict.fromkeys(np.flatnonzero(~finite), f"'{inside}{name}' is not finite")
         if name in places:
@@ -143,7 +143,7 @@ def _verdicts(up: Record, down: Record, cohort: Cohort, limit: float, inside: st
             long = np.flatnonzero(finite & (usual > 0) & (lengths > allowed))
             wrong |= {row: f"'{inside}{name}' is {lengths[row]:.3g} long; usual: {usual:.3g}" for row in long}
         reasons = {int(row): why for row, why in wrong.items()} | reasons
-    return reasons, told[: len(numbers)], marked
+    return reasons, every[: len(numbers)], marked
 
 
 def _middle(values: np.ndarray) -> float:

@@ -26,7 +26,8 @@ from coterie.wire import About, Record, described, every_field
 R = TypeVar("R", bound=Record)
 SILO = {  # what a method defines of the silo's half, where rows are whole
     "enroll", "begin", "step", "end", "personal", "cloud", "adapt", "refusal", "axes", "shared", "unpacked",
-    "down", "up", "private", "base", "own", "averages", "lr_by_row", "plain_steps", "from_own",
+    "confirmed", "dpsgd", "by_gradients", "down", "up", "private", "base", "own", "averages", "lr_by_row",
+    "plain_steps", "from_own",
 }  # fmt: skip
 
 
@@ -129,6 +130,11 @@ class OverProcesses(Wrapper):
         with self._spread(lambda values: ranks.gathered(values, places)):
             return self.method.trace(self._with_shared(server), self._seeing(everyone), private if known else None)
 
+    def refusal(self, roster: Roster, model: Model) -> str | None:
+        if any("confirm" in vars(kind) for kind in _kinds(self.method) if kind not in (Method, Wrapper)):
+            return "silos exchange twice in a round, which goes on in one process alone; start it without torchrun"
+        return self.method.refusal(roster, model)
+
     # Between rows of silos and columns of the server
 
     def to_silos(self, down: R, ids: Tensor) -> R:
@@ -221,6 +227,13 @@ def _joined(values: Sequence[Tensor], parts: Sequence[Columns]) -> Tensor:
             made[..., start:end] = value[..., first : first + end - start]
             first += end - start
     return made
+
+
+def _kinds(method: Method | None) -> Iterator[type]:
+    """The classes of a method, and of the methods inside it."""
+    while method is not None:
+        yield from type(method).__mro__
+        method = getattr(method, "base", None)
 
 
 def _tracing(method: Method) -> Iterator[type]:

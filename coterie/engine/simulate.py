@@ -166,7 +166,7 @@ class Simulator:
 
     @torch.no_grad()
     def host(self, server: Any, round: int) -> Any:
-        """Let these silos arrive after training: they settle, and what the server last told them is returned."""
+        """Let these silos arrive after training: they settle, and what the server last sent them is returned."""
         newcomers = Cohort.everyone(self.roster, self.model, round)
         here, private = self.here(newcomers), None
         down = self.method.host(server, newcomers, None)

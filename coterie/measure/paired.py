@@ -19,7 +19,7 @@ from coterie.measure.measures import Array, Measure
 
 LEVEL = 0.95
 BLOCKS = 40  # left out one by one, of a measure whose influence is not known
-FEWEST = 8  # rows of which an unbounded measure's interval is told
+FEWEST = 8  # rows of which an unbounded measure's interval is reported
 
 
 @dataclass(frozen=True)

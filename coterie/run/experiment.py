@@ -3,7 +3,7 @@
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import distributions
@@ -20,6 +20,7 @@ from coterie.data.silo import FederatedData, named
 from coterie.durable import sync_all
 from coterie.engine import ranks
 from coterie.engine.method import Method
+from coterie.engine.over_processes import columnwise
 from coterie.engine.predictors import Distilled, Ensemble
 from coterie.engine.rehearsal import held_at_peak, peak_memory
 from coterie.engine.rounds import Outcome, Progress
@@ -77,7 +78,7 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
         model = {"name": study.model["name"], **parts.as_table()}
     study = replace(study, model=model, training=_suited(study.training, data), methods=_with_incumbent(study, data))
     machine = study.machine
-    # Errors are told in the unit of the label, which another seed's training rows may put otherwise.
+    # Errors are reported in the unit of the label, which another seed's training rows may put otherwise.
     again = like is not None and not any(schema.unit != like.model.unit for schema in data.schemas.values())
     federation = Assembly(
         data.silos,
@@ -135,7 +136,7 @@ def prepare_all(study: Study, like: Assembly | None = None) -> tuple[Study, dict
             federation.rows = first.rows  # measured once, so that a study written back says how all of it was computed
             engine = federation.engine(method, study.training_of(name))
             first.rows = engine.rows
-            reason = method.refusal(engine.roster, federation.model)
+            reason = engine.method.refusal(engine.roster, federation.model)
             if reason is not None:
                 raise BadInput(f"[methods.{name}] {reason}")
     machine = replace(study.machine, device=first.model.device.type, rows=int(first.rows))
@@ -172,47 +173,47 @@ def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Wat
 
 
 def _baselines(study: Study, federations: Mapping[int, Assembly]) -> dict[Key, Rows]:
-    """What people use today, of own data; papers compare with other things."""
-    if study.holdings is None and study.data["name"] != "own":
-        return {}
+    """What people use today, of silos with tables of their own; papers compare with other things."""
     found = dict[Key, Rows]()
     for seed, each in federations.items():
-        if suits(each.members, each.model.classes):
+        if each.schemas and suits(each.members, each.model.classes):
             found |= dict(baselines(each.members, each.model.classes, seed, each.schemas, study.training.positive))
     return found
 
 
 def _one(
-    study: Study, name: str, federation: Assembly, folder: Path, out: Path, told: Callable[[Progress], None]
+    study: Study, name: str, federation: Assembly, folder: Path, out: Path, on_round: Callable[[Progress], None]
 ) -> Outcome:
     """One method on one seed: its models in the folder of the run, what was measured in the checkpoint's journal."""
     checkpoint = Checkpoint(folder, name, federation.seed, study.machine.checkpoint_every)
     outcome = checkpoint.ended()
     if ranks.first_says(outcome is not None):
         outcome = outcome or Outcome(None)  # which the first process alone reads
-        told(Progress(study.training.rounds, study.training.rounds, outcome.score, outcome.measure))
+        on_round(Progress(study.training.rounds, study.training.rounds, outcome.score, outcome.measure))
         return outcome
     try:
         kept = keeps_models(study, federation)
-        outcome = federation.train(study.methods[name], told, study.training_of(name), checkpoint, kept)
+        outcome = federation.train(study.methods[name], on_round, study.training_of(name), checkpoint, kept)
     except BadInput as error:
         raise BadInput(f"[methods.{name}] {error}") from None
     calibrate(outcome, {silo.name: silo for silo in federation.members}, study.training.positive)
     _note_mixtures(outcome, study.methods[name], federation)
     if kept:
-        _save(study, name, federation, outcome, out / "models" / name, told)
+        _save(study, name, federation, outcome, out / "models" / name, on_round)
     checkpoint.end(outcome)
     outcome.models = None  # they are on the disk, and the next method needs the memory
     return outcome
 
 
 def _save(
-    study: Study, name: str, federation: Assembly, judged: Outcome, folder: Path, told: Callable[[Progress], None]
+    study: Study, name: str, federation: Assembly, judged: Outcome, folder: Path, on_round: Callable[[Progress], None]
 ) -> None:
     """Write a method's models: those that were judged or, of data split by time, some that know the last rows too."""
     saved = judged
     if refits(study, name):
-        saved = refit(study, name, federation, lambda p: told(replace(p, score=judged.score, measure=judged.measure)))
+        saved = refit(
+            study, name, federation, lambda p: on_round(replace(p, score=judged.score, measure=judged.measure))
+        )
         judged.refit_rounds = saved.measured[-1]
     if ranks.rank() == 0:
         shutil.rmtree(folder, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
@@ -220,35 +221,39 @@ def _save(
     if saved.models is None or saved.picked is None:
         return
     silos, names = federation.here(), [silo.name for silo in federation.members]
-    told_of = about(study, name, federation, saved.picked.round)
-    told_of |= {"trained_on": "train and test rows"} if saved is not judged else {}
+    known = about(study, name, federation, saved.picked.round)
+    known |= {"trained_on": "train and test rows"} if saved is not judged else {}
     fitted = {silo: _calibration(saved, silo, study.training.positive) for silo in names}
     trees = {silo.name: silo.trees for silo in silos}
-    whole = (federation.model, saved.models, [silo.name for silo in silos], told_of, federation.schemas, fitted)
+    whole = (federation.model, saved.models, [silo.name for silo in silos], known, federation.schemas, fitted)
     save_models(folder, *whole, apart=True, trees=trees, among=names)
     sync_all(folder)
 
 
 def _note_mixtures(outcome: Outcome, method: Method, federation: Assembly) -> None:
     """Note what each silo's model mixes or has learned from, and who is better off with what it has today."""
-    models = outcome.models
-    if not isinstance(method, Stack) or not isinstance(models, Ensemble | Distilled):
+    if not isinstance(method, Stack):
         return
-    if isinstance(models, Distilled):
-        lost = dict(zip((silo.name for silo in federation.here()), models.losses.tolist(), strict=True))
-        for name, losses in ((name, losses) for each in ranks.told(lost) for name, losses in each.items()):
-            if np.isfinite(losses).all():
-                outcome.distilled[name] = dict(zip(("mixture", "network"), losses, strict=True))
+    models, silos = outcome.models, [silo.name for silo in federation.here()]  # no models, where a process has no silos
+    lost = models.losses.tolist() if isinstance(models, Distilled) else []
+    for silo, losses in _of_all(silos, lost).items():
+        if np.isfinite(losses).all():
+            outcome.distilled[silo] = dict(zip(("mixture", "network"), losses, strict=True))
     names = [each.name for each in method.candidates]
     today = [names[i] for i in method.today]
-    mixed = models.weights if isinstance(models, Ensemble) else models.shares
-    here = dict(zip((silo.name for silo in federation.here()), mixed.tolist(), strict=True))
-    known = {silo: shares for each in ranks.told(here) for silo, shares in each.items()}
-    for silo, shares in ((member.name, known[member.name]) for member in federation.members):
+    mixed = models.weights if isinstance(models, Ensemble) else models.shares if isinstance(models, Distilled) else None
+    known = _of_all(silos, [] if mixed is None else mixed.tolist())
+    for silo, shares in ((member.name, known[member.name]) for member in federation.members if member.name in known):
         outcome.mixtures[silo] = dict(zip(names, shares, strict=True))
         only = names[int(np.argmax(shares))]
         if max(shares) == 1 and only in today:
             outcome.gated[silo] = only
+
+
+def _of_all(silos: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    """What is known of the silos of this process (or nothing is), with what is known of the others'."""
+    here = dict(zip(silos, values, strict=True)) if values else {}
+    return {silo: value for each in ranks.told(here) for silo, value in each.items()}
 
 
 def _calibration(outcome: Outcome, silo: str, positive: int | str) -> dict[str, float]:
@@ -371,6 +376,9 @@ def _go_on(study: Study, out: Path, watch: Watch, say: Say, like: Assembly | Non
     (out / "study.toml").write_text(now.study, "utf-8")
     _warn_of_fixed(federations)
     _warn_of_adam(study)
+    whole = [name for name, method in study.methods.items() if ranks.count() > 1 and not columnwise(method)]
+    if whole:
+        say(f"{', '.join(whole)}: the server is held whole in every process, as it needs all columns of the models")
     _room_for_models(study, federations[study.seeds[0]], out)
     stated = rehearse(study, federations, say)
     device = federations[study.seeds[0]].model.device

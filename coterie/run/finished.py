@@ -26,6 +26,7 @@ from coterie.measure.metrics import summarize
 from coterie.measure.predictions import Key, Predictions, Rows, as_frame, measured, reported
 from coterie.measure.subgroups import Place, as_table, subgroups
 from coterie.measure.tempering import curve, moved, temperatures, tempered, threshold
+from coterie.methods import learned, level_of
 from coterie.methods.separate import Separate
 from coterie.methods.wrappers.spent import Members, Searched, spent, spent_by_all
 from coterie.run.baselines import pooled
@@ -169,6 +170,9 @@ def summarized(
     ran = {name: methods[name]["rounds_run"] for name in study.methods}
     for name, about in spent(study.methods, trainings, members, searched, ran).items():
         methods[name]["privacy"] = about
+    for name, method in study.methods.items():
+        if (level := level_of(method)) is not None:
+            methods[name]["secure"] = {"level": level, "server_learns": learned(level, method)}
     together = spent_by_all(study.methods, trainings, members, searched, ran)
     alone = next((label for label, method in study.methods.items() if isinstance(method, Separate)), None)
     return {

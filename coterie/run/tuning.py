@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import median
+from statistics import fmean, median
 from typing import Any, Literal
 
 import pandas as pd
@@ -170,7 +170,7 @@ class Heat(ABC):
 
     @abstractmethod
     def scores(self, round: int) -> list[float]:
-        """What each candidate is worth after a round: the mean over silos, not finite where it diverged."""
+        """What each candidate is worth after a round, over silos; not finite where it diverged."""
 
     @abstractmethod
     def narrowed(self, chosen: list[int]) -> "Heat":
@@ -212,13 +212,20 @@ class Simulated(Heat):
         _put(engine, each(self.engine.private())[i])
         everyone = Cohort.everyone(engine.roster, engine.model, round)
         down = engine.method.send(each(self.server)[i], everyone)
-        return float(engine.scored(everyone, down, self.score).nanmean())
+        return middle(engine.scored(everyone, down, self.score).tolist())
 
     def narrowed(self, chosen: list[int]) -> "Simulated":
         servers, privates = each(self.server), each(self.engine.private())
         before = (together(Server, [servers[i] for i in chosen]), together(Private, [privates[i] for i in chosen]))
         rates, best = tuple(self.rates[i] for i in chosen), [self.best[i] for i in chosen]
         return Simulated(self.federation, self.method, self.training, rates, self.score, before, best)
+
+
+def middle(scores: Sequence[float]) -> float:
+    """The mean over silos less the lowest and the highest quarter, so that no silo by itself chooses; NaN: of none."""
+    known = sorted(score for score in scores if not math.isnan(score))
+    cut = math.ceil(len(known) / 4) if len(known) > 2 else 0
+    return fmean(known[cut : len(known) - cut]) if known else math.nan
 
 
 def _wide(federation: Assembly) -> bool:

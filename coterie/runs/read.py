@@ -58,6 +58,11 @@ class Run:
         return tomllib.loads(str(self.about.get("toml", "")))
 
     @property
+    def own(self) -> bool:
+        """Whether its silos came with data of their own, here or each at its place, and were not dealt a set."""
+        return self.data.get("name") == "silos" or "standardize" in self.data
+
+    @property
     def by(self) -> str | None:
         """The measure that its methods are shown by; None: accuracy, or an error."""
         if self.metric is not None:
@@ -97,7 +102,7 @@ def read_run(folder: Path) -> Run:
         raise BadInput(f"{folder}: no such folder; give the folder of a run, as `coterie run --out` made it")
     if not (folder / "summary.json").exists():
         if (folder / UNFINISHED).exists():
-            return _so_far(folder)
+            return so_far(folder, Begun.read(folder))
         raise BadInput(f"{folder}: no summary.json in it; give the folder of a run, as `coterie run --out` made it")
     try:
         summary = json.loads((folder / "summary.json").read_text("utf-8"))
@@ -136,9 +141,8 @@ def _labels(path: Path) -> DataFrame | None:
     return labels[labels["seed"] == labels["seed"].iloc[0]] if "seed" in labels and len(labels) else labels
 
 
-def _so_far(folder: Path) -> Run:
+def so_far(folder: Path, begun: Begun) -> Run:
     """A run that is going on, or was stopped: what its journals hold."""
-    begun = Begun.read(folder)
     study = tomllib.loads(begun.study)
     results = partial_results(folder)
     results = results[results["method"].isin(study["methods"])]
@@ -155,7 +159,7 @@ def _so_far(folder: Path) -> Run:
             silos = results.loc[(results["method"] == name) & (results["round"] == 0), "silo"].unique()
             traces[name] = {"silos": silos.astype(str), **found}
     about = {"toml": begun.study, "command": begun.command, "device": begun.machine.get("device")}
-    return Run(str(study["name"]), methods, results, traces, about=about, finished=False)
+    return Run(str(study["name"]), methods, results, traces, about=about, finished=False, data=study.get("data", {}))
 
 
 def _current(verdict: Any) -> Any:
@@ -176,6 +180,6 @@ def _scores(scores: Mapping[str, Any]) -> dict[str, Any]:
         if key in restored and restored[key] is None:
             restored[key] = math.inf
     for key in ("per_silo", "per_silo_picked"):
-        told = scores.get(key, scores["per_silo"])  # a run from before they were told apart has the best round's alone
-        restored[key] = {str(k): math.inf if v is None else float(v) for k, v in told.items()}
+        kept = scores.get(key, scores["per_silo"])  # a run from before they were kept apart has the best round's alone
+        restored[key] = {str(k): math.inf if v is None else float(v) for k, v in kept.items()}
     return restored

@@ -277,8 +277,9 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
         chosen = {each: chosen.get(each, {}) for each in methods}
     measured = {key: value for key, value in table.get("measure", {}).items() if key != SUBGROUPS}
     training, common = _training(table.get("train", {}), measured)
+    own_tables = catalog.comes_as_tables(data.get("name", ""))
     if SUBGROUPS in table.get("measure", {}):
-        if data.get("name") != "own":
+        if not own_tables:
             raise BadInput("[measure] subgroups: are columns of your own tables; leave them out")
         data = {**data, SUBGROUPS: table["measure"][SUBGROUPS]}
     if "test" not in training.measure:
@@ -303,7 +304,7 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
         seeds=tuple(seeds),
         auto_seeds=auto_seeds,
         data=catalog.resolved(data.get("name", "digits"), data),
-        model=_model(model, code, AUTO if data.get("name") == "own" else "mlp"),
+        model=_model(model, code, AUTO if own_tables else "mlp"),
         training=training,
         machine=parse(Machine, table.get("engine", {}), "[engine]"),
         methods=_secured(

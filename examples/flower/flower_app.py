@@ -10,7 +10,8 @@ import coterie as co
 from coterie.deploy.flower.halves import ServerHalf, SiloHalf
 
 METHOD = co.FedAMP(sigma="auto")
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()
 
 
 def net() -> nn.Module:
@@ -39,8 +40,8 @@ def evaluate(message: Message, context: Context) -> Message:
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     half = ServerHalf(METHOD, net)
-    half.enroll(grid.send_and_receive(half.greetings(grid.get_node_ids()), timeout=60))
+    half.enroll(grid.send_and_receive(half.greetings(grid.get_node_ids()), timeout=300))
     for _ in range(int(context.run_config["rounds"])):
-        missing = half.receive(grid.send_and_receive(half.messages("train"), timeout=60))
-        scores = half.scores(grid.send_and_receive(half.messages("evaluate"), timeout=60))
+        missing = half.receive(grid.send_and_receive(half.messages("train"), timeout=300))
+        scores = half.scores(grid.send_and_receive(half.messages("evaluate"), timeout=300))
         print(half.round, {silo: f"{each['accuracy']:.1%}" for silo, each in scores.items()}, missing or "")

@@ -1,6 +1,7 @@
 """`lr = "auto"`: a search on validation data before the run, which then knows nothing of it."""
 
 import json
+import math
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -80,8 +81,16 @@ def test_a_score_is_that_of_a_run_of_its_own(name):
         training = replace(TRAINING, optimizer=row.optimizer, lr=row.lr)
         results = pd.concat(assembly(training).train(make(name, {})).results)
         here = results[(results["round"] == row.round) & (results["split"] == "validation")]
-        loss = here[here["measure"] == "loss"]["value"].mean()
-        assert row.score == pytest.approx(-loss, rel=1e-3)
+        losses = here[here["measure"] == "loss"]["value"].tolist()
+        assert row.score == pytest.approx(-tuning.middle(losses), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [([], math.nan), ([1.0, math.nan], 1.0), ([1.0, 3.0], 2.0), ([-math.inf, 5.0, 1.0], 1.0), ([1e9, 1, 3, -1e9], 2.0)],
+)
+def test_no_silo_by_itself_chooses(scores, expected):
+    assert tuning.middle(scores) == pytest.approx(expected, nan_ok=True)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -121,6 +121,8 @@ class Opening(Basis):
 @dataclass(frozen=True)
 class WithBlind(Wrapper):
     """Any method whose silos send models alone, and whose server only adds them up."""
+
+    summary: ClassVar[str] = "the server computes on models that it cannot read"
 
     method: Method
     options: Blind

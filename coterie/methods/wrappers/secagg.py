@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from importlib.util import find_spec
 from itertools import combinations
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -115,6 +115,8 @@ class Revealed(Up):
 @dataclass(frozen=True)
 class WithSecAgg(Wrapper):
     """Any method whose server takes in nothing but a mean of the uploads."""
+
+    summary: ClassVar[str] = "the server sees the sum of all uploads alone"
 
     method: Method
     options: SecAgg

@@ -16,9 +16,10 @@ from coterie.engine.simulate import Simulator
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.keys import generator
+from coterie.measure.gaussian import gaussian_epsilon
 from coterie.methods import METHODS, make
 from coterie.methods.wrappers.secagg import SecAgg, weighing
-from coterie.methods.wrappers.spent import gaussian_epsilon, in_sum, spent, spent_by_all
+from coterie.methods.wrappers.spent import in_sum, spent, spent_by_all
 
 MEANS = (
     "fedavg", "fedprox", "fedavg-local", "fedavg-ft", "fedprox-ft", "fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn",
@@ -238,7 +239,7 @@ def test_the_noise_of_all_silos_is_in_a_sum() -> None:
 def test_epsilon_counts_the_noise_that_is_at_least_in_a_sum(options: dict[str, Any], silos: int) -> None:
     """Recomputed by the closed form of Gaussian mechanisms, which the accountant knows nothing of."""
     pytest.importorskip("dp_accounting")
-    training, members = Training(rounds=20), {0: [silo.name for silo in SILOS]}
+    training, members = Training(rounds=20), {0: {silo.name: len(silo.train) for silo in SILOS}}
     method = make("fedavg", {"privacy": {"clip": 1.0, "noise": 8.0}, "secagg": options})
     told = spent({"fedavg": method}, {"fedavg": training}, members)["fedavg"]
     expected = gaussian_epsilon(20 * (2 / (8.0 * silos**0.5)) ** 2, 1e-5)
@@ -249,7 +250,7 @@ def test_epsilon_counts_the_noise_that_is_at_least_in_a_sum(options: dict[str, A
 
 
 def test_a_method_that_weighs_alike_by_itself_is_accounted_so() -> None:
-    members = {0: [silo.name for silo in SILOS]}
+    members = {0: {silo.name: len(silo.train) for silo in SILOS}}
     privacy = {"privacy": {"noise": 8.0}}
     assert in_sum(make("perfedavg", {**privacy, "secagg": {}}), Training(), members) == 4
     assert in_sum(make("perfedavg", privacy), Training(), members) == 1
