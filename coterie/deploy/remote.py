@@ -268,9 +268,12 @@ class Remote:
 
 def largest_upload(method: Method, axes: Mapping[str, int]) -> int:
     """Bytes that an upload of these fields may have; generous, for it stops a flood and no honest silo."""
-    widest = max(axes.values(), default=1)
-    shapes = [[axes.get(axis.rstrip("?"), widest) for axis in about.axes] for about in every_field(method.up).values()]
-    return LARGEST_ANSWER + GENEROUS * max(widest, sum(math.prod(shape) for shape in shapes))
+    widest, total = max(axes.values(), default=1), 0
+    for about in every_field(method.up).values():
+        names = [axis.rstrip("?") for axis in about.axes if not axis.isdigit()]
+        known = math.prod([axes[name] for name in names if name in axes] + [int(a) for a in about.axes if a.isdigit()])
+        total += known * (1 if all(name in axes for name in names) else widest)  # axes that are not known are short
+    return LARGEST_ANSWER + GENEROUS * max(widest, total)
 
 
 def bodies_of(cohort: Cohort, down: Down) -> dict[str, bytes]:

@@ -14,7 +14,7 @@ from coterie.codec import decode, encode
 from coterie.deploy.certificates import make_key
 from coterie.deploy.group import meet, pair_of
 from coterie.deploy.messages import Request
-from coterie.deploy.remote import Remote
+from coterie.deploy.remote import Remote, largest_upload
 from coterie.engine.method import Cohort
 from coterie.errors import BadInput
 from coterie.methods.wrappers.secagg import Question
@@ -112,3 +112,9 @@ def test_what_is_no_question_is_refused_and_a_silo_without_keys_too(tmp_path: Pa
     assert "whose key this silo lacks" in loop.sides["north"].answer(request).refusal
     with pytest.raises(BadInput):
         decode(Question, b"", rows=1)
+
+
+@pytest.mark.parametrize(("method", "level"), [("fedavg", "secagg"), ("fedem", "blind"), ("fedamp", "blind")])
+def test_a_flood_is_still_told_from_an_upload(method: str, level: str) -> None:
+    made, model, roster = job(method, **{level: {}}).built()
+    assert largest_upload(made, made.axes(roster, model)) < 1 << 25

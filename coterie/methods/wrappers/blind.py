@@ -142,7 +142,9 @@ class WithBlind(Wrapper):
         return cast(type[Down], _masked_down(kind))
 
     def axes(self, roster: Roster, model: Model) -> dict[str, int]:
-        return self.method.axes(roster, model) | {"k": self.options.sketch}
+        inner = self.method.axes(roster, model)
+        cells = sum(math.prod(inner[axis] for axis in about.axes[:-1]) for about in described(self.method.up).values())
+        return inner | {"k": self.options.sketch, "q": cells}
 
     # Server
 

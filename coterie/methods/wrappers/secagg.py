@@ -157,7 +157,9 @@ class WithSecAgg(Wrapper):
         return self.method.receive(server, cohort, up)
 
     def confirm(self, asked: Cohort, cohort: Cohort, up: Any) -> Question:
-        k, place = len(cohort), torch.searchsorted(asked.ids, cohort.ids)
+        k, n, place = len(cohort), len(asked), torch.searchsorted(asked.ids, cohort.ids)
+        if up.sealed.shape[1:] != (n, (n + 1) * WIDTH + TAG) or up.commitments.shape[1] != n + 1:
+            raise BadInput(f"shares and hashes of an upload are not for {n} silos: void")
         counted = torch.zeros(len(asked), dtype=torch.uint8, device=asked.ids.device)
         counted[place] = 1
         nonces = up.nonce.new_zeros(len(asked), KEY)

@@ -159,6 +159,13 @@ def test_shares_that_are_not_what_was_sealed_are_not_opened_and_the_others_suffi
     torch.testing.assert_close(one.summed(SOME, answers)[0], one.mean(SOME), atol=1e-8, rtol=0)
 
 
+def test_an_upload_sealed_for_another_number_of_silos_makes_the_round_void() -> None:
+    one = Round()
+    one.up = one.up.replace(sealed=one.up.sealed[:, :-1])
+    with pytest.raises(BadInput, match="void"):
+        one.question(SOME)
+
+
 def test_an_upload_that_is_not_what_was_committed_to_makes_the_round_void() -> None:
     one = Round()
     answers = one.answers(SOME)
