@@ -1,13 +1,15 @@
 """Is the verdict right? Made federations whose truth is known, judged on fresh rows that no run has seen.
 
-python bench/verdict.py [--kinds rare,clusters,…] [--seeds 3]: for each federation the method that the verdict takes,
-what it is worth on fresh rows, what the best in hindsight would have been, and how many outcomes of silos were right.
+python bench/verdict.py [--kinds rare,clusters,…] [--seeds 3] [--out verdict.jsonl]: for each federation the method that
+the verdict takes, what it is worth on fresh rows, what the best in hindsight would have been, and how many outcomes of
+silos were right. Federations that are in the file already are not run again.
 """
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
+from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,6 +19,7 @@ from coterie.measure.measures import measure_of
 
 FRESH = 4000  # rows of each silo that judge the verdict
 Draw = Callable[[int, np.random.Generator], pd.DataFrame]
+Truth = dict[str, dict[str, dict[str, float]]]
 
 
 def silo(weights: np.ndarray, offset: float, shift: np.ndarray, numbers: bool = False, noise: float = 0.5) -> Draw:
@@ -59,10 +62,13 @@ def federation(kind: str, rng: np.random.Generator) -> tuple[dict[str, Draw], li
     if kind == "numbers":  # regression, silos with offsets of their own
         makers = [silo(base, 0.4 * rng.normal(), 0.3 * rng.normal(size=8), numbers=True) for _ in range(6)]
         return _named(makers), [int(n) for n in rng.integers(80, 300, size=6)]
+    if kind == "wide":  # 6 silos of one distribution with more columns than their rows can teach: federating helps
+        rule = 0.4 * rng.normal(size=60)
+        return _named([silo(rule, 0.0, np.zeros(60)) for _ in range(6)]), [700] * 6
     raise SystemExit(f"no kind {kind}; known: {', '.join(KINDS)}")
 
 
-KINDS = ("rare", "clusters", "banks", "alike", "apart", "numbers")
+KINDS = ("rare", "clusters", "banks", "alike", "apart", "numbers", "wide")
 
 
 def _named(makers: list[Draw]) -> dict[str, Draw]:
@@ -77,58 +83,87 @@ def judged(kind: str, seed: int) -> dict[str, object]:
     fresh = {name: make(FRESH, rng) for name, make in makers.items()}
     comparison = co.Federation(co.silos(frames, label="y")).compare(quiet=True)
     verdict = comparison.run.verdict
-    name = verdict["measure"]
-    measure = measure_of(name)
-    truth = {
-        method: {each: _worth(comparison[method][each], fresh[each], name) for each in frames}
-        for method in comparison.methods
-    }
-    means = {method: float(np.mean(list(each.values()))) for method, each in truth.items()}
-    best = max(means, key=lambda method: means[method] if measure.higher else -means[method])
-    chosen = verdict["chosen"]
-    outcomes = []
-    for each in verdict["silos"]:
-        gain = measure.better(truth[verdict["judged"]][each["silo"]], truth["separate"][each["silo"]])
-        outcomes.append((each["outcome"], gain))
-    regret = measure.better(means[best], means[chosen])
+    name, chosen = verdict["measure"], verdict["chosen"]
+    measures = dict.fromkeys([name] if kind == "numbers" else [name, "auroc"])
+    truth = _truth(comparison, fresh, list(measures))
+    measure, own = measure_of(name), truth[name]
+    gains = {silo: measure.better(own[verdict["judged"]][silo], own["separate"][silo]) for silo in frames}
+    outcomes = [(each["outcome"], gains[each["silo"]]) for each in verdict["silos"]]
+    means = {each: _means(by_method) for each, by_method in truth.items()}
     return {
-        "kind": kind, "seed": seed, "measure": name, "chosen": chosen, "score": means[chosen], "best": best,
-        "best_score": means[best], "alone": means["separate"],
-        "regret": regret / abs(means[best]) if measure.relative else regret,
+        "kind": kind, "seed": seed, "measure": name, "chosen": chosen, "best": _best(means[name], name),
+        "regret": _regret(means[name], chosen, name),
+        "auroc_regret": _regret(means["auroc"], chosen, "auroc") if "auroc" in means else None,
         "better": sum(outcome == "better" for outcome, _ in outcomes),
         "wrong_better": sum(outcome == "better" and gain <= 0 for outcome, gain in outcomes),
         "worse": sum(outcome == "worse" for outcome, _ in outcomes),
         "wrong_worse": sum(outcome == "worse" and gain >= 0 for outcome, gain in outcomes),
-        "truth": means, "validation": {m: s["validation"] for m, s in verdict["methods"].items()},
+        "silos": len(outcomes), "truth": means, "ranked": verdict["ranked"],
+        "validation": {m: s["validation"] for m, s in verdict["methods"].items()},
         "log_loss": {m: s["measures"].get("log_loss", {}).get("validation") for m, s in comparison.summary.items()},
     }  # fmt: skip
 
 
-def _worth(model: co.PersonalModel, frame: pd.DataFrame, name: str) -> float:
-    x, y = frame.drop(columns="y"), frame["y"]
-    if measure_of(name).kind == "numbers":
-        return float(measure_of(name).of(y.to_numpy(), model.predict(x)["prediction"].to_numpy()))
-    places = {each: i for i, each in enumerate(model.classes)}
-    return float(measure_of(name).of(y.map(places).to_numpy(), model.predict_proba(x)))
+def _truth(comparison: co.Comparison, fresh: dict[str, pd.DataFrame], names: list[str]) -> Truth:
+    """By measure, method and silo: what the saved model is worth on fresh rows."""
+    found: Truth = {name: {method: {} for method in comparison.methods} for name in names}
+    for method in comparison.methods:
+        for silo, frame in fresh.items():
+            model, x, y = comparison[method][silo], frame.drop(columns="y"), frame["y"].to_numpy()
+            if model.classes:
+                y, predicted = (y == model.classes[1]).astype(int), model.predict_proba(x)
+            else:
+                predicted = model.predict(x)["prediction"].to_numpy()
+            for name in names:
+                found[name][method][silo] = float(measure_of(name).of(y, predicted))
+    return found
+
+
+def _means(by_method: dict[str, dict[str, float]]) -> dict[str, float]:
+    return {method: float(np.mean(list(each.values()))) for method, each in by_method.items()}
+
+
+def _best(means: dict[str, float], name: str) -> str:
+    return max(means, key=lambda method: means[method] if measure_of(name).higher else -means[method])
+
+
+def _regret(means: dict[str, float], chosen: str, name: str) -> float:
+    """By how much the best in hindsight is ahead of the method taken; of errors as a share of them."""
+    measure, best = measure_of(name), means[_best(means, name)]
+    regret = measure.better(best, means[chosen])
+    return regret / abs(best) if measure.relative else regret
+
+
+def summed(found: pd.DataFrame) -> str:
+    """A line for each kind and one for all."""
+    lines = []
+    for kind, part in [*found.groupby("kind", sort=False), ("all", found)]:
+        near = 100 * (part["regret"] <= 0.01).mean()
+        auroc = part["auroc_regret"].dropna().astype(float)
+        ranks = f" (by AUROC {100 * (auroc <= 0.01).mean():.0f}%)" if len(auroc) else ""
+        lines.append(
+            f"{kind}: {len(part)} federations, taken within 0.01 or 1% of the best in {near:.0f}%{ranks}; of "
+            f"{part['silos'].sum()} silos {part['better'].sum()} are better, {part['wrong_better'].sum()} wrongly, "
+            f"and {part['worse'].sum()} worse, {part['wrong_worse'].sum()} wrongly"
+        )
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("verdict.jsonl"))
     given = parser.parse_args()
-    found = []
-    for kind in given.kinds.split(","):
-        for seed in range(given.first, given.first + given.seeds):
-            each = judged(kind, seed)
-            found.append(each)
-            print(json.dumps(each), flush=True)
-    table = pd.DataFrame(found)
-    within = (table["regret"] <= 0.01).mean()
-    better, wrong = table["better"].sum(), table["wrong_better"].sum()
-    print(f"{len(table)} federations: the method taken is within 0.01 (or 1%) of the best in {100 * within:.0f}%; "
-          f"{better} silos called better, {wrong} of them wrongly", file=sys.stderr)  # fmt: skip
+    lines = given.out.read_text("utf-8").splitlines() if given.out.exists() else []
+    found = {(each["kind"], each["seed"]): each for each in map(json.loads, lines)}
+    wanted = list(product(range(given.seeds), given.kinds.split(",")))
+    for seed, kind in wanted:
+        if (kind, seed) not in found:
+            found[kind, seed] = judged(kind, seed)
+            with given.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(found[kind, seed]) + "\n")
+    print(summed(pd.DataFrame([found[kind, seed] for seed, kind in wanted])))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from pathlib import Path
 from coterie.deploy.home import json_table, write_whole
 from coterie.deploy.messages import Request
 from coterie.deploy.policy import Policy, Refused
-from coterie.methods.wrappers.accounting import composed, gaussian_epsilon
+from coterie.measure.gaussian import gaussian_epsilon
+from coterie.methods.wrappers.accounting import composed
 from coterie.methods.wrappers.spent import privacy_of
 from coterie.options import option, parse
 from coterie.wire import Up

@@ -14,7 +14,7 @@ import torch
 
 from coterie.data.own.agree import Difference
 from coterie.deploy.gathering import Gathering
-from coterie.deploy.home import write_whole
+from coterie.deploy.home import PROGRESS, write_whole
 from coterie.deploy.messages import Job, Transport
 from coterie.deploy.patience import Patience
 from coterie.deploy.remote import Declaration, Remote
@@ -34,8 +34,8 @@ from coterie.runs.folder import checkpoint_folder
 from coterie.studies.study import Study, check
 
 CPU = torch.device("cpu")  # where the server's part is computed
+TOTALS = ("bytes_up", "bytes_down", "rejected")  # of `progress.json`: what is reported of these is added
 OWN_DATA = {"name": "silos"}  # the `[data]` of such a study: each silo has its own
-PROGRESS = "progress.json"
 
 
 @dataclass
@@ -130,6 +130,8 @@ class RemoteRun:
         except BadInput as error:
             raise BadInput(f"[methods.{name}] {error}") from None
         outcome.temperatures = engine.temperatures
+        if engine.tempered is not None and outcome.picked is not None:
+            outcome.results.append(as_table(engine.tempered, outcome.picked.round))
         if outcome.kept:
             why = {silo: f"keeps its model of round {round}" for silo, round in outcome.kept.items() if round}
             self._report(state="models missing or of another round", silos=engine.last | why)
@@ -169,6 +171,7 @@ class RemoteRun:
         """Write how far the run is to `progress.json`."""
         path = self.folder / PROGRESS
         before = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        news |= {name: before.get(name, 0) + news[name] for name in TOTALS if name in news}
         write_whole(path, json.dumps(before | news | {"time": time.time()}).encode())
 
 
@@ -184,11 +187,11 @@ def _about(members: Mapping[str, Declaration], differences: list[dict[str, Any]]
     classes = max(each.classes for each in members.values())
     what = f"{classes} classes" if classes else "numbers to predict"
     kept = [name for name, each in members.items() if classes == 2 and by_labels and len(each.shares) != 2]
-    told = [
+    withheld = [
         asdict(Difference("label", name, "keeps the shares of its classes to itself: judged by accuracy"))
         for name in kept
     ]
-    return {"note": f"{len(members)} silos, each with its own data; {what}", "differences": differences + told}
+    return {"note": f"{len(members)} silos, each with its own data; {what}", "differences": differences + withheld}
 
 
 def _score(progress: Progress) -> dict[str, Any]:
@@ -203,4 +206,5 @@ def study_of(table: dict[str, Any], methods: list[str] | None = None, tune: bool
     study = study if tune else study.fixed()
     machine = replace(study.machine, device="cpu", rows=1)
     training = replace(study.training, drop=0.0, unseen=0.0)  # who is missing, or late, really is
-    return replace(study, data=dict(OWN_DATA), machine=machine, training=training)
+    # The coordinator's clock knows nothing of how long a seed takes the silos: `auto` is one.
+    return replace(study, data=dict(OWN_DATA), machine=machine, training=training, auto_seeds=False)

@@ -13,7 +13,7 @@ import safetensors.numpy
 from safetensors import safe_open
 
 from coterie.data.own.schema import Schema
-from coterie.data.own.statistics import words_of
+from coterie.data.own.statistics import description_of
 from coterie.data.silo import Array, HoldsData, Part, Silo
 from coterie.deploy.home import write_whole
 from coterie.deploy.own import Raw, SiloSource, own_silo
@@ -21,7 +21,7 @@ from coterie.deploy.policy import judge_schema
 from coterie.deploy.vault import DAMAGED
 from coterie.engine.store import SPLITS
 from coterie.errors import BadInput
-from coterie.version import VERSION
+from coterie.version import build
 
 FILE = "state/data.safetensors"  # in a silo's folder
 
@@ -53,7 +53,7 @@ def _read(name: str, source: SiloSource, agreed: Mapping[str, Any]) -> Encoded:
     if not agreed:
         return Encoded(*own_silo(name, source.path), None)
     raw, wanted = Raw(name, source), Schema.read(agreed, "the run's schema")
-    judge_schema(wanted, words_of(raw.statistics()))
+    judge_schema(wanted, description_of(raw.statistics()))
     silo, schema = raw.encoded(wanted)
     return Encoded(silo, len(schema.classes), schema)
 
@@ -62,7 +62,7 @@ def _key(name: str, source: SiloSource, agreed: Mapping[str, Any]) -> str:
     """The same only for the same files, read and encoded in the same way."""
     files = [source.path] if source.path.is_file() else sorted(p for p in source.path.rglob("*") if p.is_file())
     stamps = [(str(path), stat.st_size, stat.st_mtime_ns) for path in files for stat in [path.stat()]]
-    known = [VERSION, name, asdict(source), agreed, stamps]
+    known = [build(), name, asdict(source), agreed, stamps]
     return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()
 
 

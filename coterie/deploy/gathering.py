@@ -10,7 +10,7 @@ from typing import Any
 
 from coterie.data.own.agree import agree, far_values, unsound
 from coterie.data.own.schema import Schema
-from coterie.data.own.statistics import Statistics, words_of
+from coterie.data.own.statistics import Statistics, description_of
 from coterie.deploy.home import write_whole
 from coterie.deploy.messages import Job, Transport
 from coterie.deploy.patience import MANY, Patience
@@ -167,7 +167,7 @@ def agreeing(members: dict[str, Declaration]) -> None:
 
 
 def _as_agreed(declared: Declaration, schema: Schema, statistics: Statistics) -> Declaration:
-    own = words_of(statistics).classes or ()
+    own = description_of(statistics).classes or ()
     by_name = dict(zip(own, declared.shares, strict=True)) if len(own) == len(declared.shares) else {}
     shares = tuple(by_name.get(name, 0) for name in schema.classes) if by_name and len(schema.classes) == 2 else ()
     return Declaration(declared.sizes, schema.shape, len(schema.classes), len(schema.classes) or 1, shares)
@@ -175,7 +175,7 @@ def _as_agreed(declared: Declaration, schema: Schema, statistics: Statistics) ->
 
 def _fits(statistics: Any, schema: Schema) -> bool:
     """Whether a silo that comes late has what the others agreed on."""
-    own = words_of(statistics)
+    own = description_of(statistics)
     names = {*own.numbers, *(own.categories or {}), *own.texts, *own.empty}
     known = schema.classes and own.classes is not None and set(own.classes) <= set(schema.classes)
     same = own.shape == schema.shape if not schema.columns else {c.name for c in schema.columns} <= names

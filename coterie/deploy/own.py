@@ -14,7 +14,7 @@ from coterie.data.own.gather import check_drop, read_arrays, read_silo
 from coterie.data.own.label import Label, Task
 from coterie.data.own.ready import OwnData, SplitHolding, copied, drawn, encoded, far_values, fitted, identified, split
 from coterie.data.own.schema import Schema
-from coterie.data.own.statistics import Statistics, declare, words_of
+from coterie.data.own.statistics import Statistics, declare, description_of
 from coterie.data.silo import Part, Silo, check_silos
 from coterie.errors import BadData, BadInput
 
@@ -93,7 +93,7 @@ class Raw:
 
     def remarks(self) -> list[str]:
         """What of it is taken otherwise than it stands there or may flatter; for its owner alone: it quotes values."""
-        own, numbers = self.split, words_of(self.statistics()).numbers
+        own, numbers = self.split, description_of(self.statistics()).numbers
         quantity = own.label.levels(self.source.task) is None
         columns = far_values(own, numbers, quantity, self.source.label) + identified([own], self.source.options)
         copies = [each.what for each in copied(own, self.source.options)]

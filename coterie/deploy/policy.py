@@ -9,11 +9,11 @@ from typing import Literal
 
 from coterie.data.own.agree import kinds_of
 from coterie.data.own.schema import Schema
-from coterie.data.own.statistics import LEVELS, Words
-from coterie.deploy.messages import Request
+from coterie.data.own.statistics import LEVELS, Description
+from coterie.deploy.messages import BUILD, Request
 from coterie.engine.method import Method
 from coterie.engine.training import Training
-from coterie.errors import BadInput
+from coterie.errors import BadInput, plain
 from coterie.methods import METHODS, innermost, name_of
 from coterie.options import option, parse
 from coterie.wire import Up
@@ -47,6 +47,10 @@ class Policy:
     delta: float = option(1e-5, "δ, for which epsilon is counted", above=0, below=1)
     largest_upload: int = option(1 << 30, "bytes of one answer, at most", low=1)
     statistics: bool = option(True, "whether means and deviations of a table's columns may leave")
+    proxy: str = option(
+        "", "HTTP proxy by which this silo reaches its coordinator; none: by the environment, or directly"
+    )
+    version: str = option("", "the coterie that it runs, e.g. 0.1.0+91c3a51e0c6b2d44; none: whichever is installed")
     incumbent: str = option("", "this silo's model of today, a candidate of stack: trees, a column, or an ONNX file")
 
     @property
@@ -56,6 +60,8 @@ class Policy:
 
     def judge(self, request: Request) -> None:
         """Refuse a request before anything is computed for it."""
+        if self.version and self.version != BUILD:
+            raise Refused(f"this silo runs coterie {BUILD}, and its policy allows {plain(self.version, 40)} alone")
         if request.kind in ("declare", "describe"):
             return
         if not request.jobs or (request.job is None) != (request.kind == "propose"):
@@ -110,7 +116,7 @@ class Policy:
             raise Refused(f"an upload of {size} bytes; allowed: {self.largest_upload}")
 
 
-def judge_schema(agreed: Schema, own: Words) -> None:
+def judge_schema(agreed: Schema, own: Description) -> None:
     """Refuse to encode rows in another way than as what they are: numbers as levels would give every value away."""
     kinds = kinds_of(own)
     names = [column.name for column in agreed.columns]
@@ -195,6 +201,15 @@ largest_upload = {default.largest_upload}
 # a label that is a number its count, mean and spread. With false the shares of two classes stay here as well, and
 # methods are judged by accuracy unless the study names another measure.
 statistics = true
+
+# The HTTP proxy by which this silo reaches its coordinator, e.g. "http://proxy.example.org:3128"; read when it starts.
+# Empty: the one that the environment names (HTTPS_PROXY, NO_PROXY), or none.
+proxy = ""
+
+# The coterie that this silo runs, with the hash of its source files, e.g. "{BUILD}": any other answers
+# nothing, so that an upgrade is a decision of this silo's owner. The coordinator must always run the same as the silo.
+# Empty: whichever is installed.
+version = ""
 
 # The model that this silo uses today, which a stack may mix in: trees (boosted, of its own rows), a column of
 # predictions, or an ONNX file that takes encoded rows. It never leaves, nor does what it gives for a row. Set it before

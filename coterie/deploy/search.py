@@ -3,13 +3,11 @@
 import json
 import math
 import shutil
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from coterie.deploy.home import write_whole
@@ -20,7 +18,7 @@ from coterie.engine.rounds import Outcome, Progress
 from coterie.errors import BadInput
 from coterie.methods.wrappers.candidates import Candidates
 from coterie.methods.wrappers.spent import privacy_of
-from coterie.run.tuning import GRID, Heat, advanced, halved, optimizers, rungs_of
+from coterie.run.tuning import GRID, Heat, advanced, halved, middle, optimizers, rungs_of
 from coterie.runs.checkpoint import Checkpoint
 from coterie.studies.study import Study
 
@@ -122,8 +120,7 @@ class RemoteHeat(Heat):
         if str(round + 1) not in known:
             everyone = Cohort.everyone(self.roster, self.model, round)
             values = self.engine.scores(everyone, self.method.send(self.outcome.server, everyone))
-            with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of nothing but NaN, it is NaN
-                means = [float(mean) for mean in np.nanmean(values, axis=1)]
+            means = [middle(each) for each in values.tolist()]
             self.search.note(self.optimizer, round + 1, [mean if math.isfinite(mean) else -math.inf for mean in means])
             return means
         return known[str(round + 1)]

@@ -1,10 +1,10 @@
 """The silo's side: one request in, one answer out, by the very code that a simulation runs on all its rows."""
 
+import hashlib
 import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from coterie.deploy.encoded import Encoded, encoded_silo
 from coterie.deploy.examination import probe
 from coterie.deploy.home import EVENTS, owner_only
 from coterie.deploy.ledger import Ledger
+from coterie.deploy.logs import append
 from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Declared, Done, Job, Measured, Request, Scored
 from coterie.deploy.operators import judged_operator
 from coterie.deploy.own import Raw, SiloSource, own_silo
@@ -30,14 +31,17 @@ from coterie.deploy.vault import Vault
 from coterie.engine.kept import keep_features
 from coterie.engine.method import Method, Model, Roster, local_round
 from coterie.engine.store import Store
-from coterie.engine.task import measured, task_of
+from coterie.engine.task import Task, measured, task_of
 from coterie.engine.training import Training
 from coterie.errors import BadInput, plain
 from coterie.lock import locked
 from coterie.measure.measures import AUTO, PACKAGED, Array, measure_of, oriented, taken
 from coterie.measure.paired import interval, scored
-from coterie.measure.tempering import curve, moved, pooled_curve, temperature, threshold
+from coterie.measure.predictions import RAW
+from coterie.measure.tempering import curve, moved, pooled_curve, temperature, tempered, threshold
+from coterie.methods.wrappers.blind import WithBlind
 from coterie.methods.wrappers.candidates import Candidates
+from coterie.methods.wrappers.secagg import Question, Revealed, WithSecAgg
 from coterie.methods.wrappers.spent import privacy_of
 from coterie.personal.export import save_models
 from coterie.run.assembly import pick_device
@@ -82,8 +86,7 @@ class SiloSide:
 
     def note(self, what: str) -> None:
         """Write a line for whoever looks after this silo."""
-        with (self.folder / EVENTS).open("a", encoding="utf-8") as file:
-            file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {plain(what, LONGEST_REFUSAL)}\n")
+        append(self.folder / EVENTS, plain(what, LONGEST_REFUSAL))
 
     def _judge(self, request: Request, policy: Policy) -> str:
         """Refuse what the policy does not allow; the operator who started the run, where one is verified."""
@@ -137,6 +140,9 @@ class SiloSide:
         secret = f"{self._secret()},{request.run},{request.kind}"
         silos = torch.zeros(1, dtype=torch.int64, device=model.device)
         task = task_of(job.training, model, store, silos, round, job.seed, secret=secret)
+        task = self._with_secrets(task, job, request.run)
+        if request.kind == "confirm":
+            return self._confirmed(method, task, roster, request, vault), Revealed
         template = self._template(method, model, roster, store, request.newcomer)
         if request.kind == "adapt" and request.round == 0:
             vault.clear()
@@ -175,11 +181,14 @@ class SiloSide:
         about |= {"run": request.run, "model": dict(job.model), "shape": list(job.shape), "outputs": job.outputs}
         folder = self.folder / "models" / vault.folder.name
         schemas = None if data.schema is None else {self.name: data.schema}
-        given = task.judged(kept, "validation")[1]
+        outputs = {split: task.judged(kept, split)[1] for split in ("validation", "test")}
+        given = outputs["validation"]
         fitted = _calibrated(data.silo, given, job.training, request.pooled)
         trees = {self.name: data.silo.trees}
         save_models(folder, model, kept, [self.name], about, schemas, {self.name: fitted}, trees=trees)
         done = {"round": torch.tensor([round]), "curve": torch.from_numpy(_curve(data.silo, given))[None]}
+        if fitted:
+            done["tempered"] = _tempered(data.silo, outputs, fitted["temperature"])
         fields = read_policy(self.folder).fields
         return Done(**{key: each for key, each in done.items() if each.numel() and (not fields or key in fields)}), Done
 
@@ -188,6 +197,25 @@ class SiloSide:
 
     def _samples(self, job: Job | None, policy: Policy) -> int:
         return 0 if job is None else len(self._data(job, self._source(policy), policy).silo.train)
+
+    def _with_secrets(self, task: Task, job: Job, run: str) -> Task:
+        """The task with what this silo shares with the others of a run, where the server is not to see uploads."""
+        method = job.made()
+        if isinstance(method, WithBlind):
+            from coterie.deploy.group import group_of
+
+            return replace(task, group=group_of(self.folder, run))
+        if isinstance(method, WithSecAgg):
+            from coterie.deploy.group import pair_of
+
+            return replace(task, pair=pair_of(self.folder, self.name, run), members=job.names)
+        return task
+
+    def _confirmed(self, method: Method, task: Task, roster: Roster, request: Request, vault: Vault) -> Up:
+        """Shares for the sum of a round; for one set of uploads alone, since two would show single ones."""
+        question = decode(Question, request.body, rows=1, N=len(roster))
+        vault.confirm(request.round, hashlib.sha256(request.body).hexdigest())
+        return method.confirmed(task, question.map(lambda t: t.to(task.model.device)))
 
     def _secret(self) -> str:
         """What the noise that hides this silo's data is drawn from; made once, and never sent to anybody."""
@@ -302,6 +330,16 @@ def _calibrated(
     if cut is None:
         return {"temperature": at}
     return {"temperature": at, "threshold": moved(cut, at), "positive": int(training.positive != 0)}
+
+
+def _tempered(silo: Silo, outputs: Mapping[str, Mapping[str, Array]], temperature: float) -> Tensor:
+    """What tempering moves, of the model that a silo keeps: (1, 6), NaN where a split has no rows."""
+    found = list[float]()
+    for split in ("validation", "test"):
+        p, y = outputs[split].get(silo.name), getattr(silo, split).y
+        made = None if p is None or not np.isfinite(p).all() else tempered(p, temperature)
+        found += [np.nan if made is None else measure_of(name).of(y, made) for name in RAW]
+    return torch.tensor([found], dtype=torch.float64)
 
 
 def _threshold(silo: Silo, outputs: Mapping[str, Array], training: Training) -> float | None:

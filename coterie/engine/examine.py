@@ -35,7 +35,7 @@ class Found:
     head: Head | None
     lowered: Lowered | None = None  # the rewritten module, where it gives the same
     vmapped: bool = False  # otherwise: whether `vmap` gives the same
-    couples_samples: bool = True  # in training what fills a batch would change the rest, unless `lowered` is told of it
+    couples_samples: bool = True  # in training what fills a batch changes the rest, unless `lowered` gets a mask
     couples_evaluation: bool = True  # the same in evaluation
     head_alone: bool = False  # under `vmap`: whether the head alone trains, on features that never change, and ends it
 
@@ -180,8 +180,8 @@ class _Examination:
         keys = torch.arange(2, device=self.device)
         real = keys[:, None] * torch.arange(SAMPLES, device=self.device) < REAL  # all of the first row
         with torch.set_grad_enabled(training):
-            told = real.to(self.dtype) if mask else None
-            out, moved = way(weights | buffers, self.x.clone(), keys, training, told)
+            filled = real.to(self.dtype) if mask else None
+            out, moved = way(weights | buffers, self.x.clone(), keys, training, filled)
             grads = gradients(out, weights, slopes(out.shape[2:], out)) if training else {}
         return Seen(out.detach()[real] if mask else out.detach().flatten(0, 1), buffers | moved, grads)
 

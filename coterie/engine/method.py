@@ -101,8 +101,10 @@ class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
     up: ClassVar[type[Up]] = NothingUp
     private: ClassVar[type[Private]] = Nothing
     averages: ClassVar[bool] = False  # whether its server takes in nothing but a weighted mean of the uploads
+    compares: ClassVar[bool] = False  # whether its server goes by how models lie to each other: `layout.weights`
     lr_by_row: ClassVar[bool] = False  # whether `step` takes a learning rate for each row: batch.lr (k,)
     plain_steps: ClassVar[bool] = False  # whether its equations are for plain gradient steps, and Adam's may ruin it
+    by_columns: ClassVar[bool] = True  # whether what its class defines of the server's half is right for some columns
     from_own: ClassVar[bool] = False  # whether a silo may train on from its own model and leave what it was sent aside
     by_gradients: ClassVar[bool] = False  # whether silos' data reach their uploads by one gradient of each batch alone
 
@@ -119,6 +121,20 @@ class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
     def receive(self, server: ServerT, cohort: Cohort, up: UpT) -> ServerT:
         """The server's state after the uploads of those who replied (at least one)."""
         return server
+
+    # A second exchange in a round, where uploads cannot be taken in without it.
+
+    def confirm(self, asked: Cohort, cohort: Cohort, up: UpT) -> Down | None:
+        """What those whose uploads count are asked next, stacked over them; None: nothing."""
+        return None
+
+    def confirmed(self, task: Task, question: Any) -> Up:
+        """What silos answer to that."""
+        raise NotImplementedError
+
+    def summed(self, asked: Cohort, cohort: Cohort, up: UpT, answered: Cohort, answers: Any) -> Any:
+        """The uploads as `receive` takes them, with these answers; BadInput: they cannot be, and the round is void."""
+        raise NotImplementedError
 
     def unpacked(self, down: Any, up: Any) -> Any:
         """Uploads of silos that were sent `down` as `receive` takes them; a wrapper may pack them for the way."""

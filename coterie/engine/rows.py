@@ -30,6 +30,8 @@ COMPARED = 8  # samples from which those are made on which a module is examined
 class Model:
     """An `nn.Module` as a function of rows."""
 
+    sliced = False  # whether a server sees some of its columns alone
+
     def __init__(
         self,
         build: Callable[[], nn.Module] | nn.Module | Blueprint,
@@ -44,7 +46,7 @@ class Model:
         """`build` makes the module (a class will do); `classes` is 0 for regression.
 
         Rows are always `dtype`; `precision` is that of the arithmetic on them: float32, tf32 or bf16. `unit` is what a
-        target of 1 is in the unit that people measure in: targets are standardised, errors are told in theirs. `head`
+        target of 1 is in the unit that people measure in: targets are standardised, errors keep their unit. `head`
         names the layer that is the head, where the last layer with weights is not. `sample` is the shape of a sample,
         for who has none to show and must know the head: a server.
         """

@@ -20,7 +20,7 @@ KEYS = ["method", "seed", "round", "silo", "split", "measure"]
 COSTS = ["bytes_up", "bytes_down", "train_seconds", "missing"]
 SCORES = ("accuracy", "rmse", "loss")  # a study is scored by the first of these that it measured
 ERRORS = ("rmse", "loss")
-SPREAD = ["bmta", "val_picked"]  # the scores whose standard deviation over seeds is told
+SPREAD = ["bmta", "val_picked"]  # the scores whose standard deviation over seeds is reported
 
 
 class Rank(NamedTuple):
@@ -128,8 +128,8 @@ def picked(run: DataFrame, measure: str, by: str = AUTO) -> tuple[int, Series, S
     """
     test, validation = (_grid(run, measure, split) for split in ("test", "validation"))
     best = max(_after_training(test).index, key=ranks(run, by).__getitem__)
-    told = validation.loc[best].dropna() if best in validation.index else Series(dtype=float)
-    return int(best), test.loc[best].dropna(), told if len(told) else None
+    validated = validation.loc[best].dropna() if best in validation.index else Series(dtype=float)
+    return int(best), test.loc[best].dropna(), validated if len(validated) else None
 
 
 def lower_better(measure: str) -> bool:

@@ -15,6 +15,7 @@ from coterie.measure.paired import Scored, scored
 PROBABILITY = "probability_"
 FIRST = ["method", "seed", "round", "silo", "split", "sample", "row", "label", "value"]
 RAW = ("log_loss", "brier", "calibration_error")  # measures that tempering moves
+TEMPERED = "_tempered"  # after the name of one that a deployed silo took of its tempered model
 
 
 class Key(NamedTuple):
@@ -165,7 +166,11 @@ def reported(results: DataFrame, methods: Mapping[str, Mapping[str, Any]]) -> di
     for method, scores in methods.items():
         picked = {each["seed"]: each["picked_round"] for each in scores["per_seed"]}
         mine = results[(results["method"] == method) & (results["round"] == results["seed"].map(picked))]
-        for (name, split), part in mine[mine["measure"].isin(PACKAGED)].groupby(["measure", "split"], sort=False):
+        moved = {name + TEMPERED: name for name in RAW if (mine["measure"] == name + TEMPERED).any()}
+        named = mine["measure"].replace({name: f"{name}_raw" for name in moved.values()} | moved)
+        known = [*PACKAGED, *(f"{name}_raw" for name in moved.values())]
+        mine = mine.assign(measure=named)[named.isin(known)]
+        for (name, split), part in mine.groupby(["measure", "split"], sort=False):
             by_silo = part.groupby("silo", sort=False)["value"].mean().dropna()
             about = found.setdefault(method, {}).setdefault(str(name), {})
             about[str(split)] = float(by_silo.mean()) if len(by_silo) else None

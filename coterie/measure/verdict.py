@@ -4,7 +4,7 @@ Every method is judged at the round that validation data pick, and the method it
 test data only report. A silo's gain is over training alone, on the same test rows (`measure/paired.py`); of silos that
 keep their rows to themselves it is the difference of two scores with their standard errors, which finds less.
 
-The stated rules. A silo is *better* (or *worse*) where its gain is told from zero, with the share of wrong ones among
+The stated rules. A silo is *better* (or *worse*) where its gain differs from zero, with the share of wrong ones among
 such silos held at 5% (Benjamini and Hochberg over the silos); *equivalent* where both one-sided tests at 5% place the
 gain within the measure's margin; *undecided* otherwise. Over silos, gains are those of a normal hierarchical model
 (Paule and Mandel's variance between silos): its shrunken gains are what a silo with few rows should expect.
@@ -16,10 +16,8 @@ from typing import Any
 
 import numpy as np
 from pandas import DataFrame
-from scipy.optimize import brentq
-from scipy.stats import norm
-from scipy.stats import t as student
 
+from coterie.measure.distributions import normal_below, normal_quantile, student_quantile
 from coterie.measure.measures import Array, Measure, log_loss, measure_of
 from coterie.measure.metrics import main_measure, picked
 from coterie.measure.paired import LEVEL, Estimate, Scored, difference, interval
@@ -185,14 +183,14 @@ def _judged(runs: DataFrame, measure: str, by: str) -> Judged:
     found = {int(seed): (run, *picked(run, measure, by)) for seed, run in runs.groupby("seed", sort=False)}
     tests = DataFrame([test for _, _, test, _ in found.values()])
     validations = [value for *_, value in found.values() if value is not None]
-    told = DataFrame(validations).mean() if len(validations) == len(found) else None
+    means = DataFrame(validations).mean() if len(validations) == len(found) else None
     errors = dict[str, float]()
     for run, round, *_ in found.values():
         part = run[(run["round"] == round) & (run["measure"] == f"{measure}_error") & (run["split"] == "test")]
         errors |= dict(zip(part["silo"], part["value"], strict=True))
     return Judged(
         {str(silo): float(value) for silo, value in tests.mean().items()},
-        {} if told is None else {str(silo): float(value) for silo, value in told.items()},
+        {} if means is None else {str(silo): float(value) for silo, value in means.items()},
         errors,
         {seed: round for seed, (_, round, _, _) in found.items()},
     )
@@ -207,7 +205,7 @@ def _choice(
 ) -> dict[str, Any]:
     """The method that validation rows prefer, or a cheaper one next to it; which are as good, and which may be.
 
-    Of those that cannot be told from the best by the measure, the one with the lowest log-loss is preferred.
+    Of those whose difference from the best may be chance by the measure, the one with the lowest log-loss is preferred.
     """
     if not methods or not all(each.validation for each in methods.values()):
         return NOTHING
@@ -254,7 +252,7 @@ def _log_loss(label: str, predictions: Predictions) -> float | None:
 
 def _ahead(lead: Estimate) -> float:
     """How probable it is that the best is truly ahead."""
-    return float(norm.cdf(lead.value / lead.error)) if 0 < lead.error < np.inf else 0.5
+    return normal_below(lead.value / lead.error) if 0 < lead.error < np.inf else 0.5
 
 
 def _lead(best: str, other: str, grid: DataFrame, scores: Scores, measure: Measure) -> Estimate:
@@ -341,13 +339,13 @@ def _needs(gain: Estimate, count: int, margin: float) -> int | None:
     if not np.isfinite(gain.error) or gain.error == 0 or count == 0 or gain.low > 0 or gain.high < 0:
         return None
     effect = max(abs(gain.value), margin - abs(gain.value))
-    wanted = effect / (norm.ppf((1 + LEVEL) / 2) + norm.ppf(POWER))
+    wanted = effect / (normal_quantile((1 + LEVEL) / 2) + normal_quantile(POWER))
     more = count * ((gain.error / wanted) ** 2 - 1)
     return int(np.ceil(more)) if 0 < more < 1e7 else None
 
 
 def _from_errors(value: float, error: float) -> Estimate:
-    reach = norm.ppf((1 + LEVEL) / 2) * error
+    reach = normal_quantile((1 + LEVEL) / 2) * error
     return Estimate(value, value - reach, value + reach, error)
 
 
@@ -359,7 +357,7 @@ def _mean(parts: Sequence[Estimate]) -> Estimate:
     # Welch and Satterthwaite's degrees of freedom.
     below = sum((p.error / count) ** 4 / p.freedom for p in parts)
     freedom = error**4 / below if below > 0 else np.inf
-    reach = float(student.ppf((1 + LEVEL) / 2, freedom)) * error
+    reach = student_quantile((1 + LEVEL) / 2, freedom) * error
     return Estimate(value, centre - reach, centre + reach, error, freedom)
 
 
@@ -368,7 +366,7 @@ def _of_silos(values: Array) -> Estimate:
     if len(values) < 2:
         return Estimate(float(values.mean()), -np.inf, np.inf, np.inf)
     error, freedom = float(values.std(ddof=1) / np.sqrt(len(values))), len(values) - 1
-    reach = float(student.ppf((1 + LEVEL) / 2, freedom)) * error
+    reach = student_quantile((1 + LEVEL) / 2, freedom) * error
     return Estimate(float(values.mean()), float(values.mean()) - reach, float(values.mean()) + reach, error, freedom)
 
 
@@ -382,6 +380,8 @@ def _between(values: Array, errors: Array) -> float:
 
     if len(values) < 2 or surplus(0.0) <= 0:
         return 0.0
+    from scipy.optimize import brentq
+
     return float(brentq(surplus, 0.0, 10 * float(np.var(values)) + float(errors.max()) ** 2 + 1e-12))
 
 
@@ -413,7 +413,7 @@ def _overall(method: Judged, standings: Sequence[Standing]) -> dict[str, Any]:
     }
     if not standings:
         return overall
-    reach = norm.ppf((1 + LEVEL) / 2)
+    reach = normal_quantile((1 + LEVEL) / 2)
     gains = [
         Estimate(s.gain, s.low, s.high, (s.high - s.low) / 2 / reach) for s in standings if np.isfinite(s.high - s.low)
     ]

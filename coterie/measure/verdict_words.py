@@ -18,12 +18,16 @@ DIVERGED = {
     "worse": "its model diverges in the federation, and not alone",
     "undecided": "its model diverges, alone and in the federation",
 }
+REFIT = (
+    "The saved models were trained again with the test rows, which are the newest: so in use they are about as old as "
+    "when they were tested, and the scores hold for what follows."
+)
 FEW = 8  # silos that are named one by one in a terminal
 
 
 def consortium(verdict: Verdict) -> list[str]:
     """Which method to take and how sure that is; then how many silos are better off with it."""
-    return [_which(verdict), _whether(verdict), *_today(verdict)]
+    return [_which(verdict), _whether(verdict), *_today(verdict), *([REFIT] if verdict.get("refit") else [])]
 
 
 def compact(verdict: Verdict) -> list[str]:

@@ -22,7 +22,6 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import linkage, to_tree
 from torch import Tensor
 
 from coterie.engine.method import Batch, Cohort, Down, Method, Model, Nothing, Predictor, Roster, Server, Task, Up
@@ -208,6 +207,8 @@ def bipartition(alpha: NDArray[np.float64], method: str) -> NDArray[np.bool_]:
     The last merge of single linkage is of the two sides whose largest similarity across is least (the paper's
     Corollary 1 and its algorithm for it).
     """
+    from scipy.cluster.hierarchy import linkage, to_tree
+
     tree = to_tree(linkage(1 - alpha[np.triu_indices(len(alpha), 1)], method))
     side = np.zeros(len(alpha), dtype=bool)
     side[tree.get_left().pre_order()] = True

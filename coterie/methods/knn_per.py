@@ -28,6 +28,7 @@ GRID = tuple(i / 10 for i in range(11))  # λ
 class KNNPer(GlobalModel[Nothing, Weights]):
     """FedAvg, and each silo's own samples beside it."""
 
+    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Marfoq et al., ICML 2022"
     summary: ClassVar[str] = "FedAvg's global model, mixed with the nearest neighbours among each silo's own samples"
     lr_by_row: ClassVar[bool] = True

@@ -123,8 +123,8 @@ class MOCHA(Method[Tasks, Coupling, PersonalUp, TaskModel, Pulled]):
             return Coupling(message=alone[:, None].expand(-1, server.w.shape[1]), own=alone)
         parts = [torch.cat([server.w, newcomer[None]]) for newcomer in up.w]
         last = torch.tensor([len(server.w)], device=server.w.device)
-        told = [_coupling(w, relationship(w, self.smoothing), last) for w in parts]
-        return Coupling(message=torch.cat([t.message for t in told]), own=torch.cat([t.own for t in told]))
+        couplings = [_coupling(w, relationship(w, self.smoothing), last) for w in parts]
+        return Coupling(message=torch.cat([t.message for t in couplings]), own=torch.cat([t.own for t in couplings]))
 
     def adapt(self, task: Task, down: Coupling, private: TaskModel | None) -> tuple[PersonalUp | None, TaskModel]:
         """A newcomer trains alone, is answered with what the members' models mean for it, and trains once more."""

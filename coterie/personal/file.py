@@ -67,10 +67,10 @@ def copy_whole(file: Path, to: Path) -> None:
         save_tensors({name: t.clone() for name, t in tensors.items()}, to, about)
 
 
-def silo_of(file: Path) -> str:
-    """Whose model a file is."""
+def about_of(file: Path) -> dict[str, str]:
+    """What a model's file holds beside its weights."""
     with _opened(file) as opened:
-        return str((opened.metadata() or {}).get("silo", ""))
+        return {"silo": "", **(opened.metadata() or {})}
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:

@@ -51,8 +51,8 @@ def settings(runs: Sequence[Run]) -> dict[str, list[str]]:
     everywhere = [name for name in runs[0].methods if all(name in run.methods for run in runs)]
     all_keys = dict.fromkeys(key for each in flat for key in each)
     keys = [key for key in all_keys if not key.startswith("methods.") or key.split(".")[1] in everywhere]
-    told = {key: [toml.value(each[key]) if key in each else "-" for each in flat] for key in keys}
-    return {key: values for key, values in told.items() if len(set(values)) > 1}
+    shown = {key: [toml.value(each[key]) if key in each else "-" for each in flat] for key in keys}
+    return {key: values for key, values in shown.items() if len(set(values)) > 1}
 
 
 def comparison(runs: Mapping[str, Run]) -> Table:

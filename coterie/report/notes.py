@@ -10,13 +10,13 @@ def notes(methods: Mapping[str, Mapping[str, Any]], privacy: Mapping[str, Any] |
     return lines + ([f"the run: {_together(privacy)}"] if privacy and len(methods) > 1 else [])
 
 
-def _together(told: Mapping[str, Any]) -> str:
-    if told["unprotected"]:
-        names = ", ".join(told["unprotected"])
-        verb = "uploads" if len(told["unprotected"]) == 1 else "upload"
+def _together(spent: Mapping[str, Any]) -> str:
+    if spent["unprotected"]:
+        names = ", ".join(spent["unprotected"])
+        verb = "uploads" if len(spent["unprotected"]) == 1 else "upload"
         return f"no differential privacy in all (ε = ∞): what {names} {verb} is not noised"
     return (
-        f"ε = {_number(told['epsilon'])} at δ = {told['delta']:g} for {_hidden(told)} ({told['silo']}), "
+        f"ε = {_number(spent['epsilon'])} at δ = {spent['delta']:g} for {_hidden(spent)} ({spent['silo']}), "
         "by its uploads of all methods and seeds"
     )
 
@@ -28,14 +28,18 @@ def _of(method: str, scores: Mapping[str, Any]) -> list[str]:
         by_silo: dict[str, list[Mapping[str, Any]]] = {}
         for each in rejected:
             by_silo.setdefault(each["silo"], []).append(each)
-        told = [f"{silo} {len(them)}× ({_first(them)})" for silo, them in list(by_silo.items())[:3]]
+        named = [f"{silo} {len(them)}× ({_first(them)})" for silo, them in list(by_silo.items())[:3]]
         more = f" and {len(by_silo) - 3} more silo{'s' * (len(by_silo) > 4)}" if len(by_silo) > 3 else ""
-        lines.append(f"{method}: {len(rejected)} upload{'s' * (len(rejected) > 1)} rejected: {', '.join(told)}{more}")
+        lines.append(f"{method}: {len(rejected)} upload{'s' * (len(rejected) > 1)} rejected: {', '.join(named)}{more}")
     if scores.get("kept"):
-        told = [f"{each['silo']} ({_round(each['round'])})" for each in scores["kept"]]
-        lines.append(f"{method}: silos that have not kept the model of the picked round: {', '.join(told)}")
+        named = [f"{each['silo']} ({_round(each['round'])})" for each in scores["kept"]]
+        lines.append(f"{method}: silos that have not kept the model of the picked round: {', '.join(named)}")
     if "privacy" in scores:
         lines.append(f"{method}: {_private(scores['privacy'])}")
+    if "secure" in scores:
+        lines.append(
+            f"{method}: [secure] {scores['secure']['level']}: the server learns {scores['secure']['server_learns']}"
+        )
     return lines
 
 
@@ -43,27 +47,28 @@ def _round(round: int | None) -> str:
     return "no model" if round is None else f"that of round {round}"
 
 
-def _private(told: Mapping[str, Any]) -> str:
-    if not told["noise"]:
-        what = "gradients" if told.get("level") == "record" else "changes"
+def _private(spent: Mapping[str, Any]) -> str:
+    if not spent["noise"]:
+        what = "gradients" if spent.get("level") == "record" else "changes"
         return f"{what} are clipped but no noise is added, so there is no differential privacy"
-    most = f"{told['uploads']} upload{'s' * (told['uploads'] > 1)}"
-    if told.get("in_search"):
-        most += f", {told['in_search']} of them in the search for its learning rate: give its train.lr to save them,"
+    most = f"{spent['uploads']} upload{'s' * (spent['uploads'] > 1)}"
+    if spent.get("in_search"):
+        most += f", {spent['in_search']} of them in the search for its learning rate: give its train.lr to save them,"
+    together = f", of {spent['silos_in_sum']} silos in a sum" if "silos_in_sum" in spent else ""
     return (
-        f"ε = {_number(told['epsilon'])} at δ = {told['delta']:g} for {_hidden(told)}, by its {most} "
-        f"({_drawn(told)}clip {told['clip']:g}, noise {told['noise']:.4g}); "
+        f"ε = {_number(spent['epsilon'])} at δ = {spent['delta']:g} for {_hidden(spent)}, by its {most} "
+        f"({_drawn(spent)}clip {spent['clip']:g}, noise {spent['noise']:.4g}{together}); "
         "declared sizes and reported measures are not covered"
     )
 
 
-def _hidden(told: Mapping[str, Any]) -> str:
-    return "each record of a silo" if told.get("level") == "record" else "all data of a silo"
+def _hidden(spent: Mapping[str, Any]) -> str:
+    return "each record of a silo" if spent.get("level") == "record" else "all data of a silo"
 
 
-def _drawn(told: Mapping[str, Any]) -> str:
+def _drawn(spent: Mapping[str, Any]) -> str:
     """Of DP-SGD, how many steps there were."""
-    return f"{told['steps']} steps on batches of {told['sampling']:.3g} of its rows, " if "steps" in told else ""
+    return f"{spent['steps']} steps on batches of {spent['sampling']:.3g} of its rows, " if "steps" in spent else ""
 
 
 def _number(epsilon: float | None) -> str:

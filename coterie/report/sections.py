@@ -22,8 +22,7 @@ from coterie.runs.read import Run
 
 def scores(run: Run) -> str:
     """The table of methods × measures, and the main one of them as bars."""
-    own = run.data.get("name") in ("own", "silos")  # of this machine, or each at its own
-    headings, rows = summary_cells(run.methods, run.verdict, own)
+    headings, rows = summary_cells(run.methods, run.verdict, run.own)
     error = error_of(run.methods)
     text = (
         f"{headings[0][0].upper()}{headings[0][1:]} is the test score at the round that validation data pick"
@@ -31,7 +30,7 @@ def scores(run: Run) -> str:
         else "Without validation data the last round is judged"
     )
     text += "; the saved models are of that round."
-    if not own:
+    if not run.own:
         best = f"Best {error}" if error else "BMTA, the best over rounds of the mean test accuracy over silos,"
         text += (
             f" {best} picks its round on test data, as papers do. Weighted (by test size) and bottom decile (over "
@@ -136,8 +135,8 @@ def reproduce(run: Run) -> str:
     command, toml, versions = (run.about.get(key) for key in ("command", "toml", "versions"))
     body = f"<pre>{escape(str(command))}</pre>" if command else ""
     if versions:
-        told = ", ".join(f"{name} {version}" for name, version in versions.items())
-        body += note(f"Computed on {run.about.get('device')} with {told}.")
+        used = ", ".join(f"{name} {version}" for name, version in versions.items())
+        body += note(f"Computed on {run.about.get('device')} with {used}.")
     if toml:
         body += f"<p>The study, with every default written back:</p><pre>{escape(str(toml))}</pre>"
     return section("How to reproduce", body) if body else ""

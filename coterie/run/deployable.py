@@ -9,7 +9,7 @@ from typing import Any
 from coterie.measure.measures import measure_of
 from coterie.measure.verdict_words import listed, score, span
 from coterie.personal.export import file_name
-from coterie.personal.file import copy_whole, silo_of
+from coterie.personal.file import about_of, copy_whole
 
 FOLDER = "deploy"
 MODEL, CARD, ABOUT = "model.safetensors", "card.md", "card.json"
@@ -22,17 +22,21 @@ def write_deployable(out: Path, summary: Mapping[str, Any], counts: Mapping[str,
     if verdict["chosen"] is None or not models.is_dir():
         return
     for file in sorted(models.glob("*.safetensors")):
-        silo = silo_of(file)
+        known = about_of(file)
+        silo = known["silo"]
         folder = out / FOLDER / file_name(silo)
         folder.mkdir(parents=True, exist_ok=True)
         copy_whole(file, folder / MODEL)
-        about = _about(silo, folder / MODEL, summary, counts.get(silo, {}))
+        about = _about(known, folder / MODEL, summary, counts.get(silo, {}))
         (folder / ABOUT).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", "utf-8")
         (folder / CARD).write_text(_card(about), "utf-8")
 
 
-def _about(silo: str, model: Path, summary: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, Any]:
-    verdict = summary["verdict"]
+def _about(
+    known: Mapping[str, str], model: Path, summary: Mapping[str, Any], counts: Mapping[str, int]
+) -> dict[str, Any]:
+    """What is known of a model: from its file, from the summary, and how many rows its silo has."""
+    verdict, silo = summary["verdict"], known["silo"]
     method = summary["methods"][verdict["chosen"]]
     standing: Mapping[str, Any] = next((each for each in verdict["silos"] if each["silo"] == silo), {})
     own = verdict["judged"] == verdict["chosen"]
@@ -40,15 +44,16 @@ def _about(silo: str, model: Path, summary: Mapping[str, Any], counts: Mapping[s
         "silo": silo,
         "method": verdict["chosen"],
         "study": summary["study"],
-        "round": method["picked_round"],
+        "round": json.loads(known["round"]),
+        "trained_on": known.get("trained_on", "train rows"),
         "rows": dict(counts),
         "judged_by": verdict["title"],
         "measures": {
             name: each["silos"].get(silo) for name, each in method.get("measures", {}).items() if silo in each["silos"]
         },
         "interval": [standing.get("score_low"), standing.get("score_high")] if own else None,
-        "temperature": method.get("temperatures", {}).get(silo),
-        "threshold": method.get("thresholds", {}).get(silo),
+        "temperature": json.loads(known.get("temperature", "null")),
+        "threshold": json.loads(known.get("threshold", "null")),
         "beside_alone": {key: standing.get(key) for key in ("outcome", "gain", "low", "high", "n")} if own else None,
         "beside_today": standing.get("baseline") if own else None,
         "learned_from": standing.get("peers", []) if own else [],
@@ -72,6 +77,10 @@ def _card(about: Mapping[str, Any]) -> str:
         lines += [
             f"Rows of this silo: {rows['train']} to train, {rows['validation']} to pick and calibrate, {rows['test']} "
             "to test, which nothing else has seen.",
+        ]
+    if about["trained_on"] != "train rows":
+        lines += [
+            "The measures below are of a model that never saw the test rows; this one was trained again with them."
         ]
     if about["learned_from"]:
         lines += [f"It learned mostly from {listed(about['learned_from'])}."]

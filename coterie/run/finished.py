@@ -26,9 +26,9 @@ from coterie.measure.metrics import summarize
 from coterie.measure.predictions import Key, Predictions, Rows, as_frame, measured, reported
 from coterie.measure.subgroups import Place, as_table, subgroups
 from coterie.measure.tempering import curve, moved, temperatures, tempered, threshold
+from coterie.methods import learned, level_of
 from coterie.methods.separate import Separate
 from coterie.methods.wrappers.spent import Members, Searched, spent, spent_by_all
-from coterie.report.page import render
 from coterie.run.baselines import pooled
 from coterie.run.beside import set_beside
 from coterie.run.deployable import write_deployable
@@ -111,7 +111,7 @@ def collected(
     members = {seed: each.sizes() for seed, each in facts.items()}
     fitted = dict[str, dict[str, Any]]()
     for (name, _), outcome in outcomes.items():  # those of the first seed, whose models are kept
-        keys = ("temperatures", "thresholds", "mixtures", "gated")
+        keys = ("temperatures", "thresholds", "mixtures", "gated", "refit_rounds", "distilled")
         fitted.setdefault(name, {key: each for key in keys if (each := getattr(outcome, key))})
     searched = _searched(out / TUNING)
     summary = summarized(study, whole, predictions, kept, sizes, extras, members, device, fitted, searched)
@@ -170,6 +170,9 @@ def summarized(
     ran = {name: methods[name]["rounds_run"] for name in study.methods}
     for name, about in spent(study.methods, trainings, members, searched, ran).items():
         methods[name]["privacy"] = about
+    for name, method in study.methods.items():
+        if (level := level_of(method)) is not None:
+            methods[name]["secure"] = {"level": level, "server_learns": learned(level, method)}
     together = spent_by_all(study.methods, trainings, members, searched, ran)
     alone = next((label for label, method in study.methods.items() if isinstance(method, Separate)), None)
     return {
@@ -211,6 +214,8 @@ def write(finished: Finished, out: Path, command: str) -> None:
         np.savez_compressed(out / "collaboration" / f"{name}.npz", **arrays)  # type: ignore[arg-type]
     write_deployable(out, _finite(summary), finished.counts)
     if find_spec("plotly"):  # a training machine may lack it; the report can be made elsewhere from these files
+        from coterie.report.page import render
+
         render(read_run(out), out / "report.html")
 
 

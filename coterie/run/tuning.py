@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import median
+from statistics import fmean, median
 from typing import Any, Literal
 
 import pandas as pd
@@ -72,7 +72,7 @@ def searched(
             own |= {label: both} if (both := own.get(label, {}) | found) else {}
             tried.append(table.assign(method=label))
     whole = pd.concat(tried, ignore_index=True)[COLUMNS] if tried else pd.DataFrame(columns=COLUMNS)
-    return replace(study, own=own, auto={}), whole
+    return study.settled(own), whole
 
 
 def search(
@@ -84,7 +84,7 @@ def search(
     on_round: Callable[[Progress], None],
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """The values of these keys that suit a method, and all that was tried."""
-    inner = federation.engine(method, training, models=False).method  # with its statistics kept local, where they are
+    inner = federation.suited(method, training)
     shared = replace(training, buffers="shared")
     decays = DECAYS if "weight_decay" in keys and _wide(federation) else (training.weight_decay,)
     heats: list[Heat] = [
@@ -129,7 +129,7 @@ def halved(
     return {key: found[key] for key in keys}, pd.DataFrame(tried)
 
 
-def advanced(engine: Engine, method: Candidates, server: Server, everyone: Cohort, training: Training) -> Server:
+def advanced(engine: Engine, method: Method, server: Server, everyone: Cohort, training: Training) -> Server:
     """What the candidates' servers keep after one more round; of uploads, those count that are sound."""
     cohort, _ = draw_cohort(everyone, training)
     if not len(cohort):
@@ -139,7 +139,8 @@ def advanced(engine: Engine, method: Candidates, server: Server, everyone: Cohor
     engine.settle(cohort.ids[:0])
     if not len(replies.cohort):
         return server
-    down = down.take(torch.searchsorted(cohort.ids, replies.cohort.ids))
+    if len(replies.cohort) < len(cohort):
+        down = down.take(torch.searchsorted(cohort.ids, replies.cohort.ids))
     after: Server = method.receive(server, replies.cohort, method.unpacked(down, replies.up)).settled()
     return after
 
@@ -169,7 +170,7 @@ class Heat(ABC):
 
     @abstractmethod
     def scores(self, round: int) -> list[float]:
-        """What each candidate is worth after a round: the mean over silos, not finite where it diverged."""
+        """What each candidate is worth after a round, over silos; not finite where it diverged."""
 
     @abstractmethod
     def narrowed(self, chosen: list[int]) -> "Heat":
@@ -192,16 +193,15 @@ class Simulated(Heat):
         """`before` is where the candidates stand, if not at their start."""
         super().__init__(training, rates, best)
         self.federation, self.method, self.score = federation, method, score
-        self.candidates = Candidates(method, rates)
-        self.engine = federation.engine(self.candidates, replace(training, lr=1.0), models=False)
-        self.server = self.candidates.open(self.engine.roster, self.engine.model)
+        self.engine = federation.engine(Candidates(method, rates), replace(training, lr=1.0), models=False)
+        self.server = self.engine.method.open(self.engine.roster, self.engine.model)
         if before is not None:
             self.server = before[0]
             _put(self.engine, before[1])
 
     def advance(self, round: int) -> None:
         everyone = Cohort.everyone(self.engine.roster, self.engine.model, round)
-        self.server = advanced(self.engine, self.candidates, self.server, everyone, self.training)
+        self.server = advanced(self.engine, self.engine.method, self.server, everyone, self.training)
 
     def scores(self, round: int) -> list[float]:
         return [self._score(i, round) for i in range(len(self.rates))]
@@ -211,14 +211,21 @@ class Simulated(Heat):
         engine = self.federation.engine(self.method, training, models=False)
         _put(engine, each(self.engine.private())[i])
         everyone = Cohort.everyone(engine.roster, engine.model, round)
-        models = engine.personal(everyone, self.method.send(each(self.server)[i], everyone))
-        return float(self.score(engine.task(everyone.ids, round), models).nanmean())
+        down = engine.method.send(each(self.server)[i], everyone)
+        return middle(engine.scored(everyone, down, self.score).tolist())
 
     def narrowed(self, chosen: list[int]) -> "Simulated":
         servers, privates = each(self.server), each(self.engine.private())
         before = (together(Server, [servers[i] for i in chosen]), together(Private, [privates[i] for i in chosen]))
         rates, best = tuple(self.rates[i] for i in chosen), [self.best[i] for i in chosen]
         return Simulated(self.federation, self.method, self.training, rates, self.score, before, best)
+
+
+def middle(scores: Sequence[float]) -> float:
+    """The mean over silos less the lowest and the highest quarter, so that no silo by itself chooses; NaN: of none."""
+    known = sorted(score for score in scores if not math.isnan(score))
+    cut = math.ceil(len(known) / 4) if len(known) > 2 else 0
+    return fmean(known[cut : len(known) - cut]) if known else math.nan
 
 
 def _wide(federation: Assembly) -> bool:

@@ -58,6 +58,11 @@ class Run:
         return tomllib.loads(str(self.about.get("toml", "")))
 
     @property
+    def own(self) -> bool:
+        """Whether its silos came with data of their own, here or each at its place, and were not dealt a set."""
+        return self.data.get("name") == "silos" or "standardize" in self.data
+
+    @property
     def by(self) -> str | None:
         """The measure that its methods are shown by; None: accuracy, or an error."""
         if self.metric is not None:
@@ -176,6 +181,6 @@ def _scores(scores: Mapping[str, Any]) -> dict[str, Any]:
         if key in restored and restored[key] is None:
             restored[key] = math.inf
     for key in ("per_silo", "per_silo_picked"):
-        told = scores.get(key, scores["per_silo"])  # a run from before they were told apart has the best round's alone
-        restored[key] = {str(k): math.inf if v is None else float(v) for k, v in told.items()}
+        kept = scores.get(key, scores["per_silo"])  # a run from before they were kept apart has the best round's alone
+        restored[key] = {str(k): math.inf if v is None else float(v) for k, v in kept.items()}
     return restored

@@ -21,9 +21,15 @@ from coterie.deploy.messages import Answer, Declared, Done, Measured, Request
 from coterie.deploy.patience import Patience
 from coterie.deploy.silo import SiloSide
 from coterie.engine.exchange import Failure
+from coterie.engine.rounds import Outcome
 from coterie.errors import BadInput
+from coterie.measure.measures import measure_of
+from coterie.measure.predictions import RAW
+from coterie.measure.tempering import tempered
+from coterie.methods.parts.averaging import ModelUp
 from coterie.models import build
 from coterie.personal.export import model_tensors
+from coterie.personal.file import load_model
 from coterie.report.notes import notes
 from coterie.report.terminal import show_outcome
 from coterie.run.assembly import Assembly
@@ -166,6 +172,28 @@ def test_a_silo_that_was_away_keeps_the_newest_model_before_and_everybody_is_tol
     assert told["silos"][gone] == f"keeps its model of round {picked - 1}"
 
 
+class Rogue(Loop):
+    """South sends numbers that are not finite."""
+
+    def exchange(self, requests: Mapping[str, Request], timeout: float) -> dict[str, Answer | Failure]:
+        found = super().exchange(requests, timeout)
+        for name, answer in found.items():
+            if name == "south" and requests[name].kind == "train" and isinstance(answer, Answer):
+                up = decode(ModelUp, answer.body, torch.float32)
+                found[name] = replace(answer, body=encode_up(up.replace(w=up.w * torch.nan)))
+        return found
+
+
+def test_whoever_watches_a_run_sees_all_bytes_and_rejected_uploads_so_far(tmp_path: Path) -> None:
+    table = TABLE | {"methods": {"fedavg": {}, "fedprox": {}}}
+    finished = federated(tmp_path / "run", Rogue(settle(tmp_path)), table).run("")
+    told = json.loads((tmp_path / "run" / "progress.json").read_text())
+    outcomes = finished.summary["methods"].values()
+    assert told["rejected"] == sum(len(each["rejected"]) for each in outcomes) == 6
+    assert told["bytes_up"] == sum(each["bytes_up"] for each in outcomes) > 0
+    assert told["bytes_down"] == sum(each["bytes_down"] for each in outcomes) > 0
+
+
 def test_a_silo_that_was_never_measured_keeps_its_last_model(tmp_path: Path) -> None:
     loop = Loop(settle(tmp_path))
     loop.deaf = lambda r: r.kind == "measure" and r.silo == "south"
@@ -266,14 +294,18 @@ def calibration(home: Path, silo: str, method: str) -> dict[str, str]:
         return dict(file.metadata())
 
 
-def simulated_temperatures(study: Study, without: str = "") -> dict[str, float]:
+def simulated(study: Study, without: str = "") -> Outcome:
     members = sorted(silos(), key=lambda silo: silo.name)
     outcome = Assembly(members, build(study.model, (5,), 3)[0], 3, study.training, 1, "cpu", 1).train(
         study.methods["fedamp"]
     )
     assert outcome.picked is not None
     calibrate(outcome, {silo.name: silo for silo in members if silo.name != without}, study.training.positive)
-    return outcome.temperatures
+    return outcome
+
+
+def simulated_temperatures(study: Study, without: str = "") -> dict[str, float]:
+    return simulated(study, without).temperatures
 
 
 FEDAMP = TABLE | {"methods": {"fedamp": {}}}
@@ -285,6 +317,48 @@ def test_a_silo_with_few_rows_follows_the_others_temperature_as_in_a_simulation(
     assert finished.summary["methods"]["fedamp"]["temperatures"] == pytest.approx(expected, rel=1e-4)
     for name in NAMES:
         assert float(calibration(tmp_path, name, "fedamp")["temperature"]) == pytest.approx(expected[name], rel=1e-4)
+
+
+def test_measures_of_probabilities_are_of_the_tempered_model_and_raw_beside(tmp_path: Path) -> None:
+    loop = Loop(settle(tmp_path))
+    loop.deaf = lambda r: r.silo == "south" and r.kind == "keep"
+    finished = federated(tmp_path / "run", loop, FEDAMP).run("")
+    outcome, found = simulated(finished.study, "south"), finished.summary["methods"]["fedamp"]["measures"]
+    assert outcome.picked is not None
+    for silo in silos():
+        p = outcome.picked.outputs["test"][silo.name].astype(float)
+        for name in RAW:
+            raw = measure_of(name).of(silo.test.y, p)
+            if silo.name == "south":  # kept no model, so none is tempered
+                assert silo.name not in found[name]["silos"]
+            else:
+                made = measure_of(name).of(silo.test.y, tempered(p, outcome.temperatures[silo.name]))
+                assert found[name]["silos"][silo.name] == pytest.approx(made, rel=1e-3) != pytest.approx(raw, rel=1e-3)
+            assert found[f"{name}_raw"]["silos"][silo.name] == pytest.approx(raw, rel=1e-3)
+    assert {"validation", "test", "silos"} <= set(found["log_loss"]) & set(found["log_loss_raw"])
+
+
+@pytest.mark.parametrize("by", ["sensitivity", "specificity"])
+def test_rounds_verdict_and_tables_call_the_positive_class_from_the_same_threshold_on(by: str, tmp_path: Path) -> None:
+    loop, table = of_two_classes(tmp_path, 0.2), TABLE | {"methods": {"separate": {}, "fedavg": {}}}
+    table |= {"measure": {"by": by}}
+    finished = federated(tmp_path / "run", loop, table).run("")
+    for name in ("separate", "fedavg"):
+        scores, method = finished.summary["verdict"]["methods"][name], finished.summary["methods"][name]
+        assert scores["test"] == pytest.approx(100 * method["measures"][by]["test"])
+        for silo in NAMES:
+            model = load_model(tmp_path / silo / "models" / f"run-{name}-1" / f"{silo}.safetensors")
+            with np.load(loop.sides[silo].source.path) as held:
+                called = model.predict(held["x_test"])["prediction"].to_numpy().astype(int)
+                wanted = int(by == "sensitivity")
+                right = float((called == held["y_test"])[held["y_test"] == wanted].mean())
+            assert method["measures"][by]["silos"][silo] == pytest.approx(right, abs=1e-6)
+
+
+def test_seeds_that_are_auto_are_written_as_those_that_ran(tmp_path: Path) -> None:
+    finished = federated(tmp_path / "run", Loop(settle(tmp_path)), FEDAMP | {"seeds": "auto"}).run("")
+    assert finished.study.as_table()["seeds"] == [0]
+    assert "seeds = [0]" in (tmp_path / "run" / "study.toml").read_text("utf-8")
 
 
 def test_a_silo_may_keep_its_curve_and_still_follows_the_others(tmp_path: Path) -> None:

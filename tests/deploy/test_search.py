@@ -1,19 +1,22 @@
 """`lr = "auto"` between real silos: the search of a simulation, its rounds counted, and gone on with where it broke."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from loop import NAMES, Loop, job, settle, silos
 
+from coterie.codec import decode, encode_up
 from coterie.deploy.drive import RemoteRun, study_of
-from coterie.deploy.messages import Answer, Job, Request, request
+from coterie.deploy.messages import Answer, Job, Request, Scored, request
 from coterie.deploy.patience import Patience
 from coterie.deploy.search import announced, extra_rounds
+from coterie.deploy.silo import SiloSide
 from coterie.engine.exchange import Failure
 from coterie.errors import BadInput
 from coterie.models import build
@@ -53,6 +56,26 @@ def test_what_is_found_between_silos_is_what_a_simulation_finds(tmp_path: Path) 
     written = pd.read_parquet(tmp_path / "run" / "tuning.parquet")
     pd.testing.assert_frame_equal(written, tried, rtol=1e-4)
     assert written.groupby("method").size().to_dict() == {"fedavg": 8, "apple": 8, "separate": 8}
+
+
+@pytest.mark.parametrize("lie", [lambda loss: loss.flip(1) * 1e6, lambda loss: torch.full_like(loss, torch.inf)])
+def test_one_silo_that_lies_does_not_choose_the_rate(
+    lie: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = TABLE | {"methods": {"separate": {}}}
+    honest = run_of(tmp_path / "run", Loop(settle(tmp_path)), table).run("").study.own
+    answer = SiloSide.answer
+
+    def lying(self: SiloSide, asked: Request) -> Answer:
+        given = answer(self, asked)
+        if asked.kind != "measure" or self.name != "south" or asked.job is None or not asked.job.rates:
+            return given
+        return replace(given, body=encode_up(Scored(loss=lie(decode(Scored, given.body).loss))))
+
+    monkeypatch.setattr(SiloSide, "answer", lying)
+    (tmp_path / "other").mkdir()
+    found = run_of(tmp_path / "other" / "run", Loop(settle(tmp_path / "other")), table).run("").study.own
+    assert found == honest
 
 
 def test_the_rounds_of_a_search_are_stated_before_and_in_the_summary(tmp_path: Path) -> None:

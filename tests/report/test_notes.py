@@ -49,3 +49,8 @@ def test_what_all_methods_of_a_run_spend_is_said_where_there_are_several() -> No
 def test_an_epsilon_beyond_all_bounds_is_said_to_be_so() -> None:
     told = {"epsilon": None, "delta": 1e-5, "clip": 0.5, "noise": 1e-9, "uploads": 30}  # None: as JSON has infinity
     assert "ε = ∞ at" in notes({"fedavg": {"privacy": told}})[0]
+
+
+def test_a_secure_level_is_printed_with_what_the_server_learns() -> None:
+    (line,) = notes({"fedavg": {"secure": {"level": "secagg", "server_learns": "the sum"}}})
+    assert line == "fedavg: [secure] secagg: the server learns the sum"

@@ -1,6 +1,7 @@
 """`lr = "auto"`: a search on validation data before the run, which then knows nothing of it."""
 
 import json
+import math
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -80,8 +81,16 @@ def test_a_score_is_that_of_a_run_of_its_own(name):
         training = replace(TRAINING, optimizer=row.optimizer, lr=row.lr)
         results = pd.concat(assembly(training).train(make(name, {})).results)
         here = results[(results["round"] == row.round) & (results["split"] == "validation")]
-        loss = here[here["measure"] == "loss"]["value"].mean()
-        assert row.score == pytest.approx(-loss, rel=1e-3)
+        losses = here[here["measure"] == "loss"]["value"].tolist()
+        assert row.score == pytest.approx(-tuning.middle(losses), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [([], math.nan), ([1.0, math.nan], 1.0), ([1.0, 3.0], 2.0), ([-math.inf, 5.0, 1.0], 1.0), ([1e9, 1, 3, -1e9], 2.0)],
+)
+def test_no_silo_by_itself_chooses(scores, expected):
+    assert tuning.middle(scores) == pytest.approx(expected, nan_ok=True)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -146,6 +155,15 @@ def test_what_was_found_is_written_and_the_study_runs_again_without_a_search(her
     for name, rounds in results.groupby("method")["round"].max().items():
         assert summary[name]["rounds_run"] == rounds == summary[name]["picked_round"] + 2
         assert summary[name]["still_improving"] is False
+
+
+def test_a_stack_trains_its_members_as_they_were_tuned(here):
+    of = "methods.stack.of=['separate', 'fedamp']"
+    run = [*OWN_RUN[:-1], "separate,fedamp,stack", "--set", of, "--rounds", "3", "--out", "a", "--quiet"]
+    assert call(*run) == 0
+    told = study("a")["methods"]
+    assert set(pd.read_parquet("a/tuning.parquet")["method"]) == {"separate", "fedamp"}
+    assert told["stack"]["of"] == [{"method": name, "train": told[name]["train"]} for name in ("separate", "fedamp")]
 
 
 def test_a_method_that_ends_at_its_most_rounds_with_the_best_among_the_last_was_improving(here):

@@ -11,7 +11,7 @@ from coterie.data.own.label import Task, ordered
 from coterie.data.own.remarks import Difference as Difference
 from coterie.data.own.remarks import remarks
 from coterie.data.own.schema import Column, Schema
-from coterie.data.own.statistics import LEVELS, Statistics, Words, words_of
+from coterie.data.own.statistics import LEVELS, Description, Statistics, description_of
 from coterie.errors import BadInput
 
 T = TypeVar("T", bound=Hashable)
@@ -25,21 +25,21 @@ class SchemaDiffers(BadInput):
 
     def __init__(self, differences: Sequence[Difference]) -> None:
         self.differences = list(differences)
-        said = "; ".join(f"{d.column!r} of {d.silo}: {d.what}" for d in self.differences if d.stops)
-        super().__init__(f"silos differ: {said}. Bring the files to one form, or leave columns out with --drop")
+        stops = "; ".join(f"{d.column!r} of {d.silo}: {d.what}" for d in self.differences if d.stops)
+        super().__init__(f"silos differ: {stops}. Bring the files to one form, or leave columns out with --drop")
 
 
 def agree(declared: Mapping[str, Statistics], label: str, task: Task) -> tuple[Schema, list[Difference]]:
     """The schema that all silos encode by, made of nothing but their statistics."""
-    words = {silo: words_of(statistics) for silo, statistics in declared.items()}
+    described = {silo: description_of(statistics) for silo, statistics in declared.items()}
     every = {silo: torch.cat([s.count, s.mean, s.scatter]).numpy() for silo, s in declared.items()}  # (3, columns)
-    differences = _shapes(words) + _kinds(words) + _labels(words, label) + unsound(declared, label)
-    differences += remarks(words, every, label)
+    differences = _shapes(described) + _kinds(described) + _labels(described, label) + unsound(declared, label)
+    differences += remarks(described, every, label)
     if any(difference.stops for difference in differences):
         raise SchemaDiffers(differences)
-    classes, more = _classes(words, label, task)
-    columns, rest = _columns(every, words)
-    shape = (sum(column.width for column in columns),) if columns else next(iter(words.values())).shape
+    classes, more = _classes(described, label, task)
+    columns, rest = _columns(every, described)
+    shape = (sum(column.width for column in columns),) if columns else next(iter(described.values())).shape
     if not columns and not shape:
         raise BadInput("no column is left to learn from; give tables with more than the label")
     centre, unit = (
@@ -56,11 +56,11 @@ def unsound(
     """Statistics that no rows can have, or that lie absurdly far from the others'; `rows`: to train, validate, test."""
     found, columns = list[Difference](), dict[str, dict[str, Moments]]()
     for silo, statistics in declared.items():
-        words = words_of(statistics)
-        names = words.numbers
+        own = description_of(statistics)
+        names = own.numbers
         if rows is not None:
-            kinds = {name: (len(levels), rows[silo][0], "levels") for name, levels in (words.categories or {}).items()}
-            kinds[label or "label"] = (len(words.classes or ()), sum(rows[silo]), "classes")
+            kinds = {name: (len(levels), rows[silo][0], "levels") for name, levels in (own.categories or {}).items()}
+            kinds[label or "label"] = (len(own.classes or ()), sum(rows[silo]), "classes")
             wrong = {name: f"{n} {what}" for name, (n, most, what) in kinds.items() if n > most}
             found += [Difference(name, silo, f"{what} are of no rows it has", True) for name, what in wrong.items()]
         three = torch.cat([statistics.count, statistics.mean, statistics.scatter]).numpy()  # (3, columns)
@@ -93,14 +93,14 @@ def far_values(declared: Mapping[str, Statistics], label: str) -> list[Differenc
     """In which columns silos pulled in values, and how many: which ones stays with them."""
     found = list[Difference]()
     for silo, statistics in declared.items():
-        words = words_of(statistics)
-        counts = {**(words.far or {}), **({label: words.far_labels} if words.far_labels else {})}
+        own = description_of(statistics)
+        counts = {**(own.far or {}), **({label: own.far_labels} if own.far_labels else {})}
         found += [Difference(name, silo, f"far from the others, so taken as nearer: {n}") for name, n in counts.items()]
     return found
 
 
-def _shapes(words: Mapping[str, Words]) -> list[Difference]:
-    shapes = {silo: said.shape for silo, said in words.items()}
+def _shapes(described: Mapping[str, Description]) -> list[Difference]:
+    shapes = {silo: own.shape for silo, own in described.items()}
     usual = _majority(list(shapes.values()))
     return [
         Difference("samples", silo, f"{_shaped(shape)}, elsewhere {_shaped(usual)}", stops=True)
@@ -109,9 +109,9 @@ def _shapes(words: Mapping[str, Words]) -> list[Difference]:
     ]
 
 
-def _kinds(words: Mapping[str, Words]) -> list[Difference]:
+def _kinds(described: Mapping[str, Description]) -> list[Difference]:
     """Columns that a silo lacks, or that are of another kind there; an empty one is of any kind."""
-    kinds = {silo: kinds_of(said) for silo, said in words.items()}
+    kinds = {silo: kinds_of(own) for silo, own in described.items()}
     found = list[Difference]()
     for name in dict.fromkeys(name for mine in kinds.values() for name in mine):
         having = [silo for silo, mine in kinds.items() if name in mine]
@@ -129,27 +129,27 @@ def _kinds(words: Mapping[str, Words]) -> list[Difference]:
     return found
 
 
-def _labels(words: Mapping[str, Words], label: str) -> list[Difference]:
-    usual = _majority([said.label for said in words.values()])
+def _labels(described: Mapping[str, Description], label: str) -> list[Difference]:
+    usual = _majority([own.label for own in described.values()])
     return [
-        Difference(label or "label", silo, f"{_say(said.label)}, elsewhere {_say(usual)}", True)
-        for silo, said in words.items()
-        if said.label != usual
+        Difference(label or "label", silo, f"{_say(own.label)}, elsewhere {_say(usual)}", True)
+        for silo, own in described.items()
+        if own.label != usual
     ]
 
 
-def _classes(words: Mapping[str, Words], label: str, task: Task) -> tuple[tuple[str, ...], list[Difference]]:
+def _classes(described: Mapping[str, Description], label: str, task: Task) -> tuple[tuple[str, ...], list[Difference]]:
     """The classes of all silos (none: regression) and who lacks which."""
-    if any(said.classes is None for said in words.values()):
-        if any(said.label == "category" for said in words.values()):
+    if any(own.classes is None for own in described.values()):
+        if any(own.label == "category" for own in described.values()):
             raise BadInput(f"label {label!r}: is text, which regression cannot tell; take --task classification")
         return (), []
-    names = ordered({name for said in words.values() for name in said.classes or ()})
+    names = ordered({name for own in described.values() for name in own.classes or ()})
     if len(names) < 2:
         raise BadInput(f"label {label!r}: every row of every silo is {names[0]!r}, so there is nothing to learn")
-    if task == "auto" and words and next(iter(words.values())).label == "number" and len(names) > 20:
+    if task == "auto" and described and next(iter(described.values())).label == "number" and len(names) > 20:
         return (), []  # few in each silo, many in all: a quantity after all
-    lacking = {silo: [n for n in names if n not in (said.classes or ())] for silo, said in words.items()}
+    lacking = {silo: [n for n in names if n not in (own.classes or ())] for silo, own in described.items()}
     return tuple(names), [
         Difference(label or "label", silo, f"lacks {_named('class', absent)}")
         for silo, absent in lacking.items()
@@ -157,16 +157,18 @@ def _classes(words: Mapping[str, Words], label: str, task: Task) -> tuple[tuple[
     ]
 
 
-def _columns(every: Mapping[str, Moments], words: Mapping[str, Words]) -> tuple[tuple[Column, ...], list[Difference]]:
+def _columns(
+    every: Mapping[str, Moments], described: Mapping[str, Description]
+) -> tuple[tuple[Column, ...], list[Difference]]:
     columns, found = list[Column](), list[Difference]()
-    places = {silo: {name: i for i, name in enumerate(said.numbers)} for silo, said in words.items()}
-    for name in kinds_of(next(iter(words.values()))):
+    places = {silo: {name: i for i, name in enumerate(own.numbers)} for silo, own in described.items()}
+    for name in kinds_of(next(iter(described.values()))):
         moments = [
             every[silo][:, place]
             for silo, mine in places.items()
             if (place := mine.get(name)) is not None and every[silo].shape[1]
         ]
-        column, differences = _column(name, moments, words)
+        column, differences = _column(name, moments, described)
         found += differences
         if column is None:
             found.append(Difference(name, "every silo", "always the same or empty: left out"))
@@ -176,19 +178,19 @@ def _columns(every: Mapping[str, Moments], words: Mapping[str, Words]) -> tuple[
 
 
 def _column(
-    name: str, moments: Sequence[Moments], words: Mapping[str, Words]
+    name: str, moments: Sequence[Moments], described: Mapping[str, Description]
 ) -> tuple[Column | None, list[Difference]]:
     """A column of all silos, or None where it tells nothing."""
-    gaps = any(name in said.missing for said in words.values())
-    if any(name in said.numbers for said in words.values()):
+    gaps = any(name in own.missing for own in described.values())
+    if any(name in own.numbers for own in described.values()):
         mean, scale = _pooled(moments) if moments else (0.0, 1.0)
         if scale == 0 and not gaps:
             return None, []
-        date = any(name in said.dates for said in words.values())
+        date = any(name in own.dates for own in described.values())
         return Column(name, "date" if date else "number", mean, scale or 1.0, gaps), []
-    if any(name in said.texts for said in words.values()):
+    if any(name in own.texts for own in described.values()):
         return Column(name, "text"), []
-    by_silo = {silo: (said.categories or {}).get(name, ()) for silo, said in words.items()}
+    by_silo = {silo: (own.categories or {}).get(name, ()) for silo, own in described.items()}
     levels = sorted({level for mine in by_silo.values() for level in mine})
     if len(levels) > LEVELS:
         most = max(by_silo, key=lambda silo: len(by_silo[silo]))
@@ -215,11 +217,11 @@ def _pooled(parts: Sequence[Moments]) -> tuple[float, float]:
     return centre, float(np.median(spread)) if len(spread) else 0.0
 
 
-def kinds_of(words: Words) -> dict[str, str]:
+def kinds_of(own: Description) -> dict[str, str]:
     """What each column of a silo is: number, date, category, text or empty."""
-    kinds = dict.fromkeys(words.numbers, "number") | dict.fromkeys(words.dates, "date")
-    kinds |= dict.fromkeys(words.categories or {}, "category") | dict.fromkeys(words.texts, "text")
-    return kinds | dict.fromkeys(words.empty, "empty")
+    kinds = dict.fromkeys(own.numbers, "number") | dict.fromkeys(own.dates, "date")
+    kinds |= dict.fromkeys(own.categories or {}, "category") | dict.fromkeys(own.texts, "text")
+    return kinds | dict.fromkeys(own.empty, "empty")
 
 
 def _majority(values: Sequence[T]) -> T:

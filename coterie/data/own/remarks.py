@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.data.own.statistics import Words
+from coterie.data.own.statistics import Description
 from coterie.data.silo import Array
 
 SHOWN = 4  # names in a remark
@@ -29,41 +29,46 @@ class Difference:
     stops: bool = False  # whether no federation can be made of it
 
 
-def remarks(words: Mapping[str, Words], moments: Mapping[str, Array], label: str) -> list[Difference]:
+def remarks(described: Mapping[str, Description], moments: Mapping[str, Array], label: str) -> list[Difference]:
     """All that looks wrong; `moments` (3, columns) of each silo's numbers are count, mean and sum of squares."""
-    return [*_units(words, moments), *_spellings(words), *_class_spellings(words, label), *_columns(words)]
+    return [
+        *_units(described, moments),
+        *_spellings(described),
+        *_class_spellings(described, label),
+        *_columns(described),
+    ]
 
 
-def _columns(words: Mapping[str, Words]) -> list[Difference]:
+def _columns(described: Mapping[str, Description]) -> list[Difference]:
     """Columns that a silo finds odd by itself."""
     found = list[Difference]()
-    first = next(iter(words.values()))
+    first = next(iter(described.values()))
     for name in first.identifiers:
-        if all(name in said.identifiers for said in words.values() if name in said.numbers):
+        if all(name in own.identifiers for own in described.values() if name in own.numbers):
             what = f"looks like an identifier, another whole number in each row; leave it out with --drop {name}"
             found.append(Difference(name, EVERY, what))
     for name, source in (first.copies or {}).items():
-        if all((said.copies or {}).get(name) == source for said in words.values()):
+        if all((own.copies or {}).get(name) == source for own in described.values()):
             what = f"the same in every row as in {source!r}; leave one of them out with --drop {name}"
             found.append(Difference(name, EVERY, what))
-    for name in dict.fromkeys(name for said in words.values() for name in said.telling):
-        silos = [silo for silo, said in words.items() if name in said.telling]
+    for name in dict.fromkeys(name for own in described.values() for name in own.telling):
+        silos = [silo for silo, own in described.items() if name in own.telling]
         what = f"tells the label by itself; if it is not known when you predict, leave it out with --drop {name}"
-        found.append(Difference(name, EVERY if len(silos) == len(words) else _listed(silos), what))
+        found.append(Difference(name, EVERY if len(silos) == len(described) else _listed(silos), what))
     return found
 
 
-def _units(words: Mapping[str, Words], moments: Mapping[str, Array]) -> list[Difference]:
+def _units(described: Mapping[str, Description], moments: Mapping[str, Array]) -> list[Difference]:
     """Columns of numbers whose mean and deviation in a silo are those of the others in another unit."""
-    silos = [silo for silo, said in words.items() if 0 < len(said.numbers) == moments[silo].shape[1]]
-    names = list(dict.fromkeys(name for silo in silos for name in words[silo].numbers))
+    silos = [silo for silo, own in described.items() if 0 < len(own.numbers) == moments[silo].shape[1]]
+    names = list(dict.fromkeys(name for silo in silos for name in described[silo].numbers))
     place = {name: i for i, name in enumerate(names)}
     table = np.full((len(silos), 2, len(names)), np.nan)  # mean and deviation
     for row, silo in enumerate(silos):
         count, mean, scatter = moments[silo]
-        dates = np.isin(words[silo].numbers, words[silo].dates)
+        dates = np.isin(described[silo].numbers, described[silo].dates)
         known = (count >= FEWEST) & (scatter > 0) & np.isfinite(moments[silo]).all(0) & ~dates
-        at = np.array([place[name] for name in words[silo].numbers])[known]
+        at = np.array([place[name] for name in described[silo].numbers])[known]
         table[row][:, at] = mean[known], np.sqrt(scatter[known] / count[known])
     kept = np.flatnonzero((~np.isnan(table[:, 0])).sum(0) >= 2)
     found = list[Difference]()
@@ -105,25 +110,25 @@ def _unit(mean: float, spread: float, centre: float, scale: float) -> str | None
     return "" if abs(mean - centre) > FAR * (spread + scale) else None
 
 
-def _spellings(words: Mapping[str, Words]) -> list[Difference]:
+def _spellings(described: Mapping[str, Description]) -> list[Difference]:
     """Levels of a category that are likely one."""
     found = list[Difference]()
-    for name in dict.fromkeys(name for said in words.values() for name in said.categories or {}):
-        by_silo = {silo: (said.categories or {}).get(name, ()) for silo, said in words.items()}
+    for name in dict.fromkeys(name for own in described.values() for name in own.categories or {}):
+        by_silo = {silo: (own.categories or {}).get(name, ()) for silo, own in described.items()}
         for spellings in _groups(by_silo):
             found += [Difference(name, silos, what) for silos, what in _rewritten("level", spellings)]
     return found
 
 
-def _class_spellings(words: Mapping[str, Words], label: str) -> list[Difference]:
+def _class_spellings(described: Mapping[str, Description], label: str) -> list[Difference]:
     """Classes that are likely one; they stop a run unless every silo tells them apart, as of letters."""
-    if any(said.label != "category" for said in words.values()):
+    if any(own.label != "category" for own in described.values()):
         return []
-    by_silo = {silo: said.classes or () for silo, said in words.items()}
+    by_silo = {silo: own.classes or () for silo, own in described.items()}
     found = list[Difference]()
     for spellings in _groups(by_silo):
         sure = len({_plain(name) for name in spellings}) == 1 and len(_plain(next(iter(spellings)))) > 1
-        stops = sure and any(len(silos) < len(words) for silos in spellings.values())
+        stops = sure and any(len(silos) < len(described) for silos in spellings.values())
         found += [Difference(label or "label", silos, what, stops) for silos, what in _rewritten("class", spellings)]
     return found
 

@@ -41,7 +41,7 @@ class Statistics(Up):
 
 
 @dataclass(frozen=True)
-class Words:
+class Description:
     """The part of it that is text."""
 
     label: str  # number or category
@@ -73,18 +73,18 @@ def declare(
     """A silo's statistics: of its training rows alone, but the classes of all its rows; of columns of `text` no more
     than their names."""
     if isinstance(x, DataFrame):
-        words, numbers = _described(x.drop(columns=list(text)) if text else x, train, label, task, where)
-        words = replace(words, texts=text)
+        description, numbers = _described(x.drop(columns=list(text)) if text else x, train, label, task, where)
+        description = replace(description, texts=text)
     elif text:
         raise BadInput(f"--text {text[0]}: {where} holds arrays, which have no columns; leave it out")
     else:
-        words, numbers = Words(label.kind, label.levels(task), shape=x.shape[1:]), []
+        description, numbers = Description(label.kind, label.levels(task), shape=x.shape[1:]), []
     three = torch.tensor(np.array([moments for _, moments in numbers] if shared else [], np.float64).reshape(-1, 3).T)
     quantity = label.kind == "number" and task != "classification"
     far_labels, target = _summary(label.values[train] if quantity else np.zeros(0))
-    far = {name: count for name, (count, _) in zip(words.numbers, numbers, strict=True) if count}
-    words = replace(words, far=far, far_labels=far_labels)
-    written = json.dumps(asdict(words), ensure_ascii=False).encode()
+    far = {name: count for name, (count, _) in zip(description.numbers, numbers, strict=True) if count}
+    description = replace(description, far=far, far_labels=far_labels)
+    written = json.dumps(asdict(description), ensure_ascii=False).encode()
     return Statistics(
         count=three[:1],
         mean=three[1:2],
@@ -94,16 +94,16 @@ def declare(
     )
 
 
-def words_of(statistics: Statistics) -> Words:
+def description_of(statistics: Statistics) -> Description:
     """The text of a declaration, checked."""
     try:
         table = json.loads(statistics.words[0].numpy().tobytes())
     except (ValueError, RecursionError) as error:
         raise BadInput(f"a silo's statistics arrived damaged: {error}") from None
-    return parse(Words, table, "a silo's statistics")
+    return parse(Description, table, "a silo's statistics")
 
 
-def _described(x: DataFrame, train: Indices, label: Label, task: Task, where: str) -> tuple[Words, list[Summary]]:
+def _described(x: DataFrame, train: Indices, label: Label, task: Task, where: str) -> tuple[Description, list[Summary]]:
     numbers, empty, missing, summaries = list[str](), list[str](), list[str](), list[Summary]()
     categories: dict[str, tuple[str, ...]] = {}
     suspects, dates, wrong = Suspects(label, train, task), list[str](), list[str]()
@@ -132,7 +132,7 @@ def _described(x: DataFrame, train: Indices, label: Label, task: Task, where: st
     if wrong:
         more = f"; and {len(wrong) - SHOWN} more columns" if len(wrong) > SHOWN else ""
         raise BadInput("; ".join(wrong[:SHOWN]) + more)
-    made = Words(
+    made = Description(
         label.kind, label.levels(task), tuple(numbers), categories, tuple(empty), tuple(missing),
         dates=tuple(dates), identifiers=tuple(suspects.identifiers), copies=suspects.copies,
         telling=tuple(suspects.telling),

@@ -44,7 +44,7 @@ def conv(x: Tensor, k: int, w: Tensor, bias: Tensor | None, stride: int, padding
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    """Images in the order of memory in which a CPU pools ten times faster; one channel alone must be told so."""
+    """Images in the order of memory in which a CPU pools ten times faster; of one channel this has to be stated."""
     if x.shape[1] > 1:
         return x.contiguous(memory_format=torch.channels_last)
     return x.reshape(len(x), *x.shape[2:], 1).permute(0, 3, 1, 2)

@@ -51,9 +51,11 @@ Trained = TypeVar("Trained", bound=Pulled | Weights)
 class MessagePassing(Method[Models, CloudDown, PersonalUp, Personal, Trained]):
     """The parts of FedAMP that are not an equation."""
 
+    by_columns: ClassVar[bool] = True
     down: ClassVar[type[Down]] = CloudDown
     up: ClassVar[type[Up]] = PersonalUp
     private: ClassVar[type[Private]] = Personal
+    compares: ClassVar[bool] = True
 
     common_init: bool = option(True, "all silos start from one random model")
     warmup_epochs: int = option(

@@ -8,9 +8,7 @@ import math
 from collections.abc import Mapping
 from functools import lru_cache
 
-import numpy as np
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
+from coterie.measure.gaussian import gaussian_epsilon
 
 Mechanism = tuple[float, float]  # q, and the ratio of noise to sensitivity
 CLOSE = 2e-3  # how far, as a share, noise that is found may lie above the least that would do
@@ -44,6 +42,8 @@ def _composed(mechanisms: frozenset[tuple[Mechanism, int]], delta: float) -> flo
 def noise_for(epsilon: float, delta: float, q: float, times: int) -> float:
     """The least ratio of noise to sensitivity with which so many uses of a mechanism keep within ε, nearly."""
 
+    from scipy.optimize import brentq
+
     def excess(log_ratio: float) -> float:
         return composed({(q, math.exp(log_ratio)): times}, delta) - epsilon
 
@@ -62,6 +62,7 @@ def _about(epsilon: float, delta: float, q: float, times: int) -> float:
     Bu, Dong, Long and Su, "Deep Learning with Gaussian Differential Privacy", 2020: many sampled mechanisms are about
     one Gaussian with μ² = q² T (exp(1/σ²) − 1).
     """
+    from scipy.optimize import brentq
 
     def excess(log_ratio: float) -> float:
         squares = q * q * times * math.expm1(math.exp(-2 * log_ratio))
@@ -76,22 +77,3 @@ def epsilon(uploads: Mapping[float, int], delta: float) -> float:
     That turns a change of length C around at most, so it moves an upload by 2 C: the noise is z/2 times that.
     """
     return composed({(1.0, noise / 2): times for noise, times in uploads.items()}, delta)
-
-
-def gaussian_epsilon(squares: float, delta: float) -> float:
-    """ε of Gaussian mechanisms whose squared ratios of sensitivity to noise have this sum; none of them sampled.
-
-    Together they are one with that ratio μ, whose δ is known in closed form (Balle and Wang, ICML 2018, theorem 8).
-    """
-    if squares == 0:
-        return 0.0
-    mu = math.sqrt(squares)
-
-    def excess(epsilon: float) -> float:
-        low, high = -mu / 2 - epsilon / mu, mu / 2 - epsilon / mu
-        return float(ndtr(high) - np.exp(epsilon + log_ndtr(low))) - delta
-
-    most = 1.0
-    while excess(most) > 0:
-        most *= 2
-    return float(brentq(excess, 0.0, most)) if excess(0.0) > 0 else 0.0

@@ -3,6 +3,9 @@
 The silos that took part in a round are known, and every upload is seen on its own. So nothing is won by asking few: ε
 of a silo is that of its own uploads, over all rounds, seeds and methods, for they are all of the same data; a search
 for learning rates counts, since its candidates upload. A run's ε is that of its worst silo.
+
+Under secure aggregation a server sees sums alone, and the noise of all silos in one adds up (distributed differential
+privacy). Where all count alike, a sum of t silos has √t times the noise of one upload, and hides each behind all of it.
 """
 
 import math
@@ -15,11 +18,12 @@ from typing import Any
 import torch
 
 from coterie.engine.method import Method, Roster
-from coterie.engine.rounds import drawn
+from coterie.engine.rounds import drawn, round_half_up
 from coterie.engine.training import Training
 from coterie.engine.wrapper import Wrapper
 from coterie.methods.wrappers.accounting import Mechanism, composed
 from coterie.methods.wrappers.privacy import Privacy, WithPrivacy
+from coterie.methods.wrappers.secagg import WithSecAgg
 
 Members = Mapping[int, Mapping[str, int]]  # by seed, the training samples of every silo
 Searched = Mapping[str, Sequence[int]]  # by method, for how many rounds each candidate of its search trained
@@ -37,10 +41,12 @@ def spent(
     found = dict[str, Any]()
     for name, method in methods.items():
         if (o := privacy_of(method)) is not None:
-            uses = used(o, trainings[name], members, searched.get(name, ()), ran.get(name))
+            together = in_sum(method, trainings[name], members) if o.level == "silo" else 1
+            uses = used(o, trainings[name], members, searched.get(name, ()), ran.get(name), together)
             silo, epsilon = _worst({silo: each.mechanisms for silo, each in uses.items()}, o.delta)
             about: dict[str, Any] = {"clip": o.clip, "delta": o.delta, "uploads": uses[silo].uploads}
             about |= {"in_search": uses[silo].in_search} if uses[silo].in_search else {}
+            about |= {"silos_in_sum": together} if together > 1 else {}
             (q, ratio), _ = uses[silo].mechanisms.most_common(1)[0]
             if o.level == "record":
                 steps = sum(uses[silo].mechanisms.values())
@@ -74,7 +80,8 @@ def spent_by_all(
         return {"epsilon": math.inf, **about, "silo": None, "unprotected": bare}
     by_silo: dict[str, Counter[Mechanism]] = {}
     for name, o in private.items():
-        uses = used(o, trainings[name], members, searched.get(name, ()), ran.get(name))
+        together = in_sum(methods[name], trainings[name], members) if o.level == "silo" else 1
+        uses = used(o, trainings[name], members, searched.get(name, ()), ran.get(name), together)
         for silo, each in uses.items():
             by_silo.setdefault(silo, Counter()).update(each.mechanisms)
     silo, epsilon = _worst(by_silo, delta)
@@ -91,11 +98,17 @@ class Uses:
 
 
 def used(
-    o: Privacy, training: Training, members: Members, candidates: Sequence[int], ran: int | None
+    o: Privacy,
+    training: Training,
+    members: Members,
+    candidates: Sequence[int],
+    ran: int | None,
+    together: int = 1,
 ) -> dict[str, Uses]:
     """By silo what a method's uploads used, over all seeds; the first seed makes the search for all.
 
-    `ran`: how many of the planned rounds there were, where there were fewer.
+    `ran`: how many of the planned rounds there were, where there were fewer. `together`: how many silos' noise is on
+    what is seen.
     """
     found = dict[str, Uses]()
     for place, (seed, sizes) in enumerate(members.items()):
@@ -106,8 +119,8 @@ def used(
                 uses.uploads += times
                 uses.in_search += times if each < len(rounds) - 1 else 0
                 plan = (training.batch_size, training.local_epochs, training.rounds)
-                mechanism, count = o.mechanism(sizes[silo], *plan)
-                uses.mechanisms[mechanism] += times * count
+                (q, ratio), count = o.mechanism(sizes[silo], *plan)
+                uses.mechanisms[q, ratio * math.sqrt(together)] += times * count
     return found
 
 
@@ -123,6 +136,17 @@ def privacy_of(method: Method) -> Privacy | None:
     while isinstance(method, Wrapper) and not isinstance(method, WithPrivacy):
         method = method.base
     return method.options if isinstance(method, WithPrivacy) else None
+
+
+def in_sum(method: Method, training: Training, members: Members) -> int:
+    """How many silos' noise is at least on whatever the server sees; 1: each upload is seen by itself.
+
+    Of silos that are weighed by samples one may be nearly all of a sum, and then its own noise is what hides it.
+    """
+    if not isinstance(method, WithSecAgg) or method.by_samples:
+        return 1
+    fewest = min(len(names) for names in members.values())
+    return method.options.least(max(1, round_half_up(training.participation * fewest)))
 
 
 def asked(training: Training, seed: int, names: Sequence[str], rounds: int) -> Counter[str]:

@@ -11,7 +11,7 @@ from coterie.data.own.gather import from_dataset, from_frame
 from coterie.data.own.hashed_text import WIDTH, hashed
 from coterie.data.own.ready import OwnData, ready, split
 from coterie.data.own.schema import Schema
-from coterie.data.own.statistics import declare, words_of
+from coterie.data.own.statistics import declare, description_of
 from coterie.deploy.own import Raw, SiloSource
 from coterie.errors import BadInput
 
@@ -67,7 +67,7 @@ def test_nothing_of_the_text_is_declared():
     frame = table(0)
     own = split(from_frame("a", frame, "y", (), "a"), OwnData(label="y", text=("note",)), 0)
     told = declare(own.holding.x, own.label, own.train, "auto", True, "", text=("note",))
-    assert words_of(told).texts == ("note",)
+    assert description_of(told).texts == ("note",)
     assert "cough" not in json.dumps(told.words.numpy().tobytes().decode()) and told.count.shape == (1, 1)
 
 

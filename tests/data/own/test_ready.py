@@ -10,7 +10,7 @@ from coterie.data.own.agree import SchemaDiffers
 from coterie.data.own.gather import from_dataset, from_frame, gather, read_silo
 from coterie.data.own.ready import OwnData, ready, split
 from coterie.data.own.schema import Schema
-from coterie.data.own.statistics import Statistics, declare, words_of
+from coterie.data.own.statistics import Statistics, declare, description_of
 from coterie.errors import BadInput
 
 DROP = ("patient", "cost")
@@ -111,7 +111,7 @@ def test_what_leaves_a_silo_is_an_upload_of_a_size_that_rows_do_not_change():
         parts = split(raw, OwnData(label="outcome"), 0)
         told = declare(raw.x, parts.label, parts.train, "auto", shared=True, where="")
         sizes.append(len(encode_up(told)))
-        assert words_of(decode(Statistics, encode_up(told))) == words_of(told)
+        assert description_of(decode(Statistics, encode_up(told))) == description_of(told)
     assert sizes[0] == sizes[1] < 1000
 
 
