@@ -47,9 +47,8 @@ def save_models(
     form = {} if predictor.form == Predictor.kind else {"kind": json.dumps(predictor.form)}
     if apart and ranks.rank() == 0:
         write_base(model, folder.parent)
-    table = about.get("model")
+    names, table = file_names(silos if among is None else among), about.get("model")
     tokenizer = tokenizer_of(table.get("name")) if isinstance(table, Mapping) else {}
-    names = file_names(silos if among is None else among)
     for row, silo in enumerate(silos):
         known = {"silo": silo, **about, **form, "classes": model.classes, **((own or {}).get(silo, {}))}
         known |= ({"base": model.base_checksum} if model.base else {}) | tokenizer
