@@ -17,27 +17,18 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame
 
-from coterie.measure.distributions import normal_below, normal_quantile, student_quantile
-from coterie.measure.measures import Array, Measure, log_loss, measure_of
+from coterie.measure.choice import AS_GOOD, NOTHING, Judged, Scores, choose, gain_over, of_seeds
+from coterie.measure.distributions import normal_quantile
+from coterie.measure.measures import Array, Measure, measure_of
 from coterie.measure.metrics import main_measure, picked
-from coterie.measure.paired import LEVEL, Estimate, Scored, difference, interval
-from coterie.measure.predictions import Key, Predictions
+from coterie.measure.paired import LEVEL, Estimate, interval
+from coterie.measure.pooling import between, from_errors, mean_of, of_silos, shrunken
+from coterie.measure.predictions import Predictions
 from coterie.measure.significance import ALPHA, benjamini_hochberg
 
-NOTHING: dict[str, Any] = {"chosen": None, "best": None, "sure": None, "equals": [], "undecided": [], "ranked": []}
 GUESSES = ("majority", "median")  # baselines that have learned nothing
 FEW = 3  # more peers than this are no answer to "from whom"
-AS_GOOD = 0.25  # of a margin: so much behind the one preferred on validation data, a cheaper method is taken
-NEXT_TO = 0.01  # and so much of its log-loss
 POWER = 0.8  # with which more test rows would decide
-
-
-class Scores(dict[Key, Scored]):
-    """Every silo's rows by one measure."""
-
-    def __init__(self, predictions: Predictions, measure: Measure) -> None:
-        super().__init__({key: rows.scored(measure) for key, rows in predictions.items()})
-        self.seeds = list(dict.fromkeys(key.seed for key in predictions))
 
 
 @dataclass(frozen=True)
@@ -64,16 +55,6 @@ class Standing:
     peers: list[str]  # who carry more than half of what it takes from others; empty: nobody or too many
 
 
-@dataclass(frozen=True)
-class Judged:
-    """One method at its picked round: by silo its score, its validation score, and the standard error of the first."""
-
-    test: dict[str, float]  # means over seeds
-    validation: dict[str, float]
-    errors: dict[str, float]  # where rows stay at their silos
-    rounds: dict[int, int]  # by seed
-
-
 def judge(
     results: DataFrame,
     predictions: Predictions,
@@ -95,7 +76,7 @@ def judge(
         str(label): _judged(runs, name, by) for label, runs in results.groupby("method", sort=False, observed=True)
     }
     scores = Scores(predictions, measure)
-    choice = _choice(methods, scores, measure, costs, predictions)
+    choice = choose(methods, scores, measure, costs, predictions)
     guess = _today([name for name in baselines if name in GUESSES], scores, measure)
     best = choice["best"]
     if guess and best and measure.better(float(np.mean(list(methods[best].validation.values()))), guess[1]) <= 0:
@@ -146,12 +127,12 @@ def _today(baselines: Sequence[str], scores: Scores, measure: Measure) -> tuple[
 
 def _beside(label: str, today: str, method: Judged, scores: Scores, measure: Measure) -> dict[str, dict[str, Any]]:
     """Each silo's gain over today's baseline."""
-    gains = {silo: _gain(silo, "test", label, today, scores, measure) for silo in method.test}
+    gains = {silo: gain_over(silo, "test", label, today, scores, measure) for silo in method.test}
     known = {silo: gain for silo, gain in gains.items() if gain is not None}
     adjusted = benjamini_hochberg(np.array([gain.p for gain in known.values()]))
     found = {}
     for (silo, gain), p in zip(known.items(), adjusted, strict=True):
-        score = float(np.mean([each.value for each in _of_seeds(scores, today, silo, "test").values()]))
+        score = float(np.mean([each.value for each in of_seeds(scores, today, silo, "test").values()]))
         margin = measure.margin * (abs(score) if measure.relative else 1)
         about = {"score": score, "gain": gain.value, "low": gain.low, "high": gain.high}
         outcome = _outcome(score, score, gain, float(p), margin)
@@ -168,10 +149,10 @@ def _compared(
     found: dict[str, Any] = {"validation": validation, "test": float(np.nanmean(test)) if test else np.nan}
     beats = False
     if chosen is not None:
-        gains = [_gain(silo, "test", chosen, name, scores, measure) for silo in methods[chosen].test]
+        gains = [gain_over(silo, "test", chosen, name, scores, measure) for silo in methods[chosen].test]
         known = [gain for gain in gains if gain is not None and np.isfinite(gain.error)]
         if known:
-            gain = _mean(known)
+            gain = mean_of(known)
             found |= {"gain": gain.value, "low": gain.low, "high": gain.high}
         own = float(np.mean(list(methods[chosen].validation.values())))
         margin = measure.margin * (abs(own) if measure.relative else 1)
@@ -196,93 +177,6 @@ def _judged(runs: DataFrame, measure: str, by: str) -> Judged:
     )
 
 
-def _choice(
-    methods: Mapping[str, Judged],
-    scores: Scores,
-    measure: Measure,
-    costs: Mapping[str, float],
-    predictions: Predictions,
-) -> dict[str, Any]:
-    """The method that validation rows prefer, or a cheaper one next to it; which are as good, and which may be.
-
-    Of those whose difference from the best may be chance by the measure, the one with the lowest log-loss is preferred.
-    """
-    if not methods or not all(each.validation for each in methods.values()):
-        return NOTHING
-    grid = DataFrame({label: each.validation for label, each in methods.items()}).replace([np.inf, -np.inf], np.nan)
-    grid = grid.loc[:, grid.notna().sum() == grid.notna().sum().max()].dropna()  # a method that diverged is out
-    if grid.empty:
-        return NOTHING
-    means = grid.mean()
-    ranked = list(means.sort_values(ascending=not measure.higher, kind="stable").index)
-    best = ranked[0]
-    margin = measure.margin * (abs(means[best]) if measure.relative else 1)
-    leads = {label: _lead(best, label, grid, scores, measure) for label in ranked[1:]}
-    level = [best, *(label for label, lead in leads.items() if lead.low <= 0)]  # which these rows cannot tell apart
-    losses = {label: loss for label in level if (loss := _log_loss(label, predictions)) is not None}
-    first = min(losses, key=losses.__getitem__) if best in losses else best
-    close = [
-        label
-        for label in level
-        if measure.better(means[first], means[label]) <= AS_GOOD * margin
-        and losses.get(label, 0.0) <= (1 + NEXT_TO) * losses.get(first, 0.0)
-    ]
-    chosen = min(close, key=lambda label: (costs.get(label, 0.0), list(methods).index(label)))
-    return {
-        "chosen": chosen,
-        "best": best,
-        "sure": _ahead(next(iter(leads.values()))) if leads else None,  # that the best is ahead of the next
-        "equals": [label for label, lead in leads.items() if lead.within(margin, ALPHA)],
-        "undecided": [
-            label for label, lead in leads.items() if lead.low <= 0 <= lead.high and not lead.within(margin, ALPHA)
-        ],
-        "ranked": ranked,
-    }
-
-
-def _log_loss(label: str, predictions: Predictions) -> float | None:
-    """A method's mean log-loss over the silos' validation rows, which says more of few rows than how many are right."""
-    found = [
-        log_loss(rows.labels, rows.predicted)
-        for key, rows in predictions.items()
-        if (key.method, key.split) == (label, "validation") and rows.classes and rows.plain and len(rows.labels)
-    ]
-    return float(np.mean(found)) if found and np.isfinite(found).all() else None
-
-
-def _ahead(lead: Estimate) -> float:
-    """How probable it is that the best is truly ahead."""
-    return normal_below(lead.value / lead.error) if 0 < lead.error < np.inf else 0.5
-
-
-def _lead(best: str, other: str, grid: DataFrame, scores: Scores, measure: Measure) -> Estimate:
-    """By how much the best is ahead of another on validation data, mean over these silos."""
-    leads = [_gain(str(silo), "validation", best, other, scores, measure) for silo in grid.index]
-    if all(each is not None and np.isfinite(each.error) for each in leads):
-        return _mean([each for each in leads if each is not None])
-    sign = 1 if measure.higher else -1
-    differences = sign * (grid[best] - grid[other]).to_numpy()
-    return _of_silos(differences)
-
-
-def _gain(silo: str, split: str, own: str, other: str, scores: Scores, measure: Measure) -> Estimate | None:
-    """One method over another on the same rows of a silo, over all seeds; None where its rows are not here."""
-    mine, theirs = (_of_seeds(scores, method, silo, split) for method in (own, other))
-    seeds = [seed for seed in mine if seed in theirs]
-    if not seeds:
-        return None
-    return difference(measure, [mine[seed] for seed in seeds], [theirs[seed] for seed in seeds])
-
-
-def _of_seeds(scores: Scores, method: str, silo: str, split: str) -> dict[int, Scored]:
-    """A method on one silo's rows, by seed."""
-    return {
-        seed: each
-        for seed in scores.seeds
-        if (each := scores.get(Key(method, seed, silo, split))) is not None and len(each.units)
-    }
-
-
 def _standings(
     label: str,
     alone: str,
@@ -299,21 +193,21 @@ def _standings(
         if silo not in base.test:
             continue
         score, before = method.test[silo], base.test[silo]
-        gain = _gain(silo, "test", label, alone, scores, measure)
-        mine = _of_seeds(scores, label, silo, "test")
+        gain = gain_over(silo, "test", label, alone, scores, measure)
+        mine = of_seeds(scores, label, silo, "test")
         own = interval(measure, list(mine.values())) if mine else None
         score = score if own is None or not np.isfinite(score) else own.value  # of rows it has every digit
         if gain is None:
             errors = [each.errors.get(silo, np.inf) for each in (method, base)]
-            gain = _from_errors(measure.better(score, before), float(np.hypot(errors[0], errors[1])))
-            own = _from_errors(score, errors[0])
+            gain = from_errors(measure.better(score, before), float(np.hypot(errors[0], errors[1])))
+            own = from_errors(score, errors[0])
         if not np.isfinite([score, before]).all():
             gain = Estimate(np.nan, np.nan, np.nan, np.inf)
         count = min((by_silo[silo] for by_silo in sizes.values() if silo in by_silo), default=0)
         margin = measure.margin * (abs(before) if measure.relative else 1)
-        found.append((silo, score, own or _from_errors(score, np.inf), before, gain, count, margin))
+        found.append((silo, score, own or from_errors(score, np.inf), before, gain, count, margin))
     adjusted = benjamini_hochberg(np.array([gain.p for *_, gain, _, _ in found]))
-    shrunk = _shrunken([gain for *_, gain, _, _ in found])
+    shrunk = shrunken([gain for *_, gain, _, _ in found])
     return [
         Standing(
             silo, score, own.low, own.high, before, gain.value, gain.low, gain.high, gain.p, float(p), count,
@@ -344,66 +238,6 @@ def _needs(gain: Estimate, count: int, margin: float) -> int | None:
     return int(np.ceil(more)) if 0 < more < 1e7 else None
 
 
-def _from_errors(value: float, error: float) -> Estimate:
-    reach = normal_quantile((1 + LEVEL) / 2) * error
-    return Estimate(value, value - reach, value + reach, error)
-
-
-def _mean(parts: Sequence[Estimate]) -> Estimate:
-    """The mean of these silos' values, whose rows are different ones: no other silos are meant."""
-    count = len(parts)
-    value, centre = (float(np.mean(each)) for each in ([p.value for p in parts], [(p.low + p.high) / 2 for p in parts]))
-    error = float(np.sqrt(sum(p.error**2 for p in parts)) / count)
-    # Welch and Satterthwaite's degrees of freedom.
-    below = sum((p.error / count) ** 4 / p.freedom for p in parts)
-    freedom = error**4 / below if below > 0 else np.inf
-    reach = student_quantile((1 + LEVEL) / 2, freedom) * error
-    return Estimate(value, centre - reach, centre + reach, error, freedom)
-
-
-def _of_silos(values: Array) -> Estimate:
-    """The mean over silos of which nothing but their scores is known, as a draw from silos like them."""
-    if len(values) < 2:
-        return Estimate(float(values.mean()), -np.inf, np.inf, np.inf)
-    error, freedom = float(values.std(ddof=1) / np.sqrt(len(values))), len(values) - 1
-    reach = student_quantile((1 + LEVEL) / 2, freedom) * error
-    return Estimate(float(values.mean()), float(values.mean()) - reach, float(values.mean()) + reach, error, freedom)
-
-
-def _between(values: Array, errors: Array) -> float:
-    """Paule and Mandel's variance of the true gains between silos."""
-
-    def surplus(tau: float) -> float:
-        weights = 1 / (errors**2 + tau)
-        centre = (weights * values).sum() / weights.sum()
-        return float((weights * (values - centre) ** 2).sum() - (len(values) - 1))
-
-    if len(values) < 2 or surplus(0.0) <= 0:
-        return 0.0
-    from scipy.optimize import brentq
-
-    return float(brentq(surplus, 0.0, 10 * float(np.var(values)) + float(errors.max()) ** 2 + 1e-12))
-
-
-def _shrunken(gains: Sequence[Estimate]) -> list[Estimate]:
-    """Each silo's gain drawn towards that of all, the more the less its own rows say."""
-    nothing = Estimate(np.nan, np.nan, np.nan, np.inf)
-    known = [i for i, gain in enumerate(gains) if 0 < gain.error < np.inf]
-    if len(known) < 3:
-        return [nothing] * len(gains)
-    values = np.array([(gains[i].low + gains[i].high) / 2 for i in known])
-    errors = np.array([gains[i].error for i in known])
-    tau = _between(values, errors)
-    weights = 1 / (errors**2 + tau)
-    centre, of_centre = (weights * values).sum() / weights.sum(), 1 / weights.sum()
-    found = [nothing] * len(gains)
-    for i, value, error in zip(known, values, errors, strict=True):
-        own = tau / (tau + error**2)
-        spread = np.sqrt(own * error**2 + (1 - own) ** 2 * of_centre)
-        found[i] = _from_errors(float(own * value + (1 - own) * centre), float(spread))
-    return found
-
-
 def _overall(method: Judged, standings: Sequence[Standing]) -> dict[str, Any]:
     scores, validation = list(method.test.values()), list(method.validation.values())
     overall: dict[str, Any] = {
@@ -419,13 +253,13 @@ def _overall(method: Judged, standings: Sequence[Standing]) -> dict[str, Any]:
     ]
     values = np.array([s.gain for s in standings if np.isfinite(s.gain)])
     if len(values) == 0:
-        gain = _from_errors(0.0, np.inf)
+        gain = from_errors(0.0, np.inf)
     else:
-        gain = _mean(gains) if len(gains) == len(values) else _of_silos(values)
+        gain = mean_of(gains) if len(gains) == len(values) else of_silos(values)
     overall |= {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high, "p": gain.p}
     if len(gains) > 1:
         centres, errors = np.array([(g.low + g.high) / 2 for g in gains]), np.array([g.error for g in gains])
-        overall["between"] = float(np.sqrt(_between(centres, errors)))  # the silos' true gains differ by about this
+        overall["between"] = float(np.sqrt(between(centres, errors)))  # the silos' true gains differ by about this
     for outcome in ("better", "worse", "equivalent", "undecided"):
         overall[outcome] = sum(each.outcome == outcome for each in standings)
     return overall

@@ -12,6 +12,7 @@ from coterie.runs.read import Run
 
 FEW = 12  # with more silos the sentences are folded away
 RAW = "_raw"
+POOLED = ", pooled"  # how the names of baselines on all silos' rows end
 
 
 def verdict(run: Run) -> str:
@@ -34,7 +35,7 @@ def measures(run: Run) -> str:
     if not methods:
         return ""
     for name, each in run.baselines.items():
-        methods[f"{name} (plain, {each.get('where', 'alone')})"] = each.get("measures") or {}
+        methods[name if name.endswith(POOLED) else f"{name}, alone"] = each.get("measures") or {}
     columns = _columns(methods, (run.verdict or {}).get("measure"))
     text = (
         "Test data at the picked round, mean over seeds; the study's own measure first. Raw: as the models gave "

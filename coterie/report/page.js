@@ -34,7 +34,8 @@
     figure.config = config;
     const plot = box.querySelector(".plot");
     drawn.add(plot);
-    const named = figure.data.filter(line => line.showlegend !== false && line.visible !== false).length;
+    const listed = figure.layout.showlegend === false ? [] : figure.data;
+    const named = listed.filter(line => line.showlegend !== false && line.visible !== false).length;
     if (plot.clientWidth < 500 && named > 8) {  // two names a line; more than four lines would eat the figure
       figure.layout.height += 20 * (named - 8);
       plot.style.height = figure.layout.height + "px";

@@ -1,6 +1,11 @@
 """The report in a real browser, from disk and without a network."""
 
+import numpy as np
 import pytest
+
+from coterie.report.html import plot
+from coterie.report.page import POLICY, asset, shell
+from coterie.report.trajectories import drawn, trajectories
 
 pytestmark = pytest.mark.slow
 
@@ -118,3 +123,14 @@ def test_a_phone_scrolls_down_only(opened):
     page.evaluate(EVERY_FIGURE)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert page.evaluate("[...document.querySelectorAll('.figure')].every(f => f.getBoundingClientRect().right <= 390)")
+
+
+def test_lines_without_a_legend_make_no_figure_taller(browser, tmp_path):
+    trace = {"silos": np.array([f"s{i}" for i in range(30)]), "rounds": np.arange(3), "drift": np.ones((3, 30))}
+    figure = drawn(next(trajectories(trace)))
+    (tmp_path / "page.html").write_text(shell("many", "", plot(figure), asset("page.js"), POLICY), "utf-8")
+    page = browser.new_page(viewport={"width": 420, "height": 800})
+    page.goto((tmp_path / "page.html").as_uri())
+    page.wait_for_function(DRAWN)
+    assert len(figure.data) == 30
+    assert page.locator(".plot").evaluate("plot => plot.clientHeight") == figure.layout.height

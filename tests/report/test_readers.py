@@ -147,9 +147,11 @@ def test_old_folders_still_render(folder, lost):
 def test_baselines_stand_below_the_methods(folder):
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
     found = {"accuracy": {"test": 0.4321, "pooled": 0.4567, "silos": {}}}
-    edited(folder, baselines={"boosted <trees>": {"where": "pooled", "measures": found}}, methods=summary["methods"])
+    baselines = {name: {"measures": found} for name in ("boosted <trees>", "majority, pooled")}
+    edited(folder, baselines=baselines, methods=summary["methods"])
     shown = measures(read_run(folder))
-    assert "boosted &lt;trees&gt; (plain, pooled)" in shown and "43.2%" in shown and "45.7%" in shown
+    assert "boosted &lt;trees&gt;, alone" in shown and "majority, pooled<" in shown
+    assert "43.2%" in shown and "45.7%" in shown
 
 
 def test_bars_and_dots_are_of_the_measure_that_the_verdict_goes_by(folder):

@@ -1,0 +1,124 @@
+"""Which method to take: the one that validation rows prefer, or a cheaper one next to it. Test rows choose nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pandas import DataFrame
+
+from coterie.measure.distributions import normal_below
+from coterie.measure.measures import Measure, log_loss
+from coterie.measure.paired import Estimate, Scored, difference
+from coterie.measure.pooling import mean_of, of_silos
+from coterie.measure.predictions import Key, Predictions
+from coterie.measure.significance import ALPHA
+
+NOTHING: dict[str, Any] = {"chosen": None, "best": None, "sure": None, "equals": [], "undecided": [], "ranked": []}
+AS_GOOD = 0.25  # of a margin: so much behind the one preferred on validation data, a cheaper method is taken
+NEXT_TO = 0.01  # and so much of its log-loss
+
+
+class Scores(dict[Key, Scored]):
+    """Every silo's rows by one measure."""
+
+    def __init__(self, predictions: Predictions, measure: Measure) -> None:
+        super().__init__({key: rows.scored(measure) for key, rows in predictions.items()})
+        self.seeds = list(dict.fromkeys(key.seed for key in predictions))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One method at its picked round: by silo its score, its validation score, and the standard error of the first."""
+
+    test: dict[str, float]  # means over seeds
+    validation: dict[str, float]
+    errors: dict[str, float]  # where rows stay at their silos
+    rounds: dict[int, int]  # by seed
+
+
+def choose(
+    methods: Mapping[str, Judged],
+    scores: Scores,
+    measure: Measure,
+    costs: Mapping[str, float],
+    predictions: Predictions,
+) -> dict[str, Any]:
+    """The method that validation rows prefer, or a cheaper one next to it; which are as good, and which may be.
+
+    Of those whose difference from the best may be chance by the measure, the one with the lowest log-loss is preferred.
+    """
+    if not methods or not all(each.validation for each in methods.values()):
+        return NOTHING
+    grid = DataFrame({label: each.validation for label, each in methods.items()}).replace([np.inf, -np.inf], np.nan)
+    grid = grid.loc[:, grid.notna().sum() == grid.notna().sum().max()].dropna()  # a method that diverged is out
+    if grid.empty:
+        return NOTHING
+    means = grid.mean()
+    ranked = list(means.sort_values(ascending=not measure.higher, kind="stable").index)
+    best = ranked[0]
+    margin = measure.margin * (abs(means[best]) if measure.relative else 1)
+    leads = {label: _lead(best, label, grid, scores, measure) for label in ranked[1:]}
+    level = [best, *(label for label, lead in leads.items() if lead.low <= 0)]  # which these rows cannot tell apart
+    losses = {label: loss for label in level if (loss := _log_loss(label, predictions)) is not None}
+    first = min(losses, key=losses.__getitem__) if best in losses else best
+    close = [
+        label
+        for label in level
+        if measure.better(means[first], means[label]) <= AS_GOOD * margin
+        and losses.get(label, 0.0) <= (1 + NEXT_TO) * losses.get(first, 0.0)
+    ]
+    chosen = min(close, key=lambda label: (costs.get(label, 0.0), list(methods).index(label)))
+    return {
+        "chosen": chosen,
+        "best": best,
+        "sure": _ahead(next(iter(leads.values()))) if leads else None,  # that the best is ahead of the next
+        "equals": [label for label, lead in leads.items() if lead.within(margin, ALPHA)],
+        "undecided": [
+            label for label, lead in leads.items() if lead.low <= 0 <= lead.high and not lead.within(margin, ALPHA)
+        ],
+        "ranked": ranked,
+    }
+
+
+def _log_loss(label: str, predictions: Predictions) -> float | None:
+    """A method's mean log-loss over the silos' validation rows, which says more of few rows than how many are right."""
+    found = [
+        log_loss(rows.labels, rows.predicted)
+        for key, rows in predictions.items()
+        if (key.method, key.split) == (label, "validation") and rows.classes and rows.plain and len(rows.labels)
+    ]
+    return float(np.mean(found)) if found and np.isfinite(found).all() else None
+
+
+def _ahead(lead: Estimate) -> float:
+    """How probable it is that the best is truly ahead."""
+    return normal_below(lead.value / lead.error) if 0 < lead.error < np.inf else 0.5
+
+
+def _lead(best: str, other: str, grid: DataFrame, scores: Scores, measure: Measure) -> Estimate:
+    """By how much the best is ahead of another on validation data, mean over these silos."""
+    leads = [gain_over(str(silo), "validation", best, other, scores, measure) for silo in grid.index]
+    if all(each is not None and np.isfinite(each.error) for each in leads):
+        return mean_of([each for each in leads if each is not None])
+    sign = 1 if measure.higher else -1
+    differences = sign * (grid[best] - grid[other]).to_numpy()
+    return of_silos(differences)
+
+
+def gain_over(silo: str, split: str, own: str, other: str, scores: Scores, measure: Measure) -> Estimate | None:
+    """One method over another on the same rows of a silo, over all seeds; None where its rows are not here."""
+    mine, theirs = (of_seeds(scores, method, silo, split) for method in (own, other))
+    seeds = [seed for seed in mine if seed in theirs]
+    if not seeds:
+        return None
+    return difference(measure, [mine[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+
+
+def of_seeds(scores: Scores, method: str, silo: str, split: str) -> dict[int, Scored]:
+    """A method on one silo's rows, by seed."""
+    return {
+        seed: each
+        for seed in scores.seeds
+        if (each := scores.get(Key(method, seed, silo, split))) is not None and len(each.units)
+    }
