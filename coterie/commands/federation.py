@@ -227,8 +227,8 @@ def status(
     need_flower()
     from coterie.commands.federation_view import View, line, picture
     from coterie.deploy.certificates import expiry
-    from coterie.deploy.flower.figures import newest_run, progress
     from coterie.deploy.flower.launch import running_coordinator, silo_states
+    from coterie.deploy.flower.monitoring import newest_run, progress
 
     coordinator = running_coordinator(folder)
     console = Console()

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from coterie.deploy.flower.figures import reply, silent
+from coterie.deploy.flower.monitoring import reply, silent
 
 STYLES = {"no answer yet": "yellow", "asked …": "dim", "replied": "green"}
 

@@ -12,7 +12,7 @@ from typing import Any
 from coterie import toml
 from coterie.deploy.drive import study_of
 from coterie.deploy.flower import commands
-from coterie.deploy.flower.figures import progress
+from coterie.deploy.flower.monitoring import progress
 from coterie.deploy.flower.programs import is_served
 from coterie.deploy.home import PROGRESS, nodes, owner_only, settings, write_whole
 from coterie.deploy.operators import signed

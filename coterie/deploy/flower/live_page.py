@@ -9,7 +9,7 @@ from pathlib import Path
 from pandas import DataFrame
 
 from coterie.deploy.drive import study_of
-from coterie.deploy.flower.figures import Figures, SiloSeen, figures, newest_run, progress, reply
+from coterie.deploy.flower.monitoring import Figures, SiloSeen, figures, newest_run, progress, reply
 from coterie.deploy.home import json_table
 from coterie.errors import BadInput
 from coterie.measure.measures import measure_of

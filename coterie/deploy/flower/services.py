@@ -9,10 +9,10 @@ from typing import Any
 
 from coterie.deploy.certificates import expiry
 from coterie.deploy.flower import commands
-from coterie.deploy.flower.figures import figures, silo_figures
 from coterie.deploy.flower.members import Members
-from coterie.deploy.flower.metrics import of_coordinator, of_silo, served
+from coterie.deploy.flower.monitoring import figures, silo_figures
 from coterie.deploy.flower.programs import Program, await_port, end_left_over, only_one, remember, running
+from coterie.deploy.flower.prometheus import of_coordinator, of_silo, served
 from coterie.deploy.flower.same_account import check_accounts
 from coterie.deploy.flower.watchdog import Watchdog
 from coterie.deploy.greeting import greet

@@ -9,8 +9,8 @@ from urllib.request import Request, urlopen
 import pytest
 
 pytest.importorskip("cryptography")
-from coterie.deploy.flower.figures import Figures, SiloFigures, SiloSeen
-from coterie.deploy.flower.metrics import of_coordinator, of_silo, served
+from coterie.deploy.flower.monitoring import Figures, SiloFigures, SiloSeen
+from coterie.deploy.flower.prometheus import of_coordinator, of_silo, served
 from coterie.deploy.home import free_port
 from coterie.errors import BadInput
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from coterie.deploy.flower.figures import Figures, SiloFigures
+from coterie.deploy.flower.monitoring import Figures, SiloFigures
 from coterie.deploy.home import LOOPBACK
 from coterie.deploy.logs import Say
 from coterie.errors import BadInput

@@ -11,7 +11,7 @@ pytest.importorskip("cryptography")
 from coterie.deploy import parties
 from coterie.deploy.certificates import days_left
 from coterie.deploy.flower import commands
-from coterie.deploy.flower.figures import Figures, figures, silo_figures
+from coterie.deploy.flower.monitoring import Figures, figures, silo_figures
 from coterie.deploy.home import write_node
 from coterie.measure.gaussian import gaussian_epsilon
 
