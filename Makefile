@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-all test-flower test-flower-core fuzz check lint types docs bench bench-peers clean
+.PHONY: lock sbom setup demo test test-all test-flower test-flower-core fuzz check lint types docs bench bench-peers clean
 
 setup: $(VENV)/.installed
 
@@ -23,8 +23,9 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 test: setup
 	$(PYTEST) -m "not slow"
 
+# The notebooks too, each in a kernel of its own.
 test-all: setup
-	$(PYTEST)
+	$(PYTEST) --nbmake tests docs/notebooks
 
 # Real Flower processes on this machine, with Debian's nginx; commit the note that it leaves when all have passed.
 test-flower: setup
@@ -43,6 +44,13 @@ docs: setup
 # The fuzz tests on inputs that no run before has seen, ten times as many (FUZZ=100 make fuzz: a hundred times).
 fuzz: setup
 	FUZZ=$${FUZZ:-10} $(PYTEST) tests/fuzz
+
+# What deployed parties install, by hashes (asks the package index), and its bill of materials, build/sbom.cdx.json.
+lock: setup
+	$(BIN)/python .ci/supply_chain.py lock
+
+sbom: setup
+	$(BIN)/python .ci/supply_chain.py sbom
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,101 +1,215 @@
 """Is a stack as good as the best of its members? Every member alone and the stack, on federations of several kinds.
 
-python bench/stack.py [--on digits-groups,tables-clusters,…] [--seeds 3] [--rounds 20] [--out FILE]: of each method
-the mean over silos and seeds, and the bottom decile, of test accuracy and log-loss at the round that validation data
-pick; and the stack less the best single method in hindsight, with a 95% interval over silos. All train at one learning
-rate. Fashion-MNIST (--on fmnist-groups, fmnist-pathological, fmnist-iid) needs its files.
+python bench/stack.py --out FILE [--on digits-groups,tables-clusters,…] [--seeds 3] [--rounds 20]: every method's
+learning rate is searched for on the first seed's validation data, the stack takes its members' rates; then all train on
+every seed and are judged on test data at the round that validation data pick. FILE gets a line of JSON for each result
+as it comes, and a run that is started again goes on after the last. --page PAGE writes the tables of FILE as Markdown.
+Fashion-MNIST, CIFAR-10 and OrganAMNIST (--on fmnist-groups,fmnist-pathological,fmnist-iid,cifar10-pathological,
+organamnist-pathological) need their files, and better a GPU.
 """
 
 import argparse
 import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import binom
 from verdict import KINDS, federation
 
-import coterie as co
+from coterie.data.silo import Part, Silo
 from coterie.engine.rounds import Outcome
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.measure.measures import log_loss
 from coterie.methods import make
-from coterie.methods.stack import MEMBERS
+from coterie.methods.stack import MEMBERS, Stack
+from coterie.models import build
 from coterie.run.assembly import Assembly
 from coterie.run.experiment import prepare
-from coterie.studies.study import Study, check
+from coterie.run.tuning import search, validation_loss
+from coterie.studies.study import check
 
-SINGLE = (*MEMBERS, "fedavg")
 NAMED: dict[str, dict[str, Any]] = {
     "digits-groups": {"data": {"name": "digits", "split": "groups"}, "model": {"name": "mlp"}},
+    "digits-pathological": {"data": {"name": "digits", "split": "pathological", "silos": 10}, "model": {"name": "mlp"}},
     "digits-iid": {"data": {"name": "digits", "split": "iid", "silos": 10}, "model": {"name": "mlp"}},
     "synthetic": {"data": {"name": "synthetic", "silos": 30}, "model": {"name": "linear"}},
-    **{
-        f"fmnist-{split}": {"data": {"name": "fmnist", "split": split}, "model": {"name": "cnn"}}
-        for split in ("groups", "pathological", "iid")
-    },
+}
+LARGE: dict[str, dict[str, Any]] = {
+    f"{name}-{split}": {"data": {"name": name, "split": split}, "model": {"name": "cnn"}}
+    for name, splits in {
+        "fmnist": ("groups", "pathological", "iid"),
+        "cifar10": ("pathological",),
+        "organamnist": ("pathological",),
+    }.items()
+    for split in splits
 }
 TABLES = tuple(f"tables-{kind}" for kind in KINDS if kind not in ("rare", "numbers", "wide"))
+DEFAULT = (*NAMED, *TABLES)
+FRESH = 1000  # test rows of each silo of a made table
+Line = dict[str, Any]
 
 
 def assembled(name: str, seed: int) -> Assembly:
     """The federation of that name."""
-    if name.startswith("tables-"):
-        rng = np.random.default_rng([seed, KINDS.index(name.removeprefix("tables-"))])
-        makers, sizes = federation(name.removeprefix("tables-"), rng)
-        frames = {silo: draw(size, rng) for (silo, draw), size in zip(makers.items(), sizes, strict=True)}
-        found: Assembly = co.Federation(co.silos(frames, label="y"), "linear", seeds=[seed])._assembly
-        return found
+    if name in TABLES:
+        return _made(name.removeprefix("tables-"), seed)
     table = {"name": name, "seeds": [seed], "methods": {"separate": {}}}
-    study: Study = check(table | NAMED[name])
-    return prepare(study, seed)[1]
+    return prepare(check(table | (NAMED | LARGE)[name]), seed)[1]
 
 
-def scores(outcome: Outcome, silos: Assembly) -> tuple[list[float], list[float]]:
-    """Test accuracy and log-loss of every silo at the picked round."""
-    assert outcome.picked is not None
-    pairs = [(silo.test.y, outcome.picked.outputs["test"][silo.name]) for silo in silos.members]
-    return [float((p.argmax(1) == y).mean()) for y, p in pairs], [log_loss(y, p) for y, p in pairs]
+def _made(kind: str, seed: int) -> Assembly:
+    """Silos whose rows are drawn; of those that a silo has, a quarter validates, and fresh ones test."""
+    rng = np.random.default_rng([seed, KINDS.index(kind)])
+    makers, sizes = federation(kind, rng)
+
+    def part(draw: Any, rows: int) -> Part:
+        frame = draw(rows, rng)
+        wards = frame.pop("ward").to_numpy()[:, None] == np.array(["a", "b", "c"])
+        y = (frame.pop("y") == "yes").to_numpy(np.int64)
+        return Part(np.concatenate([frame.to_numpy(), wards], 1).astype(np.float32), y)
+
+    silos = [
+        Silo(name, part(draw, size * 3 // 4), part(draw, size // 4), part(draw, FRESH))
+        for (name, draw), size in zip(makers.items(), sizes, strict=True)
+    ]
+    return Assembly(silos, build({"name": "linear"}, silos[0].train.x.shape[1:], 2)[0], 2, Training(), seed)
 
 
-def compared(name: str, seeds: int, rounds: int) -> dict[str, Any]:
-    """All methods on one federation."""
-    found: dict[str, list[list[list[float]]]] = {}
+def results(name: str, seeds: int, rounds: int, done: list[Line]) -> Iterator[Line]:
+    """What is not done yet of one federation: the methods' rates, then each method on each seed."""
+    known = [line for line in done if line["federation"] == name]
+    training = Training(rounds=rounds, local_epochs=2, batch_size=32, measure=("validation", "test"))
+    rates = {line["method"]: line["lr"] for line in known if "lr" in line}
+    here = assembled(name, 0)
+    for method in MEMBERS:
+        if method not in rates:
+            given = (make(method, {}), training, ("lr",), validation_loss, lambda progress: None)
+            rates[method] = search(here, *given)[0]["lr"]
+            yield {"federation": name, "method": method, "lr": rates[method]}
+    methods = {method: (make(method, {}), replace(training, lr=rates[method])) for method in MEMBERS}
+    methods["stack"] = Stack().with_training([{"lr": rates[method]} for method in MEMBERS]), training
     for seed in range(seeds):
-        silos = assembled(name, seed)
-        training = Training(rounds=rounds, local_epochs=2, batch_size=32, lr=0.1)
-        for method in (*SINGLE, "stack"):
-            outcome = silos.train(make(method, {}), training=training)
-            found.setdefault(method, []).append([*scores(outcome, silos)])
-    by = {method: np.concatenate([np.array(each) for each in runs], 1) for method, runs in found.items()}  # (2, m)
-    best = max(SINGLE, key=lambda method: by[method][0].mean())
-    gain = by["stack"] - by[best]
-    error = 1.96 * gain.std(1, ddof=1) / np.sqrt(gain.shape[1])
-    over = np.stack([gain.mean(1), gain.mean(1) - error, gain.mean(1) + error], 1)  # mean, low, high
-    return {
-        "federation": name, "seeds": seeds, "rounds": rounds, "best": best,
-        "accuracy": {method: 100 * float(each[0].mean()) for method, each in by.items()},
-        "decile": {method: 100 * float(np.quantile(each[0], 0.1)) for method, each in by.items()},
-        "log_loss": {method: float(each[1].mean()) for method, each in by.items()},
-        "accuracy_over_best": (100 * over[0]).tolist(), "log_loss_over_best": over[1].tolist(),
-    }  # fmt: skip
+        here = here if seed == 0 else assembled(name, seed)
+        for label, (method, own) in methods.items():
+            if not any((line.get("seed"), line["method"]) == (seed, label) for line in known):
+                began = time.process_time()
+                outcome = here.train(method, training=own)
+                spent = time.process_time() - began
+                yield {"federation": name, "method": label, "seed": seed, "cpu": spent, **scores(outcome, here)}
+
+
+def scores(outcome: Outcome, silos: Assembly) -> Line:
+    """Of every silo at the picked round: which test rows are right, and the log-loss; of validation rows the means."""
+    assert outcome.picked is not None
+    found: Line = {"round": outcome.picked.round}
+    for split in ("test", "validation"):
+        given = outcome.picked.outputs[split]
+        pairs = [(getattr(silo, split).y, given[silo.name]) for silo in silos.members if silo.name in given]
+        found[split] = {
+            "right": ["".join(map(str, (p.argmax(1) == y).astype(int))) for y, p in pairs],
+            "log_loss": [log_loss(y, p) for y, p in pairs],
+        }
+    return found
+
+
+class Compared:
+    """All methods on one federation, over seeds."""
+
+    def __init__(self, lines: list[Line]) -> None:
+        self.lines = [line for line in lines if "seed" in line]
+        self.seeds = sorted({line["seed"] for line in self.lines})
+        self.accuracy = {m: 100 * np.array([_share(r) for r in self._right(m)]) for m in (*MEMBERS, "stack")}
+        self.best = max(MEMBERS, key=lambda method: self.accuracy[method].mean())
+        self.picked = max(MEMBERS, key=lambda method: self._mean(method, "validation"))
+
+    def _of(self, method: str) -> list[Line]:
+        return [line for line in self.lines if line["method"] == method]
+
+    def _right(self, method: str, split: str = "test") -> list[str]:
+        return [right for line in self._of(method) for right in line[split]["right"]]
+
+    def _mean(self, method: str, split: str) -> float:
+        return float(np.mean([_share(right) for right in self._right(method, split)]))
+
+    def log_loss(self, method: str, split: str = "test") -> float:
+        """The mean over silos and seeds."""
+        return float(np.mean([loss for line in self._of(method) for loss in line[split]["log_loss"]]))
+
+    def decile(self, method: str) -> float:
+        """The bottom decile of the silos, mean over seeds."""
+        silos = len(self.accuracy[method]) // len(self.seeds)
+        return float(np.quantile(self.accuracy[method].reshape(-1, silos), 0.1, axis=1).mean())
+
+    def gain(self) -> tuple[float, float]:
+        """The stack over the best single method in hindsight, and half of a 95% interval over silos."""
+        off = self.accuracy["stack"] - self.accuracy[self.best]
+        return float(off.mean()), float(1.96 * off.std(ddof=1) / np.sqrt(len(off)))
+
+    def worse(self) -> tuple[int, int]:
+        """Silos (of a seed) that are worse off than alone by a test at 5% over all of them, and how many there are."""
+        found = []
+        for mine, alone in zip(self._right("stack"), self._right("separate"), strict=True):
+            won, lost = (sum(a + b == pair for a, b in zip(mine, alone, strict=True)) for pair in ("10", "01"))
+            found.append(float(binom.sf(lost - 1, won + lost, 0.5)) if lost else 1.0)
+        return sum(p < 0.05 / len(found) for p in found), len(found)
+
+    def cost(self) -> float:
+        """The stack's CPU time by that of its members together."""
+        spent = {m: sum(line["cpu"] for line in self._of(m)) for m in (*MEMBERS, "stack")}
+        return spent.pop("stack") / sum(spent.values())
+
+
+def _share(right: str) -> float:
+    return right.count("1") / max(len(right), 1)
+
+
+def page(lines: list[Line]) -> str:
+    """The tables."""
+    names = list(dict.fromkeys(line["federation"] for line in lines))
+    found = {name: Compared([line for line in lines if line["federation"] == name]) for name in names}
+    columns = "federation | best single | stack | difference | picked by validation | bottom decile, best / stack"
+    rows = [f"| {columns} | log-loss, best / stack | worse off than alone | CPU time |", "|---" * 9 + "|"]
+    for name, each in found.items():
+        (gain, reach), (worse, silos), best = each.gain(), each.worse(), each.best
+        rows.append(
+            f"| {name} | {best} {each.accuracy[best].mean():.2f} | {each.accuracy['stack'].mean():.2f} "
+            f"| {gain:+.2f} ± {reach:.2f} | {each.picked} {each.accuracy[each.picked].mean():.2f} "
+            f"| {each.decile(best):.1f} / {each.decile('stack'):.1f} "
+            f"| {each.log_loss(best):.3f} / {each.log_loss('stack'):.3f} | {worse} of {silos} | {each.cost():.2f} |"
+        )
+    rows += ["", "| federation | " + " | ".join((*MEMBERS, "stack")) + " |", "|---" * (len(MEMBERS) + 2) + "|"]
+    for name, each in found.items():
+        cells = (f"{each.accuracy[m].mean():.2f} ({each.log_loss(m):.3f})" for m in (*MEMBERS, "stack"))
+        rows.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--on", default="digits-groups,digits-iid,synthetic," + ",".join(TABLES))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--on", default=",".join(DEFAULT))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--page", type=Path)
     given = parser.parse_args()
-    found = []
     for name in given.on.split(","):
-        if name not in (*NAMED, *TABLES):
-            raise BadInput(f"--on {name}: known are {', '.join((*NAMED, *TABLES))}")
-        found.append(compared(name, given.seeds, given.rounds))
-        print(json.dumps(found[-1]), flush=True)
-    if given.out is not None:
-        given.out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        if name not in (*DEFAULT, *LARGE):
+            raise BadInput(f"--on {name}: known are {', '.join((*DEFAULT, *LARGE))}")
+        for line in results(name, given.seeds, given.rounds, _read(given.out)):
+            with given.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            print({key: value for key, value in line.items() if key not in ("test", "validation")}, flush=True)
+    if given.page is not None:
+        given.page.write_text(page(_read(given.out)), "utf-8")
+
+
+def _read(path: Path) -> list[Line]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
 if __name__ == "__main__":

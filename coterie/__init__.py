@@ -60,12 +60,14 @@ if TYPE_CHECKING:
     from coterie.methods.separate import Separate
     from coterie.methods.stack import Stack
     from coterie.methods.wrappers.around import (
+        with_blind,
         with_clipping,
         with_compression,
         with_finetuning,
         with_personal,
         with_privacy,
         with_robustness,
+        with_secagg,
     )
     from coterie.options import option
     from coterie.personal.file import load_model
@@ -83,7 +85,8 @@ __all__ = [
     "PFedMe", "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server",
     "Silos", "Stack", "State", "Task", "Up", "Weights", "bank", "check_method", "load_model", "load_result",
     "method_table", "option", "plain_step", "rows", "shared", "silos", "spread", "study", "weighted_mean",
-    "with_clipping", "with_compression", "with_finetuning", "with_personal", "with_privacy", "with_robustness",
+    "with_blind", "with_clipping", "with_compression", "with_finetuning", "with_personal", "with_privacy",
+    "with_robustness", "with_secagg",
 ]  # fmt: skip
 # Where each lies: first what a user needs, then the methods, then what the author of a method does.
 _PLACES = {
@@ -128,8 +131,8 @@ _PLACES = {
     "methods.scaffold": "SCAFFOLD",
     "methods.separate": "Separate",
     "methods.stack": "Stack",
-    "methods.wrappers.around": "with_clipping with_compression with_finetuning with_personal with_privacy "
-    "with_robustness",
+    "methods.wrappers.around": "with_blind with_clipping with_compression with_finetuning with_personal "
+    "with_privacy with_robustness with_secagg",
     "engine.method": "Cohort Method Model Nothing NothingDown NothingKept NothingUp Roster spread",
     "engine.task": "Batch Task Weights plain_step",
     "methods.parts.averaging": "Global GlobalDown GlobalModel ModelUp weighted_mean",

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from coterie.codec import decode, encode, encode_up
 from coterie.data.silo import Part, Silo
 from coterie.engine.exchange import Replies
-from coterie.engine.method import Cohort, Method
+from coterie.engine.method import Cohort, Method, local_round
 from coterie.engine.rounds import run_rounds
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
@@ -66,8 +66,7 @@ class Wired(Simulator):
             arrived = decode(self.method.down, encode(down.one(place)), self.model.dtype, rows=1, **axes)
             ids = torch.tensor([silo])
             task, private = self.task(ids, cohort.round), self._private.take(ids)
-            state = task.run(self.method.step, self.method.begin(task, arrived, private), "train")
-            up, kept = self.method.end(task, state, arrived, private)
+            up, kept = local_round(self.method, task, arrived, private)
             self._private = self._private.put(ids, kept)
             ups.append(decode(self.method.up, encode_up(up), self.model.dtype, rows=1, **axes))
         return Replies(cohort, stack(ups))
@@ -207,7 +206,7 @@ def check_inputs_untouched(ground: Ground) -> None:
             state = method.begin(task, mine, private)
             first = state
             with _Unchanged(first, "step"):
-                state = task.run(method.step, state, "train")
+                state = task.run(method.step, state, "train", dpsgd=method.dpsgd(task))
             up, kept = method.end(task, state, mine, private)
         with _Unchanged(mine, "personal: down"), _Unchanged(kept, "personal: private"):
             method.personal(task, mine, kept)
@@ -249,8 +248,7 @@ def check_every_field_matters(ground: Ground) -> None:
     down, private = method.send(server, cohort).take(task.silos), engine._private.take(task.silos)
 
     def outputs(down: Any, private: Any) -> list[Tensor]:
-        state = task.run(method.step, method.begin(task, down, private), "train")
-        up, kept = method.end(task, state, down, private)
+        up, kept = local_round(method, task, down, private)
         models = [method.personal(task, down, private), method.cloud(task, down, private)]
         predicted = [task.predict(model, _probe(task.k)) for model in models if model is not None]
         return [*up.tensors().values(), *kept.tensors().values(), *predicted]

@@ -3,6 +3,7 @@
 import hashlib
 
 import numpy as np
+from scipy.special import ndtri
 
 
 def generator(seed: int, *key: object) -> np.random.Generator:
@@ -10,6 +11,19 @@ def generator(seed: int, *key: object) -> np.random.Generator:
     text = ",".join(_write(part) for part in (seed, *key))
     digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+
+
+def uniform(key: bytes, size: int) -> np.ndarray:
+    """Numbers between 0 and 1 that nobody without the key can tell from chance: SHAKE-256's stream."""
+    bits = np.frombuffer(hashlib.shake_256(key).digest(8 * size), "<u8")
+    numbers: np.ndarray = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return numbers
+
+
+def gaussian(key: bytes, size: int) -> np.ndarray:
+    """Standard normal numbers of the same kind."""
+    normal: np.ndarray = ndtri(uniform(key, size))
+    return normal
 
 
 def _write(part: object) -> str:

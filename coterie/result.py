@@ -15,8 +15,9 @@ from coterie.errors import BadInput, nearest
 from coterie.measure.verdict_words import compact
 from coterie.personal.file import about_of, load_model
 from coterie.personal.model import PersonalModel
-from coterie.report.canvas import plotly_objects
+from coterie.report.canvas import Figure, plotly_objects
 from coterie.report.page import render
+from coterie.report.plots import figure_of, weights_of
 from coterie.runs.folder import claim, cleanup_on_error, go_on
 from coterie.runs.part import copy, of_method
 from coterie.runs.read import Run, read_run
@@ -83,6 +84,14 @@ class Runs(HoldsData):
         plotly_objects()  # or an error that says how to get it
         render(self.run, Path(path))
         return Path(path)
+
+    def plot(self, what: str = "rounds") -> Figure:
+        """A figure of the report, as plotly draws it in a notebook.
+
+        `what`: "rounds" (the score by round), "scores" (of the methods), "silos" (every silo's score), "gains" (over
+        training alone, of a comparison), or "collaboration" (who learns from whom, of one method).
+        """
+        return figure_of(self.run, what)
 
     def save(self, folder: "str | Path") -> Path:
         """Write the folder that `coterie run` writes: results, study, models, report."""
@@ -184,9 +193,7 @@ class Result(Runs):
 
     def collaboration(self, round: int | None = None) -> DataFrame:
         """Who learns from whom after a round, or after the last: a row is a silo, a column the silo it learns from."""
-        trace = self.run.traces.get(self.method, {})
-        if "collaboration" not in trace:
-            raise BadInput(f"{self.method} has no weights between silos; fedamp, heurfedamp, fedacs, apple … have")
+        trace = weights_of(self.run, self.method)
         rounds = trace["rounds"].tolist()
         if round is not None and round not in rounds:
             raise BadInput(f"round {round} was not measured; known: {', '.join(map(str, rounds))}")

@@ -1,10 +1,30 @@
 """Which Coterie this is."""
 
+import hashlib
 import os
 import subprocess
+from functools import cache
 from pathlib import Path
 
 VERSION = "0.1.0"
+SHOWN = 16  # digits of a build's hash
+
+
+@cache
+def build() -> str:
+    """The version and a hash of the source files that this process runs, which differs for every commit of a version.
+
+    Found once: files may be replaced while a process runs what it has imported.
+    """
+    return f"{VERSION}+{digest(Path(__file__).parent)[:SHOWN]}"
+
+
+def digest(package: Path) -> str:
+    """A hash of a package's source files, by name and content."""
+    total = hashlib.sha256()
+    for name, path in sorted((path.relative_to(package).as_posix(), path) for path in package.rglob("*.py")):
+        total.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return total.hexdigest()
 
 
 def commit(package: Path = Path(__file__).parent) -> str | None:

@@ -87,6 +87,13 @@ def _field(about: About, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"about": about})
 
 
+def record_of(name: str, base: type[R], doc: str, about: Mapping[str, About]) -> type[R]:
+    """A type of record with these fields."""
+    made = {"__module__": __name__, "__doc__": doc, "__annotations__": dict.fromkeys(about, Tensor)}
+    made |= {each: _field(its) for each, its in about.items()}
+    return type(name, (base,), made)
+
+
 def with_shared_columns(kind: type[R]) -> type[R]:
     """The same record with the shared columns alone of every model in it."""
     whatever: Any = kind  # mypy takes the class of a record for something without a hash

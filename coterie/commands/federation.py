@@ -8,12 +8,13 @@ import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from coterie.deploy.logs import FORMS, Form
 from coterie.errors import BadInput
 
 federation = typer.Typer(
@@ -23,6 +24,15 @@ federation = typer.Typer(
 )
 WATCH = 1.0  # seconds between two looks at a run
 ASK = 5.0  # seconds between two questions to Flower which silos are connected
+Log = Annotated[str, typer.Option(help="how lines are logged, on the screen and in logs/service.log: plain or json")]
+Metrics = Annotated[
+    int | None, typer.Option(help="serve figures for Prometheus on this port of 127.0.0.1", min=1024, max=65535)
+]
+SharedHost = Annotated[
+    bool,
+    typer.Option("--shared-host-ok", help="where accounts cannot be told apart (macOS): start beside other people's"),
+]
+Keys = Annotated[bool, typer.Option("--keys", help="of a backup: with the keys, under a passphrase")]
 Place = Annotated[Path, typer.Argument(metavar="DIR", help="the federation's folder")]
 
 
@@ -217,7 +227,8 @@ def status(
     need_flower()
     from coterie.commands.federation_view import View, line, picture
     from coterie.deploy.certificates import expiry
-    from coterie.deploy.flower.launch import newest_run, progress, running_coordinator, silo_states
+    from coterie.deploy.flower.figures import newest_run, progress
+    from coterie.deploy.flower.launch import running_coordinator, silo_states
 
     coordinator = running_coordinator(folder)
     console = Console()
@@ -239,20 +250,89 @@ def status(
             time.sleep(WATCH)
 
 
+@federation.command()
+def backup(
+    folder: Place,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="the file to make")],
+    keys: Keys = False,
+) -> None:
+    """Back the coordinator up to one file: certificates, members, runs; refused while a run goes on."""
+    need_flower()
+    show_backup(folder / "coordinator", file, keys)
+
+
+@federation.command()
+def restore(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="the federation's folder to make")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a backup")],
+) -> None:
+    """Make a coordinator's folder from a backup; runs go on with `coterie federation run --resume`."""
+    need_flower()
+    show_restored(file, folder / "coordinator", "coordinator")
+
+
+def show_backup(folder: Path, file: Path, keys: bool) -> None:
+    """Back a party up, and print what is not in the file."""
+    from coterie.deploy.backup import back_up
+
+    def passphrase() -> str:
+        return str(typer.prompt("Passphrase of its keys", hide_input=True, confirmation_prompt=True))
+
+    missing = back_up(folder, file, passphrase if keys else None)
+    typer.echo(f"{file}: {folder} without logs and data")
+    if missing:
+        typer.echo(f"{', '.join(missing)} are not in it: keep them elsewhere, or give --keys")
+
+
+def show_restored(file: Path, folder: Path, kind: str) -> str:
+    """Restore a party, and print what is missing; when it was backed up."""
+    from coterie.deploy.backup import restore
+
+    def passphrase() -> str:
+        asked = "Passphrase of its keys (empty: without them)"
+        return str(typer.prompt(asked, "", hide_input=True, show_default=False))
+
+    when, missing = restore(file, folder, kind, passphrase)
+    typer.echo(f"{folder}: as it was at {when}")
+    if missing:
+        typer.echo(f"Without its keys: put {', '.join(missing)} there before it starts")
+    return when
+
+
+@federation.command()
+def health(folder: Place) -> None:
+    """Whether the coordinator on this machine is well: exit code 0, or 1 and a line that tells what is wrong."""
+    show_health(folder / "coordinator")
+
+
+def show_health(folder: Path) -> None:
+    """Print whether a party is well, and end with 1 where it is not."""
+    from coterie.deploy.flower.health import ailment
+
+    wrong = ailment(folder)
+    typer.echo(wrong or "well")
+    if wrong:
+        sys.exit(1)
+
+
 def coordinator(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="the coordinator's folder")],
+    log: Log = "plain",
+    metrics: Metrics = None,
+    shared_host_ok: SharedHost = False,
 ) -> None:
     """Run the coordinator of a federation until Ctrl-C."""
     need_flower()
     from coterie.deploy.flower import services
 
-    services.coordinator(folder, say)
+    services.coordinator(folder, checked_form(log), metrics, shared_host_ok)
 
 
-def say(what: str) -> None:
-    """Print a line at once."""
-    typer.echo(what)
-    sys.stdout.flush()
+def checked_form(log: str) -> Form:
+    """The form of a service's log."""
+    if log not in FORMS:
+        raise BadInput(f"--log {log}: take {' or '.join(FORMS)}")
+    return cast(Form, log)
 
 
 def need_flower() -> None:

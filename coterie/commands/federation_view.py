@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-SILENT = 60.0  # seconds after which a silo is named that was asked and has not answered
+from coterie.deploy.flower.figures import silent
 
 
 class View:
@@ -79,8 +79,8 @@ def line(news: dict[str, Any]) -> str:
     if silos:
         parts.append(f"{len(silos) - len(missing)} of {len(silos)} silos replied")
     parts += [f"{name}: {why}" for name, why in (missing | news.get("absent", {})).items()]
-    if _silent(news):
-        parts.append(f"no answer yet from {', '.join(_silent(news))}")
+    if silent(news):
+        parts.append(f"no answer yet from {', '.join(silent(news))}")
     if news.get("restarts"):
         parts.append(f"restarted {news['restarts']}×")
     return " · ".join(parts)
@@ -98,16 +98,11 @@ def _score(news: dict[str, Any]) -> str:
     return f"accuracy {100 * value:.1f}%" if news["measure"] == "accuracy" else f"{news['measure']} {value:.4g}"
 
 
-def _silent(news: dict[str, Any]) -> list[str]:
-    """Who was asked long ago; `time` is when somebody last answered."""
-    return list(news.get("waiting", [])) if time.time() - news.get("time", time.time()) > SILENT else []
-
-
 def _reply(news: dict[str, Any], name: str) -> Text:
     """What a silo did when last asked."""
     why = news.get("absent", {}).get(name) or news.get("silos", {}).get(name)
     if name in news.get("waiting", []):
-        return Text("no answer yet", "yellow") if _silent(news) else Text("asked …", "dim")
+        return Text("no answer yet", "yellow") if silent(news) else Text("asked …", "dim")
     if why:
         return Text(f"missing: {why}", "red")
     return Text("replied", "green") if name in news.get("silos", {}) else Text("")

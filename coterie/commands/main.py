@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+import typer.core
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from coterie.commands import data as data_commands
+from coterie.commands import doctor as doctor_commands
 from coterie.commands import methods as method_commands
 from coterie.commands import models as model_commands
 from coterie.commands import report as report_commands
@@ -22,6 +24,9 @@ from coterie.commands.federation import add_to
 from coterie.errors import LONGEST, BadInput, Stopped, plain
 from coterie.run import torchrun
 from coterie.run.stopping import STOPPED, promptly
+
+# Help is plain text (`rich_markup_mode=None`); where Rich is installed Typer escapes brackets in it all the same.
+typer.core.HAS_RICH = False
 
 app = typer.Typer(
     help="Personalized federated learning: every silo its own model, trained with the silos that are like it.",
@@ -104,7 +109,7 @@ def run(
     STUDY is a built-in study or a .toml file; without one it is digits, or with --silos FOLDER --label COLUMN your own
     data: one file or folder for each silo.
     """
-    from coterie.engine.ranks import join
+    from coterie.engine.ranks import first_says, join
     from coterie.models.code import is_code
     from coterie.report.table import differences_table
     from coterie.report.terminal import show_outcome
@@ -150,9 +155,13 @@ def run(
         if any(each is not None for each in (*said, *own_data, subgroup or None, None if code else model)):
             raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --track and --quiet")
         if torchrun.used():
-            raise BadInput(f"--resume {unfinished}: a run goes on in one process; start it without torchrun")
+            join()
         folder = unfinished
         begun = experiment.unfinished(folder, code)
+        if torchrun.follower():
+            with promptly(""):
+                experiment.accompany(begun, folder)
+            return
         with (
             promptly(stopped(folder)),
             shown(begun, console, quiet) as bar,
@@ -186,9 +195,10 @@ def run(
         folder = out if out is not None else default_folder(checked)
         if torchrun.used():
             join()
+            folder = Path(first_says(str(folder)))  # which may be named by the clock
         if torchrun.follower():
             with promptly(""):
-                experiment.accompany(checked)
+                experiment.accompany(checked, folder)
             return
         with (
             promptly(stopped(folder)),
@@ -257,6 +267,7 @@ app.add_typer(data_commands.app, name="data")
 model_commands.add_to(app)
 method_commands.add_to(app)
 report_commands.add_to(app)
+doctor_commands.add_to(app)
 
 
 def _into(table: dict[str, Any], key: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -60,6 +60,9 @@ def export(
         Path | None, typer.Option(help="the .safetensors file to write: whole, with adapters merged into the weights")
     ] = None,
     adapter: Annotated[Path | None, typer.Option(help="the folder to write the adapter to, as PEFT reads it")] = None,
+    incumbent: Annotated[
+        Path | None, typer.Option(help="the silo's own model as an ONNX file, where the model mixes that in")
+    ] = None,
     code: Code = None,
 ) -> None:
     """Write a silo's model as ONNX, as a file, or as an adapter.
@@ -74,7 +77,7 @@ def export(
 
     if not (onnx or safetensors or adapter):
         raise BadInput("export: nothing to write; give --onnx FILE, --safetensors FILE or --adapter FOLDER")
-    model = load_model(path, None if code is None else load_code(code))
+    model = load_model(path, None if code is None else load_code(code), incumbent)
     for write, to in ((write_onnx, onnx), (write_merged, safetensors), (write_adapter, adapter)):
         if to is not None:
             write(model, to)

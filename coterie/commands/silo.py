@@ -12,11 +12,22 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.commands.federation import need_flower, say
+from coterie.commands.federation import (
+    Keys,
+    Log,
+    Metrics,
+    SharedHost,
+    checked_form,
+    need_flower,
+    show_backup,
+    show_health,
+    show_restored,
+)
 from coterie.errors import LONGEST, BadInput, plain
 
 if TYPE_CHECKING:
     from coterie.deploy.approval import Proposal
+    from coterie.methods.wrappers.privacy import Privacy
 
 SHOWN_COLUMNS = 40  # of a study that is to be approved
 
@@ -46,17 +57,30 @@ def silo(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     coordinator: Annotated[str, typer.Option(help="of init: where it is, e.g. fed.example.org:9443")] = "",
     ca: Annotated[Path | None, typer.Option(help="of init: the federation's ca.crt")] = None,
+    keys: Keys = False,
+    log: Log = "plain",
+    metrics: Metrics = None,
+    shared_host_ok: SharedHost = False,
 ) -> None:
     """Take part in a federation until Ctrl-C, or look after it.
 
     ledger DIR: show and verify what has left this silo. approve DIR [HASH]: show the studies that wait to be approved
     and ask about each, or approve the one with that hash. rejoin DIR RUN: go on in a run from an older state.
     init DIR: make the silo's folder, with a key that never leaves it. rotate DIR: make another key.
-    trust DIR KEY.pub: answer only runs that this operator has signed.
+    trust DIR KEY.pub: answer only runs that this operator has signed. health DIR: whether its service is well.
+    group DIR KEY.pub ...: make a group key for runs whose models the server cannot read, sealed to each member's key.
+    join DIR FILE.sealed KEY.pub: take the group key that was sealed to this silo by the one with that public key.
+    meet DIR KEY.pub ...: keep other silos' public keys, for runs whose uploads the server sees the sum of alone.
+    backup DIR FILE: write the folder to one file, between two answers; restore DIR FILE: make it again.
+    repair DIR: find what is damaged, and mend what can be without losing the budget.
     """
     action, *rest = arguments
     if action == "init" and len(rest) == 1:
         return init(Path(rest[0]), coordinator, ca)
+    if action == "restore" and len(rest) == 2:
+        return restore(Path(rest[0]), Path(rest[1]))
+    if action == "backup" and len(rest) == 2:
+        return show_backup(Path(rest[0]), Path(rest[1]), keys)
     if action in ACTIONS and rest:
         folder = Path(rest[0])
         if not folder.is_dir():
@@ -77,7 +101,7 @@ def silo(
     if path.suffix.lower() == ".npz" and any(by.values()):
         raise BadInput(f"{path}: is no table to split by a column; leave out --group, --time and --split-column")
     source = {"path": str(path.resolve()), "label": label, "task": task, "device": device, "resize": resize}
-    services.silo(folder, json.dumps(source | columns | by), say)
+    services.silo(folder, json.dumps(source | columns | by), checked_form(log), metrics, shared_host_ok)
 
 
 def init(folder: Path, coordinator: str, ca: Path | None) -> None:
@@ -138,6 +162,41 @@ def trust(folder: Path, more: list[str]) -> None:
     typer.echo(f"{name}: {printed}\nCompare this with what {name} was shown, by phone or in person.")
 
 
+def group(folder: Path, more: list[str]) -> None:
+    """Make a group key and seal it to the members' keys."""
+    need_flower()
+    from coterie.deploy.group import make_group
+
+    if not more:
+        raise BadInput("silo group: give the silo's folder and the public key of each other member, e.g. south.pub")
+    files, printed = make_group(folder, [Path(each) for each in more])
+    for file in files:
+        typer.echo(f"{file}: hand it to {file.stem}, on any way; it opens with the key of {file.stem} alone")
+    typer.echo(f"group key: {printed}\nCompare this with the members, by phone or in person, once they have joined.")
+
+
+def join(folder: Path, more: list[str]) -> None:
+    """Take a group key that another member made."""
+    need_flower()
+    from coterie.deploy.group import join_group
+
+    if len(more) != 2:
+        raise BadInput("silo join: give the silo's folder, the sealed key and the public key of the silo that made it")
+    typer.echo(f"group key: {join_group(folder, Path(more[0]), Path(more[1]))}\nCompare this with the other members.")
+
+
+def meet(folder: Path, more: list[str]) -> None:
+    """Keep other silos' public keys."""
+    need_flower()
+    from coterie.deploy.group import meet
+
+    if not more:
+        raise BadInput("silo meet: give the silo's folder and the public key of each other member, e.g. south.pub")
+    for name, printed in meet(folder, [Path(each) for each in more]).items():
+        typer.echo(f"{name}: {printed}")
+    typer.echo("Compare each with its silo, by phone or in person: the coordinator must not be the one who vouches.")
+
+
 def approve(folder: Path, more: list[str]) -> None:
     """Approve a study by its hash, or ask about each that waits."""
     from coterie.deploy.approval import Approvals
@@ -155,7 +214,9 @@ def approve(folder: Path, more: list[str]) -> None:
             typer.echo(_described(each))
             if typer.confirm("Approve it?"):
                 approvals.approve(each.digest)
-    allowed = f"; ε = {spent.epsilon(policy.delta):.4g} of {policy.epsilon:g} for δ = {policy.delta:g}"
+    hides = "record" if policy.demanded == "record" or (spent.steps and policy.demanded == "none") else "silo"
+    allowed = f"; ε = {spent.epsilon(policy.delta, hides):.4g} of {policy.epsilon:g} for δ = {policy.delta:g}"
+    allowed += " and each record" * (hides == "record")
     typer.echo(f"{spent.answers} of {policy.answers} answers given over all runs{allowed}")
     if policy.approve == "all":
         typer.echo('silo.toml has approve = "all": studies within its limits run without asking')
@@ -187,10 +248,19 @@ def _described(proposal: "Proposal") -> str:
         "reads": ", ".join(columns[:SHOWN_COLUMNS]) + more if columns else "the arrays as they are",
         "trains": f"{training.rounds} rounds of {training.local_epochs} epochs, batches of {training.batch_size}",
         "leaves each round": ", ".join(f.name for f in fields(method.up)) or "nothing",
-        "noise": "none" if privacy is None or not privacy.noise else f"{privacy.noise:g}, clipped to {privacy.clip:g}",
+        "noise": _noise(privacy),
         "measured on": ", ".join(training.measure),
     }
     return "\n".join(f"  {key}: {plain(value, LONGEST)}" if value else f"\n{key}" for key, value in lines.items())
+
+
+def _noise(privacy: "Privacy | None") -> str:
+    """What hides which data."""
+    if privacy is None or privacy.noise == 0:
+        return "none"
+    amount = f"{privacy.noise:g}" if privacy.noise is not None else f"what ε = {privacy.epsilon:g} needs"
+    what = "every record's gradient" if privacy.level == "record" else "all changes of a round"
+    return f"{amount}, on {what}, clipped to {privacy.clip:g}"
 
 
 def rejoin(folder: Path, more: list[str]) -> None:
@@ -205,6 +275,36 @@ def rejoin(folder: Path, more: list[str]) -> None:
     typer.echo(f"{more[0]}: this silo goes on from the state that it has")
 
 
+def repair(folder: Path, more: list[str]) -> None:
+    """Find what is damaged in this silo's folder, and mend what can be."""
+    from coterie.deploy.repair import repair
+
+    done, left = repair(folder)
+    for line in done:
+        typer.echo(f"mended: {line}")
+    for line in left:
+        typer.echo(f"for you to mend: {line}")
+    if not done and not left:
+        typer.echo("nothing is damaged")
+    if left:
+        sys.exit(1)
+
+
+def restore(folder: Path, file: Path) -> None:
+    """Make the silo's folder from a backup."""
+    need_flower()
+    when = show_restored(file, folder, "silo")
+    typer.echo(
+        f"spent.json and the ledger are those of {when}: answers since then are not counted. Put the newest there; "
+        "without any, and with an epsilon in silo.toml, lower that by what runs since then have spent."
+    )
+
+
+def health(folder: Path, more: list[str]) -> None:
+    """Whether this silo is well: exit code 0, or 1 and a line that tells what is wrong."""
+    show_health(folder)
+
+
 def add_to(app: typer.Typer) -> None:
     """Add this command to the others."""
     app.command(name="silo")(silo)
@@ -216,4 +316,9 @@ ACTIONS: dict[str, Callable[[Path, list[str]], None]] = {
     "rejoin": rejoin,
     "rotate": rotate,
     "trust": trust,
+    "health": health,
+    "repair": repair,
+    "group": group,
+    "join": join,
+    "meet": meet,
 }

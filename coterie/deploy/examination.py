@@ -13,7 +13,7 @@ from coterie.deploy.messages import Job
 from coterie.deploy.vault import DAMAGED
 from coterie.engine.examine import recalled
 from coterie.engine.rows import Model
-from coterie.version import VERSION
+from coterie.version import build
 
 FILE = "state/examined.json"  # in a silo's folder
 
@@ -34,6 +34,6 @@ def probe(folder: Path, job: Job, model: Model, x: Tensor) -> None:
 
 def _key(job: Job, model: Model, x: Tensor) -> str:
     """The same only for a model of the same table and code, on the same device and with the same types of numbers."""
-    code = [VERSION, torch.__version__, job.plugins]
+    code = [build(), torch.__version__, job.plugins]
     known = [code, job.model, job.shape, job.outputs, job.classes, str(model.device), str(model.dtype), str(x.dtype)]
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()

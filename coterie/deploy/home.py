@@ -3,11 +3,15 @@
 import ipaddress
 import json
 import os
+import re
 import socket
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.request import getproxies, proxy_bypass
 
 from coterie.durable import sync as sync
 from coterie.durable import write_whole as write_whole
@@ -18,6 +22,8 @@ EVENTS = "events.log"  # in a silo's folder: what it answered and refused
 NODES = "state/nodes"  # in the coordinator's folder: by silo, the number of its node
 COORDINATOR = "COTERIE_COORDINATOR"  # the environment variable that names the coordinator's folder
 SILO = "COTERIE_SILO"  # and the one that names a silo's
+PROGRESS = "progress.json"  # in a run's folder, at the coordinator: how far it is
+ALIVE = "state/alive"  # in a party's folder: touched by its service while all is well
 SOURCE = "state/source.json"  # in a silo's folder: where its data are, and on which device it trains
 
 
@@ -49,6 +55,20 @@ def settings(folder: Path, **needed: type) -> dict[str, Any]:
     return table
 
 
+def proxy_of(folder: Path, host: str) -> str:
+    """The HTTP proxy between a silo and its coordinator: by its silo.toml, else by the environment; empty: none."""
+    path = folder / "silo.toml"
+    try:
+        given = tomllib.loads(path.read_text("utf-8")).get("proxy", "") if path.exists() else ""
+    except ValueError as error:
+        raise BadInput(f"{path}: not valid TOML: {error}") from None
+    if given and not re.fullmatch(r"http://[^\s/]+:\d{1,5}/?", str(given)):
+        raise BadInput(f"{path} proxy: give its address as http://proxy.example.org:3128")
+    if given or is_loopback(host) or proxy_bypass(host):
+        return str(given)
+    return getproxies().get("https", "")
+
+
 def json_table(path: Path, remedy: str) -> dict[str, Any]:
     """The table in a JSON file."""
     try:
@@ -60,6 +80,13 @@ def json_table(path: Path, remedy: str) -> dict[str, Any]:
     if not isinstance(read, dict):
         raise BadInput(f"{path}: holds no table; {remedy}")
     return read
+
+
+def set_aside(path: Path) -> Path:
+    """Move a damaged file to a name of its own beside it."""
+    other = path.with_name(f"{path.name}.damaged-{datetime.now():%Y%m%d-%H%M%S-%f}")
+    path.replace(other)
+    return other
 
 
 def nodes(folder: Path) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from coterie.deploy.home import write_whole
+from coterie.deploy.home import set_aside, write_whole
 from coterie.deploy.messages import Request
 from coterie.errors import BadInput
 from coterie.wire import Up
@@ -74,6 +74,29 @@ class Ledger:
 
     def entries(self) -> list[dict[str, Any]]:
         """All entries, verified: a line that was changed, moved or removed breaks the chain and is named."""
+        entries = self._chained()
+        self._check_end(entries)
+        return entries
+
+    def mend(self) -> list[str]:
+        """Make the ledger usable again, and what was done; what cannot be mended is set aside and never deleted."""
+        found = self.path.read_bytes() if self.path.exists() else b""
+        done = []
+        if len(_whole(found)) < len(found):
+            os.truncate(self.path, len(_whole(found)))
+            done.append(f"{self.path.name}: half a line was cut from its end; what it was to record never left")
+        try:
+            self.entries()
+        except BadInput as error:
+            if self._lost_head() and (entries := self._chain_or_none()):
+                write_whole(self.head, json.dumps({"entries": len(entries), "hash": entries[-1]["hash"]}).encode())
+                known = f"written anew from {len(entries)} lines, whose chain is whole; lines may be missing at its end"
+                return [*done, f"{self.head.name}: {known}"]
+            names = [set_aside(path).name for path in (self.path, self.head) if path.exists()]
+            done.append(f"{error}; set aside as {', '.join(names)}, and a new chain begins")
+        return done
+
+    def _chained(self) -> list[dict[str, Any]]:
         entries = list(_entries(_whole(self.path.read_bytes() if self.path.exists() else b""), self.path))
         last = START
         for number, entry in enumerate(entries, 1):
@@ -81,8 +104,22 @@ class Ledger:
             if entry["before"] != last or _hash(body) != entry["hash"]:
                 raise BadInput(f"{self.path} line {number}: the chain is broken here; the ledger was altered")
             last = entry["hash"]
-        self._check_end(entries)
         return entries
+
+    def _chain_or_none(self) -> list[dict[str, Any]] | None:
+        """The entries, where their chain is whole."""
+        try:
+            return self._chained()
+        except BadInput:
+            return None
+
+    def _lost_head(self) -> bool:
+        """Whether there is no head, or one that cannot be read."""
+        try:
+            head = json.loads(self.head.read_text("utf-8"))
+            return not (isinstance(head["entries"], int) and isinstance(head["hash"], str))
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return True
 
     def _check_end(self, entries: list[dict[str, Any]]) -> None:
         """Find lines that were cut from the end."""

@@ -30,9 +30,10 @@ from coterie.wire import Up, rows
 
 LONGEST_REFUSAL, LONGEST_NAME = 500, 300  # characters
 LARGEST_ANSWER = 1 << 24  # bytes, but for what is trained
+BUILD = own.build()  # of this process, found before it forks for a message
 AWAITS = "awaits approval"  # how a refusal begins that the silo's owner can lift
 MOST_CANDIDATES = 64  # of a search
-Kind = Literal["declare", "describe", "propose", "train", "measure", "keep", "adapt"]
+Kind = Literal["declare", "describe", "propose", "train", "confirm", "measure", "keep", "adapt"]
 
 
 class Declared(Up):
@@ -206,7 +207,7 @@ class Request:
     job: Job | None = None
     proposed: tuple[Job, ...] = ()  # all jobs of a study, before its first round
     operator: dict[str, str] = field(default_factory=dict)  # who started the run, signed
-    version: str = own.VERSION
+    version: str = BUILD
     body: bytes = field(default=b"", repr=False)  # a Down
     largest: int = field(default=LARGEST_ANSWER, compare=False)  # bytes of its answer; for the coordinator alone
 
@@ -266,7 +267,7 @@ def request(head: str, body: bytes) -> Request:
         raise BadInput(f"a request arrived damaged: {error}") from None
     if not isinstance(table, dict) or {"body", "largest"} & table.keys():
         raise BadInput("a request arrived damaged: its head is not one")
-    _check_version("coterie", table.get("version"), own.VERSION)  # first: another version may have other keys
+    _check_version("coterie", table.get("version"), BUILD)  # first: another version may have other keys
     read = parse(Request, table, "a request")
     _check_names({"run": read.run, "silo": read.silo})
     for job in read.jobs:
@@ -296,4 +297,6 @@ def _check_version(package: str, theirs: Any, ours: str | None) -> None:
     """Refuse to compute with another version than the coordinator's, or with a package that it does not use."""
     if theirs != ours:
         package, theirs = (plain(str(each), 40) for each in (package, theirs or "none"))
-        raise BadInput(f"the coordinator runs {package} {theirs}, this silo {ours or 'none'}; install the same")
+        release = str(ours).partition("+")[0]
+        same = "of the same version but with other source files; " if theirs.startswith(f"{release}+") else ""
+        raise BadInput(f"the coordinator runs {package} {theirs}, this silo {ours or 'none'}; {same}install the same")

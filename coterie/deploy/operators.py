@@ -13,6 +13,7 @@ from coterie.engine.exchange import Failure
 from coterie.errors import BadInput
 
 FOLDER = "operators"  # in a silo's folder: the public keys it trusts, in ssh's form, by the operators' names
+FUTURE = 300  # seconds by which the clocks of an operator and a silo may differ
 SIGNED = ("operator", "run", "study", "time")  # what a signature is of
 
 
@@ -50,7 +51,18 @@ def judged_operator(folder: Path, request: Request) -> str:
         raise Refused(f"what {name} has signed is another run")
     if not _verified(keys[name], about):
         raise Refused(f"the signature of {name} is wrong")
+    _judge_time(name, about["time"])
     return name
+
+
+def _judge_time(name: str, text: str) -> None:
+    """Refuse a signature from the future: one of the clocks is wrong, and with it every other time."""
+    try:
+        ahead = (datetime.fromisoformat(text) - datetime.now(UTC)).total_seconds()
+    except (ValueError, TypeError):
+        raise Refused(f"what {name} has signed holds no time with its zone") from None
+    if ahead > FUTURE:
+        raise Refused(f"{name} has signed this run {ahead:.0f} s in the future; set both clocks by NTP")
 
 
 def _verified(key: Path, about: Mapping[str, str]) -> bool:

@@ -21,6 +21,7 @@ from coterie.deploy.nginx import configuration
 from coterie.deploy.operators import FOLDER as OPERATORS
 from coterie.deploy.policy import FILE as POLICY
 from coterie.deploy.policy import policy_text
+from coterie.deploy.service_files import write_service
 from coterie.errors import BadInput
 
 ITS_README = """# The coordinator of a Coterie federation
@@ -31,6 +32,8 @@ ITS_README = """# The coordinator of a Coterie federation
 in this folder starts it; Ctrl-C stops it. Silos reach it at {host}:{port}.
 {security}"""
 SECRETS = """
+`service/` holds what runs it as a service of systemd, or in a container; the first lines of each file tell how.
+
 `ca.key` and `server.key` are secrets of this machine. `members/` holds the silos' public keys. A silo that makes its
 own key needs `ca.crt`; let it in with `coterie federation enroll .. key.pub`, once you have compared fingerprints.
 """
@@ -51,6 +54,7 @@ in this folder takes part until Ctrl-C. It connects to {host}:{port} and needs n
 - `silo.toml` is your policy: what may be asked of this silo. Edit it; it is read before every answer.
 - `coterie silo approve .` shows studies that wait for your approval, unless the policy has `approve = "all"`.
 - `coterie silo ledger .` shows and verifies what left.
+- `service/` holds what runs it as a service of systemd, or in a container; the first lines of each file tell how.
 {security}"""
 KEY = "- `key` is this silo's identity. It and `state/`, `models/` never leave this folder.\n"
 
@@ -88,6 +92,8 @@ def new_federation(
     security = INSECURE if insecure else SECRETS
     security += PROXY.format(loopback=LOOPBACK, inner=inner, port=port) if proxy else ""
     _write(coordinator / "README.md", ITS_README.format(host=host, port=port, security=security))
+    if not insecure:
+        write_service(coordinator, "coordinator", port)
     for name in silos:
         add_silo(folder, name)
 
@@ -220,6 +226,8 @@ def _write_silo(silo: Path, about: dict[str, Any], policy: str, security: str) -
     _write_settings(silo, about)
     text = SILO.format(name=about["name"], host=about["host"], port=about["port"], security=security)
     _write(silo / "README.md", text)
+    if not about["insecure"]:
+        write_service(silo, about["name"])
 
 
 def _settings_of(folder: Path) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from typing import Literal
 from coterie.data.own.agree import kinds_of
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import LEVELS, Description
-from coterie.deploy.messages import Request
+from coterie.deploy.messages import BUILD, Request
 from coterie.engine.method import Method
 from coterie.engine.training import Training
-from coterie.errors import BadInput
+from coterie.errors import BadInput, plain
 from coterie.methods import METHODS, innermost, name_of
 from coterie.options import option, parse
 from coterie.wire import Up
@@ -41,13 +41,27 @@ class Policy:
     fewest_steps: int = option(2, "training steps between two uploads, at least", low=1)
     answers: int = option(100_000, "answers about its data over all runs, at most", low=0)
     epsilon: float = option(math.inf, "privacy that all runs together may spend; inf: none is demanded", above=0)
+    require: Literal["none", "record", "silo"] = option(
+        "none", "what noise must hide: each record, or all data; none: all data where epsilon is a number, else nothing"
+    )
     delta: float = option(1e-5, "δ, for which epsilon is counted", above=0, below=1)
     largest_upload: int = option(1 << 30, "bytes of one answer, at most", low=1)
     statistics: bool = option(True, "whether means and deviations of a table's columns may leave")
+    proxy: str = option(
+        "", "HTTP proxy by which this silo reaches its coordinator; none: by the environment, or directly"
+    )
+    version: str = option("", "the coterie that it runs, e.g. 0.1.0+91c3a51e0c6b2d44; none: whichever is installed")
     incumbent: str = option("", "this silo's model of today, a candidate of stack: trees, a column, or an ONNX file")
+
+    @property
+    def demanded(self) -> Literal["none", "record", "silo"]:
+        """What noise must hide of what is trained."""
+        return "silo" if self.require == "none" and math.isfinite(self.epsilon) else self.require
 
     def judge(self, request: Request) -> None:
         """Refuse a request before anything is computed for it."""
+        if self.version and self.version != BUILD:
+            raise Refused(f"this silo runs coterie {BUILD}, and its policy allows {plain(self.version, 40)} alone")
         if request.kind in ("declare", "describe"):
             return
         if not request.jobs or (request.job is None) != (request.kind == "propose"):
@@ -174,6 +188,9 @@ answers = {default.answers}
 # Differential privacy that all runs, methods and seeds together may spend. With a number, nothing trained leaves
 # without noise, and no more than ε = epsilon for δ = delta (needs coterie[privacy]). inf: none is demanded.
 epsilon = inf
+# What that noise must hide. "silo": all data together. "record": each record at least, as `level = "record"` of a
+# study's privacy does; ε is then of one record. "none": all data where epsilon is a number, else nothing.
+require = "{default.require}"
 delta = {default.delta}
 
 # Bytes of one answer, at most.
@@ -184,6 +201,15 @@ largest_upload = {default.largest_upload}
 # a label that is a number its count, mean and spread. With false the shares of two classes stay here as well, and
 # methods are judged by accuracy unless the study names another measure.
 statistics = true
+
+# The HTTP proxy by which this silo reaches its coordinator, e.g. "http://proxy.example.org:3128"; read when it starts.
+# Empty: the one that the environment names (HTTPS_PROXY, NO_PROXY), or none.
+proxy = ""
+
+# The coterie that this silo runs, with the hash of its source files, e.g. "{BUILD}": any other answers
+# nothing, so that an upgrade is a decision of this silo's owner. The coordinator must always run the same as the silo.
+# Empty: whichever is installed.
+version = ""
 
 # The model that this silo uses today, which a stack may mix in: trees (boosted, of its own rows), a column of
 # predictions, or an ONNX file that takes encoded rows. It never leaves, nor does what it gives for a row. Set it before

@@ -35,6 +35,7 @@ from coterie.errors import BadInput
 from coterie.measure.measures import LEAST
 from coterie.measure.predictions import RAW, TEMPERED
 from coterie.measure.tempering import GRID, pooled_curve, temperatures
+from coterie.methods.wrappers.secagg import Revealed
 from coterie.wire import Down, Up, every_field, stack
 
 U = TypeVar("U", bound=Up)
@@ -112,7 +113,7 @@ class Remote:
 
     def scores(self, cohort: Cohort, down: Any) -> np.ndarray:
         """What the candidates of a search are worth, minus each silo's validation loss: (candidates, k)."""
-        until, bodies = time.monotonic() + self.patience.silence, _bodies(cohort, down)
+        until, bodies = time.monotonic() + self.patience.silence, bodies_of(cohort, down)
         blank = Request("measure", "", self.run, cohort.round, cohort=len(cohort), splits=("validation",), job=self.job)
         found, _ = self._ask(blank, bodies, Scored)
         while not found and self._waits(until):
@@ -127,7 +128,7 @@ class Remote:
         names = cohort.names
         blank = Request("train", "", self.run, cohort.round, cohort=len(names), job=self.job)
         blank = replace(blank, largest=largest_upload(self.method, self.axes))
-        bodies = _bodies(cohort, down)
+        bodies = bodies_of(cohort, down)
         found, failures = self._ask(blank, bodies, self.method.up)
         came = [place for place, name in enumerate(names) if name in found]
         self._before = {name: self.received.get(name, -1) for name in names}
@@ -135,23 +136,34 @@ class Remote:
             self.received[names[place]] = cohort.round
         ups = [found[names[place]].map(lambda t: t.to(self.model.device)) for place in came]
         ids = cohort.ids[torch.tensor(came, dtype=torch.int64, device=cohort.ids.device)]
-        return Replies(
-            replace(cohort, ids=ids),
-            stack(ups) if ups else None,
-            failures,
-            bytes_up=sum(up.nbytes() for up in ups),
-            bytes_down=down.each_nbytes(len(names)),
-        )
+        size = {"bytes_up": sum(up.nbytes() for up in ups), "bytes_down": down.each_nbytes(len(names))}
+        self.report(**size, rejected=sum(isinstance(why, Rejected) for why in failures.values()))
+        return Replies(replace(cohort, ids=ids), stack(ups) if ups else None, failures, **size)
+
+    def confirm(self, cohort: Cohort, question: Any) -> Replies:
+        """A second exchange of a round: what its uploads cannot be taken in without."""
+        blank = Request("confirm", "", self.run, cohort.round, cohort=len(cohort), job=self.job)
+        found, failures = self._ask(blank, bodies_of(cohort, question), Revealed)
+        n = len(question.peers)
+        whole = {name for name, each in found.items() if each.shares.shape[1:3] == (n, n + 1)}
+        came = [place for place, name in enumerate(cohort.names) if name in whole]
+        ups = [found[cohort.names[place]].map(lambda t: t.to(self.model.device)) for place in came]
+        ids = cohort.ids[torch.tensor(came, dtype=torch.int64, device=cohort.ids.device)]
+        size = sum(up.nbytes() for up in ups)
+        up = stack(ups) if ups else None
+        return Replies(replace(cohort, ids=ids), up, failures, size, question.each_nbytes(len(cohort)))
 
     def settle(self, rejected: Tensor) -> None:
         """A silo learns from its next request that its reply did not arrive, and rolls it back."""
         for silo in rejected.tolist():
             name = self.job.names[silo]
             self.received[name], self.last[name] = self._before[name], "its upload was rejected"
+        if len(rejected):
+            self.report(rejected=len(rejected))
 
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...], hold: tuple[int, ...] = ()) -> Measures:
         self.report(state="measuring", round=hold[-1] if hold else 0, silos=self.last)
-        bodies = _bodies(cohort, down)
+        bodies = bodies_of(cohort, down)
         blank = Request("measure", "", self.run, cohort.round, cohort=len(bodies), splits=splits, job=self.job)
         blank = replace(blank, hold=hold)
         found, _ = self._ask(blank, bodies, Measured)
@@ -159,7 +171,7 @@ class Remote:
 
     def keep_models(self, cohort: Cohort, down: Any, hold: tuple[int, ...]) -> dict[str, int | None]:
         """Have every silo write its model of a round to its own disk; none of them comes here."""
-        bodies = _bodies(cohort, down)
+        bodies = bodies_of(cohort, down)
         blank = Request("keep", "", self.run, cohort.round, cohort=len(bodies), hold=hold, job=self.job)
         done, failures = self._ask(blank, bodies, Done)
         rounds = {name: int(each.round[0]) for name, each in done.items() if each.round is not None}
@@ -261,7 +273,7 @@ def largest_upload(method: Method, axes: Mapping[str, int]) -> int:
     return LARGEST_ANSWER + GENEROUS * max(widest, sum(math.prod(shape) for shape in shapes))
 
 
-def _bodies(cohort: Cohort, down: Down) -> dict[str, bytes]:
+def bodies_of(cohort: Cohort, down: Down) -> dict[str, bytes]:
     """What each silo is sent, as bytes; what is the same for all is encoded once."""
     if all(about.kind == "shared" for about in every_field(down).values()):
         return dict.fromkeys(cohort.names, encode(down))
@@ -318,7 +330,7 @@ def declarations(
     found = {}
     for name, blob in blobs.items():
         try:
-            found[name] = _declaration(decode(Declared, blob, rows=1))
+            found[name] = declaration(decode(Declared, blob, rows=1))
         except BadInput as error:
             failures[name] = Failure(str(error))
     return found, failures
@@ -348,7 +360,8 @@ def unapproved(
     return {name: failure for name, failure in failures.items() if AWAITS in failure.reason}
 
 
-def _declaration(up: Declared) -> Declaration:
+def declaration(up: Declared) -> Declaration:
+    """What a silo declared, refused where no silo can be so."""
     train, validation, test = up.sizes[0].tolist()
     shape, classes, outputs = tuple(up.sample[0].tolist()), int(up.classes[0]), int(up.outputs[0])
     if train < 1 or min(validation, test) < 0 or max(train, validation, test) > MOST_SAMPLES:

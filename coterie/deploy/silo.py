@@ -1,10 +1,11 @@
 """The silo's side: one request in, one answer out, by the very code that a simulation runs on all its rows."""
 
+import hashlib
 import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,16 @@ from coterie.deploy.encoded import Encoded, encoded_silo
 from coterie.deploy.examination import probe
 from coterie.deploy.home import EVENTS, owner_only
 from coterie.deploy.ledger import Ledger
+from coterie.deploy.logs import append
 from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Declared, Done, Job, Measured, Request, Scored
 from coterie.deploy.operators import judged_operator
 from coterie.deploy.own import Raw, SiloSource, own_silo
 from coterie.deploy.policy import Policy, Refused, read_policy
 from coterie.deploy.vault import Vault
 from coterie.engine.kept import keep_features
-from coterie.engine.method import Method, Model, Roster
+from coterie.engine.method import Method, Model, Roster, local_round
 from coterie.engine.store import Store
-from coterie.engine.task import measured, task_of
+from coterie.engine.task import Task, measured, task_of
 from coterie.engine.training import Training
 from coterie.errors import BadInput, plain
 from coterie.lock import locked
@@ -37,7 +39,9 @@ from coterie.measure.measures import AUTO, PACKAGED, Array, measure_of, oriented
 from coterie.measure.paired import interval, scored
 from coterie.measure.predictions import RAW
 from coterie.measure.tempering import curve, moved, pooled_curve, temperature, tempered, threshold
+from coterie.methods.wrappers.blind import WithBlind
 from coterie.methods.wrappers.candidates import Candidates
+from coterie.methods.wrappers.secagg import Question, Revealed, WithSecAgg
 from coterie.methods.wrappers.spent import privacy_of
 from coterie.personal.export import save_models
 from coterie.run.assembly import pick_device
@@ -63,7 +67,7 @@ class SiloSide:
                 body = vault.answered(request.kind, digest)
                 if body is not None:
                     return Answer(body, to=digest)
-                budget = Budget(self.folder, policy)
+                budget = Budget(self.folder, policy, cache(lambda: self._samples(request.job, policy)))
                 budget.judge(request)
                 up, expected = self._computed(request, vault, policy)
                 if type(up) is not expected:
@@ -82,8 +86,7 @@ class SiloSide:
 
     def note(self, what: str) -> None:
         """Write a line for whoever looks after this silo."""
-        with (self.folder / EVENTS).open("a", encoding="utf-8") as file:
-            file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {plain(what, LONGEST_REFUSAL)}\n")
+        append(self.folder / EVENTS, plain(what, LONGEST_REFUSAL))
 
     def _judge(self, request: Request, policy: Policy) -> str:
         """Refuse what the policy does not allow; the operator who started the run, where one is verified."""
@@ -104,7 +107,7 @@ class SiloSide:
 
     @torch.no_grad()
     def _computed(self, request: Request, vault: Vault, policy: Policy) -> tuple[Up, type[Up]]:
-        source = replace(self.source, standardize=not policy.statistics, incumbent=policy.incumbent)
+        source = self._source(policy)
         if request.kind == "propose":
             for each in request.proposed:
                 self._data(each, source, policy)
@@ -127,7 +130,8 @@ class SiloSide:
         if model.base_checksum != job.base:
             ours, theirs = (each[:12] or "none" for each in (model.base_checksum, plain(job.base, 64)))
             raise BadInput(f"the run's frozen base is {theirs}, this silo's {ours}; bring the same weights")
-        if math.isfinite(policy.epsilon) and (reason := method.refusal(roster, model)):
+        counted = policy.demanded != "none" or privacy_of(method) is not None
+        if counted and (reason := method.refusal(roster, model)):
             raise Refused(reason)
         store = Store([data.silo], model.device, model.dtype)
         probe(self.folder, job, model, store["train"].x[:2])
@@ -136,6 +140,9 @@ class SiloSide:
         secret = f"{self._secret()},{request.run},{request.kind}"
         silos = torch.zeros(1, dtype=torch.int64, device=model.device)
         task = task_of(job.training, model, store, silos, round, job.seed, secret=secret)
+        task = self._with_secrets(task, job, request.run)
+        if request.kind == "confirm":
+            return self._confirmed(method, task, roster, request, vault), Revealed
         template = self._template(method, model, roster, store, request.newcomer)
         if request.kind == "adapt" and request.round == 0:
             vault.clear()
@@ -151,8 +158,7 @@ class SiloSide:
             return (Done(), Done) if up is None else (up, method.up)
         private: Any = vault.load(template).map(lambda t: t.to(model.device))
         if request.kind == "train":
-            state = task.run(method.step, method.begin(task, down, private), "train")
-            up, kept = method.end(task, state, down, private)
+            up, kept = local_round(method, task, down, private)
             vault.keep(kept, request.round)
             return up, method.up
         if isinstance(method, Candidates):
@@ -185,6 +191,31 @@ class SiloSide:
             done["tempered"] = _tempered(data.silo, outputs, fitted["temperature"])
         fields = read_policy(self.folder).fields
         return Done(**{key: each for key, each in done.items() if each.numel() and (not fields or key in fields)}), Done
+
+    def _source(self, policy: Policy) -> SiloSource:
+        return replace(self.source, standardize=not policy.statistics, incumbent=policy.incumbent)
+
+    def _samples(self, job: Job | None, policy: Policy) -> int:
+        return 0 if job is None else len(self._data(job, self._source(policy), policy).silo.train)
+
+    def _with_secrets(self, task: Task, job: Job, run: str) -> Task:
+        """The task with what this silo shares with the others of a run, where the server is not to see uploads."""
+        method = job.made()
+        if isinstance(method, WithBlind):
+            from coterie.deploy.group import group_of
+
+            return replace(task, group=group_of(self.folder, run))
+        if isinstance(method, WithSecAgg):
+            from coterie.deploy.group import pair_of
+
+            return replace(task, pair=pair_of(self.folder, self.name, run), members=job.names)
+        return task
+
+    def _confirmed(self, method: Method, task: Task, roster: Roster, request: Request, vault: Vault) -> Up:
+        """Shares for the sum of a round; for one set of uploads alone, since two would show single ones."""
+        question = decode(Question, request.body, rows=1, N=len(roster))
+        vault.confirm(request.round, hashlib.sha256(request.body).hexdigest())
+        return method.confirmed(task, question.map(lambda t: t.to(task.model.device)))
 
     def _secret(self) -> str:
         """What the noise that hides this silo's data is drawn from; made once, and never sent to anybody."""

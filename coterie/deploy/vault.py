@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from coterie.codec import built, check, storable
-from coterie.deploy.home import sync, write_whole
+from coterie.deploy.home import set_aside, sync, write_whole
 from coterie.engine.predictors import restored
 from coterie.errors import BadInput
 from coterie.personal.export import file_name
@@ -24,6 +24,7 @@ from coterie.wire import Deployable, Predictor, Private, every_field
 P = TypeVar("P", bound=Private)
 DAMAGED = (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
 COMMITTED, TENTATIVE = "committed.safetensors", "tentative.safetensors"
+CONFIRMED = "confirmed"  # for which uploads of which round shares were revealed
 REJOINS = "rejoins"  # its owner lets this run go on from a state that is not the server's last
 
 
@@ -59,6 +60,21 @@ class Vault:
         """Let the next round go on from the committed state, of whichever round it is, or anew where there is none."""
         write_whole(self.folder / REJOINS, b"")
 
+    def mend(self) -> list[str]:
+        """Set aside what cannot be read, and go on from what is left; what was done."""
+        done = []
+        for path in sorted(self.folder.glob("*.safetensors")):
+            try:
+                safetensors.torch.load(path.read_bytes())
+                if path.name in (COMMITTED, TENTATIVE):
+                    self.round(path.name)
+            except (*DAMAGED, BadInput):
+                done.append(f"{path.parent.name}/{path.name}: damaged, set aside as {set_aside(path).name}")
+                if path.name == COMMITTED:
+                    self.rejoin()
+                    done.append(f"{path.parent.name}: this silo goes on in that run as one that missed its rounds")
+        return done
+
     def clear(self) -> None:
         """Forget everything: a newcomer begins anew."""
         for which in (TENTATIVE, COMMITTED):
@@ -70,7 +86,7 @@ class Vault:
         if not path.exists():
             return template
         try:
-            return _rebuilt(template, safetensors.torch.load(path.read_bytes()))
+            return rebuilt(template, safetensors.torch.load(path.read_bytes()))
         except (*DAMAGED, BadInput) as error:
             raise BadInput(f"{path}: damaged ({error}); restore it from a backup") from None
 
@@ -89,6 +105,14 @@ class Vault:
                 return int(file.metadata()["round"])
         except DAMAGED as error:
             raise BadInput(f"{path}: damaged ({error}); restore it from a backup") from None
+
+    def confirm(self, round: int, question: str) -> None:
+        """Note which question of a round is answered; any other of that round, or of one before, is refused."""
+        path = self.folder / CONFIRMED
+        last, known = path.read_text("ascii").split() if path.exists() else ("-1", "")
+        if round < int(last) or (round == int(last) and question != known):
+            raise BadInput(f"this silo has revealed its shares of round {int(last) + 1} for other uploads; not again")
+        write_whole(path, f"{round} {question}".encode())
 
     # The model of every measured round is held until it is known which round is picked.
 
@@ -138,7 +162,7 @@ class Vault:
         write_whole(self.folder / f"answer-{kind}", json.dumps({"request": digest}).encode() + b"\n" + body)
 
 
-def _rebuilt(template: P, named: Mapping[str, Tensor]) -> P:
+def rebuilt(template: P, named: Mapping[str, Tensor]) -> P:
     """A record like the template, with these tensors."""
     record = built(template, named)
     about, tensors = every_field(template), template.tensors()

@@ -72,6 +72,39 @@ class Called:
             raise
 
 
+class BeforeHead(nn.Module):
+    """A module up to its head: gives what that is given."""
+
+    def __init__(self, module: nn.Module, head: str) -> None:
+        super().__init__()
+        self.module, self.head = module.eval(), head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Samples (n, ...) to features (n, ...)."""
+        with _noted(self.module.get_submodule(self.head)) as features:
+            self.module(x)
+        return features[0]
+
+
+class HeadAlone(nn.Module):
+    """The head of a module, under its own name."""
+
+    def __init__(self, module: nn.Module, head: str) -> None:
+        super().__init__()
+        *outer, last = head.split(".")
+        inside: nn.Module = self
+        for name in outer:
+            inside.add_module(name, nn.Module())
+            inside = inside.get_submodule(name)
+        inside.add_module(last, module.get_submodule(head))
+        self.name = head
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features (n, ...) to outputs (n, ...)."""
+        out: Tensor = self.get_submodule(self.name)(features)
+        return out
+
+
 @contextmanager
 def _noted(layer: nn.Module | None) -> Iterator[list[Tensor]]:
     """What a layer is given while it is called, in a list; a copy, which the layer cannot change in place."""

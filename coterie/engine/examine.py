@@ -37,6 +37,7 @@ class Found:
     vmapped: bool = False  # otherwise: whether `vmap` gives the same
     couples_samples: bool = True  # in training what fills a batch changes the rest, unless `lowered` gets a mask
     couples_evaluation: bool = True  # the same in evaluation
+    head_alone: bool = False  # under `vmap`: whether the head alone trains, on features that never change, and ends it
 
     def as_table(self) -> dict[str, Any]:
         """The same as JSON can hold it: of the rewritten module, that there is one."""
@@ -111,7 +112,26 @@ class _Examination:
             return found
         couples = {training: not self._same(full[training].first(REAL), alone[training]) for training in full}
         trained = couples[True] or call.watch.by_frequency
-        return replace(found, vmapped=True, couples_samples=trained, couples_evaluation=couples[False])
+        head_alone = not (trained or couples[False] or found.draws) and self._head_alone(head)
+        return replace(
+            found, vmapped=True, couples_samples=trained, couples_evaluation=couples[False], head_alone=head_alone
+        )
+
+    def _head_alone(self, head: Head | None) -> bool:
+        """Whether nothing but the head trains, it is given the same in training, and its output is the module's."""
+        names = [block.name for block in (*self.layout.parameters, *self.layout.buffers)]
+        if head is None or not all(name.startswith(f"{head.name}.") for name in names):
+            return False
+        layer, given = self.reference.module.get_submodule(head.name), dict[bool, Seen]()
+        for training in (True, False):
+            seen: list[Tensor] = []
+            with layer.register_forward_pre_hook(lambda _, features, seen=seen: seen.append(features[0].clone())):
+                whole = self.reference(0, self.x[0], training, slope=False)
+            with torch.no_grad():
+                if not self._same(Seen(layer(seen[0].clone()), {}, {}), whole.outputs()):
+                    return False
+            given[training] = Seen(seen[0].detach(), {}, {})
+        return self._same(given[True], given[False])
 
     def _rewritten(self, first: dict[bool, Seen], alone: dict[bool, Seen], head: str | None) -> Lowered | None:
         """The rewritten module, where it does the same; of a batch that is filled, with the real samples."""

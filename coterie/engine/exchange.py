@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor
 
 from coterie.engine.method import Cohort, Model
@@ -24,6 +25,18 @@ class Rejected(Failure):
 
 
 @dataclass(frozen=True)
+class Share:
+    """Of a cohort whose silos live in several processes, those of this one."""
+
+    places: Tensor  # in the cohort; where none is here, the uploads have one row that stands in
+    gathered: Callable[[Tensor], Tensor]  # what is known of the rows here (k_here, ...), as of all of them (k, ...)
+
+    def kept(self, good: Tensor) -> Tensor:
+        """Which of the rows here are among these places of the cohort."""
+        return torch.isin(self.places, good).nonzero()[:, 0] if len(self.places) else good.new_zeros(1)
+
+
+@dataclass(frozen=True)
 class Replies:
     """Those who replied, their uploads stacked in the same order, and why the others did not."""
 
@@ -32,6 +45,7 @@ class Replies:
     failures: Mapping[str, Failure] = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
+    share: Share | None = None  # whose uploads are here; None: all
 
     @property
     def rejected(self) -> dict[str, str]:
@@ -65,6 +79,9 @@ class Engine(Protocol):
 
     def train(self, cohort: Cohort, down: Any) -> Replies:
         """One round of local training; what silos keep of it stands once it is settled."""
+
+    def confirm(self, cohort: Cohort, question: Any) -> Replies:
+        """A second exchange of the same round, in which nothing is trained."""
 
     def settle(self, rejected: Tensor) -> None:
         """The replies of these silos do not count: they go back to where they were before the round."""

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from coterie.codec import check
-from coterie.engine.exchange import Engine, Rejected, Replies
+from coterie.engine.exchange import Engine, Rejected, Replies, Share
 from coterie.engine.method import Cohort, Method
 from coterie.engine.rows import Model
 from coterie.errors import BadInput
@@ -54,7 +54,7 @@ def judged(
     if len(cohort.ids) < len(asked):
         down = down.take(torch.searchsorted(asked, cohort.ids))
     up = method.unpacked(down, replies.up)
-    reasons, lengths, marks = verdicts(up, down, cohort, limit)
+    reasons, lengths, marks = verdicts(up, down, cohort, limit, share=replies.share)
     names = [cohort.roster.names[silo] for silo in cohort.ids.tolist()]
     for row, (said, given) in enumerate(zip(lengths.T.tolist(), marks.T.tolist(), strict=True)):
         last = heard.get(names[row])
@@ -63,35 +63,53 @@ def judged(
             reasons[row] = "it is what the silo last sent"
         elif row not in reasons:
             heard[names[row]] = [said, given]
-    engine.settle(cohort.ids[list(reasons)])
-    if not reasons:
-        return replace(replies, up=up)
     good = torch.tensor([row for row in range(len(cohort.ids)) if row not in reasons], dtype=torch.int64)
     good = good.to(cohort.ids.device)
+    left = up.take(good if replies.share is None else replies.share.kept(good)) if reasons else up
+    counted = replace(replies, cohort=replace(cohort, ids=cohort.ids[good]), up=left)
+    if len(good):
+        try:
+            counted = _confirmed(method, engine, replace(cohort, ids=asked), counted)
+        except BadInput as error:
+            reasons |= dict.fromkeys(good.tolist(), str(error))
+            counted = replace(counted, cohort=replace(cohort, ids=cohort.ids[:0]), up=None)
+    engine.settle(cohort.ids[list(reasons)])
     rejected = {names[row]: Rejected(reason) for row, reason in sorted(reasons.items())}
+    return replace(counted, failures={**replies.failures, **rejected}) if reasons else counted
+
+
+def _confirmed(method: Method, engine: Engine, asked: Cohort, replies: Replies) -> Replies:
+    """The uploads as they can be taken in, after a second exchange where the method has one."""
+    question = method.confirm(asked, replies.cohort, replies.up)
+    if question is None:
+        return replies
+    answers = engine.confirm(replies.cohort, question)
     return replace(
         replies,
-        cohort=replace(cohort, ids=cohort.ids[good]),
-        up=up.take(good),
-        failures={**replies.failures, **rejected},
+        up=method.summed(asked, replies.cohort, replies.up, answers.cohort, answers.up),
+        bytes_up=replies.bytes_up + answers.bytes_up,
+        bytes_down=replies.bytes_down + answers.bytes_down,
     )
 
 
-def verdicts(up: Record, down: Record, cohort: Cohort, limit: float, inside: str = "") -> Verdicts:
+def verdicts(
+    up: Record, down: Record, cohort: Cohort, limit: float, inside: str = "", share: Share | None = None
+) -> Verdicts:
     """The rows that do not count, and why; and the lengths of what each silo uploaded and was sent: (fields, k).
 
-    A record inside the upload is compared with the record inside `down` of the same name, if there is one.
+    A record inside the upload is compared with the record inside `down` of the same name, if there is one. With a
+    `share` the two have its rows alone.
     """
-    reasons, lengths, marks = _verdicts(up, down, cohort, limit, inside)
+    reasons, lengths, marks = _verdicts(up, down, cohort, limit, inside, share)
     for name in held(up):
         sent = getattr(down, name) if name in held(down) else down
-        more, *other = verdicts(getattr(up, name), sent, cohort, limit, f"{inside}{name}.")
+        more, *other = verdicts(getattr(up, name), sent, cohort, limit, f"{inside}{name}.", share)
         reasons = more | reasons
         lengths, marks = (np.concatenate(both) for both in zip((lengths, marks), other, strict=True))
     return reasons, lengths, marks
 
 
-def _verdicts(up: Record, down: Record, cohort: Cohort, limit: float, inside: str) -> Verdicts:
+def _verdicts(up: Record, down: Record, cohort: Cohort, limit: float, inside: str, share: Share | None) -> Verdicts:
     about = described(up)
     named = {name: value for name in about if (value := getattr(up, name)) is not None}
     numbers = [name for name, value in named.items() if value.is_floating_point()]
@@ -102,10 +120,13 @@ def _verdicts(up: Record, down: Record, cohort: Cohort, limit: float, inside: st
     if not columns:
         return {}, np.empty((0, len(cohort))), np.empty((0, len(cohort)))
     marks, models = _sent(down, len(columns[0]))
-    usuals = [model.nanmedian().expand_as(model) for model in models]
-    parts = [columns, marks, models, usuals, [cohort.sizes.to(columns[0])]]
-    every = torch.stack([each for part in parts for each in part]).cpu().numpy()  # the round's one wait
-    every, marked, given, usual_given, sizes = np.split(every, np.cumsum([len(part) for part in parts])[:-1])
+    parts = [columns, marks, models]
+    here = torch.stack([each for part in parts for each in part])
+    found = here if share is None else share.gathered(here.T).T
+    found = torch.cat([found, cohort.sizes.to(found)[None]]).cpu()  # the round's one wait
+    each = torch.split(found, [*(len(part) for part in parts), 1])
+    usual_given = each[2].nanmedian(1).values.numpy()
+    every, marked, given, sizes = (part.numpy() for part in each)
     sent, own = usual_given.max(initial=0.0), given.max(0, initial=0.0)
     more = np.clip(sizes[0] / max(_middle(sizes[0]), 1), 1, MOST_SAMPLES)
     reasons: dict[int, str] = {}

@@ -50,6 +50,18 @@ class Columns:
         return made
 
 
+def within(columns: Columns, axis: Columns) -> Columns:
+    """Those of some columns that lie among others, by their places there."""
+    spans, first = list[tuple[int, int]](), 0
+    for start, end in axis.spans:
+        for low, high in columns.spans:
+            if max(start, low) < min(end, high):
+                spans.append((first + max(start, low) - start, first + min(end, high) - start))
+        first += end - start
+    trained = sum(min(high, axis.trained) - min(low, axis.trained) for low, high in spans)
+    return Columns(columns.names, tuple(spans), trained)
+
+
 class Layout:
     """The columns of a row: parameters that train, then the buffers that training changes (BatchNorm's statistics)."""
 
@@ -125,6 +137,19 @@ class Layout:
         trained = sum(end - block.start for block, end in chosen if block.start < self.trained)
         return Columns(tuple(block.name for block, _ in chosen), tuple(spans), trained)
 
+    def whole(self) -> Columns:
+        """All columns of a row."""
+        return self.columns(self.names)
+
+    def dealt(self, count: int) -> list[Columns]:
+        """All columns in so many parts: each has its share of the parameters and its share of the buffers."""
+        found = []
+        for place in range(count):
+            bounds = [_share(0, self.trained, place, count), _share(self.trained, self.width, place, count)]
+            trained = bounds[0][1] - bounds[0][0]
+            found.append(Columns((), tuple(span for span in bounds if span[0] < span[1]), trained))
+        return found
+
     def places(self, names: Collection[str]) -> Tensor:
         """Which columns (d,) are those of some parameters."""
         found = torch.zeros(self.width, dtype=torch.bool)
@@ -135,6 +160,18 @@ class Layout:
     def named(self, rows: Tensor) -> dict[str, Tensor]:
         """Every parameter and buffer of rows (..., d) by name."""
         return self.views(rows, self.parameters) | self.views(rows, self.buffers)
+
+
+class Slice(Layout):
+    """The layout of rows that have some of the columns alone."""
+
+    def __init__(self, whole: Layout, here: Columns) -> None:
+        self._all, self.here = whole, here
+        self.parameters, self.buffers = whole.parameters, whole.buffers
+        self.trained, self.width = here.trained, here.width
+
+    def columns(self, names: Collection[str]) -> Columns:
+        return within(self._all.columns(names), self.here)
 
 
 def cast(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
@@ -148,6 +185,12 @@ def _held(module: nn.Module) -> set[int]:
     module.train()
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and not m.training]
     return {id(b) for norm in norms for b in norm.buffers()}
+
+
+def _share(start: int, end: int, place: int, count: int) -> tuple[int, int]:
+    """One of so many even parts of a span, which begins where a layer may."""
+    each = -(-(end - start) // (count * ALIGNMENT)) * ALIGNMENT
+    return min(start + place * each, end), min(start + (place + 1) * each, end)
 
 
 def _end(columns: tuple[Block, ...], start: int) -> int:

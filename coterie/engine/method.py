@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
+from coterie.engine.dpsgd import DPSGD
 from coterie.engine.layout import Columns
 from coterie.engine.rows import Model
 from coterie.engine.task import Batch, Task
@@ -100,9 +101,12 @@ class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
     up: ClassVar[type[Up]] = NothingUp
     private: ClassVar[type[Private]] = Nothing
     averages: ClassVar[bool] = False  # whether its server takes in nothing but a weighted mean of the uploads
+    compares: ClassVar[bool] = False  # whether its server goes by how models lie to each other: `layout.weights`
     lr_by_row: ClassVar[bool] = False  # whether `step` takes a learning rate for each row: batch.lr (k,)
     plain_steps: ClassVar[bool] = False  # whether its equations are for plain gradient steps, and Adam's may ruin it
+    by_columns: ClassVar[bool] = True  # whether what its class defines of the server's half is right for some columns
     from_own: ClassVar[bool] = False  # whether a silo may train on from its own model and leave what it was sent aside
+    by_gradients: ClassVar[bool] = False  # whether silos' data reach their uploads by one gradient of each batch alone
 
     # Server: sees only uploads.
 
@@ -117,6 +121,20 @@ class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
     def receive(self, server: ServerT, cohort: Cohort, up: UpT) -> ServerT:
         """The server's state after the uploads of those who replied (at least one)."""
         return server
+
+    # A second exchange in a round, where uploads cannot be taken in without it.
+
+    def confirm(self, asked: Cohort, cohort: Cohort, up: UpT) -> Down | None:
+        """What those whose uploads count are asked next, stacked over them; None: nothing."""
+        return None
+
+    def confirmed(self, task: Task, question: Any) -> Up:
+        """What silos answer to that."""
+        raise NotImplementedError
+
+    def summed(self, asked: Cohort, cohort: Cohort, up: UpT, answered: Cohort, answers: Any) -> Any:
+        """The uploads as `receive` takes them, with these answers; BadInput: they cannot be, and the round is void."""
+        raise NotImplementedError
 
     def unpacked(self, down: Any, up: Any) -> Any:
         """Uploads of silos that were sent `down` as `receive` takes them; a wrapper may pack them for the way."""
@@ -156,6 +174,10 @@ class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
         """The model the server keeps for each silo beside the personal one, where a method has such."""
         return None
 
+    def dpsgd(self, task: Task) -> DPSGD | None:
+        """How the gradients of `step` hide every single sample, where they do."""
+        return None
+
     # A silo that arrives after training: `host` and `adapt` alternate until the silo sends nothing more.
 
     def host(self, server: ServerT, newcomers: Cohort, up: UpT | None) -> DownT:
@@ -180,6 +202,12 @@ class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
         return {}
 
 
+def local_round(method: Method, task: Task, down: Any, private: Any) -> tuple[Any, Any]:
+    """One round of local training: what leaves the silos, and what they keep."""
+    state = task.run(method.step, method.begin(task, down, private), "train", dpsgd=method.dpsgd(task))
+    return method.end(task, state, down, private)
+
+
 def spread(one: Tensor, k: int) -> Tensor:
     """A model that all share as k rows: (d,) -> (k, d); rows are left as they are."""
     return one.expand(k, *one.shape) if one.ndim == 1 else one
@@ -188,5 +216,5 @@ def spread(one: Tensor, k: int) -> Tensor:
 __all__ = [
     "Batch", "Cohort", "Columns", "Deployable", "Down", "DownT", "Method", "Model", "Nothing", "NothingDown",
     "NothingKept", "NothingUp", "Predictor", "Private", "PrivateT", "Roster", "Server", "State", "StateT", "Task",
-    "Up", "UpT", "spread",
+    "Up", "UpT", "local_round", "spread",
 ]  # fmt: skip

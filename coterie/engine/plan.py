@@ -49,6 +49,10 @@ class BatchPlan:
         """How many rows, counted from the first, still train at this step."""
         return int((self.steps > step).sum())
 
+    def width(self, step: int) -> int:
+        """How many places the largest batch of a step needs."""
+        return self.batch
+
     def alike(self, step: int) -> Iterator[tuple[Tensor, int]]:
         """The active rows in groups whose batches have the same size, and that size, for models that forbid padding."""
         filled = (self.order[: self.active(step), step] >= 0).sum(1)

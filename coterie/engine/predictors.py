@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from coterie.engine.trees import Trees
 from coterie.errors import BadInput
 from coterie.registry import Registry
-from coterie.wire import Build, Deployable, Form, Network, Record, rows, under, weighted_sum
+from coterie.wire import Build, Deployable, Form, Network, Predictor, Record, rows, under, weighted_sum
 
 KINDS: Registry[type[Deployable]] = Registry(
     "predictor",
@@ -18,6 +18,7 @@ KINDS: Registry[type[Deployable]] = Registry(
     {
         "model": "coterie.wire:Predictor",
         "ensemble": "coterie.engine.predictors:Ensemble",
+        "distilled": "coterie.engine.predictors:Distilled",
         "neighbours": "coterie.engine.neighbours:Neighbours",
         "incumbent": "coterie.engine.predictors:Incumbent",
     },
@@ -129,6 +130,38 @@ class Ensembled(nn.Module):
             every = self.get_buffer("temperatures")[self.used].unbind()
             outputs = [tempered(out, t, 1) for out, t in zip(outputs, every, strict=True)]
         return weighted_sum(self.get_buffer("weights")[self.used], outputs)
+
+
+class Distilled(Deployable):
+    """One network for each silo that has learned from a mixture; a file holds that network alone."""
+
+    kind: ClassVar[str] = "distilled"
+
+    shares: Tensor = rows("the candidates' shares of the mixture", "c")
+    losses: Tensor = rows("mean loss on validation data: the mixture's, and the network's", "2")
+    network: Predictor
+
+    @property
+    def networks(self) -> int:
+        return self.network.networks
+
+    def predict(self, model: Network, x: Tensor, beside: Tensor | None = None) -> Tensor:
+        return self.network.predict(model, x)
+
+    def module(self, model: Network, row: int) -> nn.Module:
+        return self.network.module(model, row)
+
+    def written(self, model: Network, row: int) -> dict[str, Tensor]:
+        return self.network.written(model, row)
+
+    @classmethod
+    def read(cls, form: Form, tensors: dict[str, Tensor], build: Build, classes: int) -> nn.Module:
+        return Predictor.read(Predictor.kind, tensors, build, classes)
+
+    @classmethod
+    def restore(cls, form: Form, tensors: Mapping[str, Tensor]) -> "Distilled":
+        network = Predictor(**under("network.", tensors))
+        return cls(network=network, shares=tensors["shares"], losses=tensors["losses"])
 
 
 class Incumbent(Deployable):

@@ -1,31 +1,22 @@
-"""Silos sharded over several processes: each trains its share, and then holds what all have found.
+"""Several processes that `torchrun` started: how they meet, what one tells all, and how rows change hands.
 
-The server's half runs in every process alike: it is deterministic, and its draws are keyed. What processes tell one
-another are tensors and, as JSON, what these are.
+What they exchange are tensors and, as JSON, what these are.
 """
 
 import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from math import prod
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from coterie.engine.exchange import Measures
-from coterie.engine.method import Cohort
-from coterie.engine.predictors import restored
-from coterie.engine.simulate import Simulator
-from coterie.engine.task import Task
 from coterie.errors import BadInput, Stopped
-from coterie.wire import Deployable, Record, assembled
 
-R = TypeVar("R", bound=Record)
-OUTPUTS = "outputs of "  # all silos of a share, end to end, by split
+T = TypeVar("T")
 LONGEST = timedelta(days=7)  # one process may train, or write its report, for long while others wait
 
 
@@ -39,128 +30,98 @@ def join() -> None:
     dist.init_process_group(timeout=LONGEST)
 
 
-def simulator() -> type[Simulator]:
-    """What simulates silos here: over several processes where they have met."""
-    return Sharded if dist.is_available() and dist.is_initialized() else Simulator
+def joined() -> bool:
+    """Whether there are several processes that have met."""
+    return dist.is_available() and dist.is_initialized()
 
 
-class Sharded(Simulator):
-    """A simulator that does its share of the work, and tells the others."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        device = self.model.device
-        here, there = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), torch.cuda.device_count()
-        if device.type == "cuda" and (device.index is not None or here > there):
-            raise BadInput(
-                f"--device {device}: {here} processes here and {there} GPUs; start one for each GPU, with --device cuda"
-            )
-
-    @torch.no_grad()
-    def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...], hold: tuple[int, ...] = ()) -> Measures:
-        shares = self._shares(cohort)
-        mine, own = shares[dist.get_rank()], list[Measures]()
-
-        def measured() -> dict[str, Tensor]:
-            found = super(Sharded, self).measure(replace(cohort, ids=cohort.ids[mine]), down.take(mine), splits)
-            own.append(found)
-            named = {"/".join(key): torch.from_numpy(value) for key, value in found.values.items()}
-            for split, each in found.outputs.items():
-                if each:
-                    named[OUTPUTS + split] = torch.from_numpy(np.concatenate(list(each.values())))
-            return named
-
-        values = dict[tuple[str, str], np.ndarray]()
-        outputs: dict[str, dict[str, np.ndarray]] = {split: {} for split in splits if split != "train"}
-        for share, named in zip(shares, _exchanged(measured, cohort, len(shares), torch.device("cpu")), strict=True):
-            ids = cohort.ids[share].tolist()
-            for split, found in outputs.items():
-                if OUTPUTS + split in named:
-                    some = [i for i in ids if self.store[split].count[i]]
-                    ends = np.cumsum(self.store[split].count[some])[:-1]
-                    each = np.split(named.pop(OUTPUTS + split).numpy(), ends)
-                    found |= dict(zip((cohort.roster.names[i] for i in some), each, strict=True))
-            for name, value in named.items():
-                split, _, measure = name.partition("/")
-                values.setdefault((split, measure), np.full(len(cohort.ids), np.nan))[share.cpu()] = value
-        names = [cohort.roster.names[i] for i in cohort.ids.tolist()]
-        ordered = {split: {name: each[name] for name in names if name in each} for split, each in outputs.items()}
-
-        def models() -> Deployable:
-            """All processes pick the same round, so all come here together."""
-            busy = [share.cpu() for share in shares if len(share)]
-            handed = own[0].models
-            found = _exchanged(lambda: handed().tensors() if handed else {}, cohort, len(busy), torch.device("cpu"))
-            form = json.loads(_text(json.dumps(handed().form if handed else None).encode(), 0))
-            return assembled([restored(form, named) for named in found], busy)
-
-        return Measures(cohort, values, ordered, models if self.models else None)
-
-    def _whole(self, cohort: Cohort, work: Callable[[Task, Tensor], R]) -> R:
-        shares = self._shares(cohort)
-        mine, record = shares[dist.get_rank()], list[R]()
-        mine = mine if len(mine) else shares[0][:1]  # which tells this process what such a record looks like
-
-        def worked() -> dict[str, Tensor]:
-            part = replace(cohort, ids=cohort.ids[mine])
-            record.append(super(Sharded, self)._whole(part, lambda task, place: work(task, mine[place])))
-            return record[0].tensors()
-
-        busy = [share for share in shares if len(share)]
-        found = _exchanged(worked, cohort, len(busy), self.model.device)
-        return assembled([record[0].with_tensors(named) for named in found], busy)
-
-    def _shares(self, cohort: Cohort) -> list[Tensor]:
-        """By process: the places in the cohort of the silos it works on, dealt out from the one with most data down."""
-        count = self.store["train"].count[cohort.ids.cpu().numpy()]
-        order = torch.from_numpy(np.argsort(-count, kind="stable")).to(cohort.ids.device)
-        return [order[rank :: dist.get_world_size()] for rank in range(dist.get_world_size())]
+def count() -> int:
+    """How many processes there are."""
+    return dist.get_world_size() if joined() else 1
 
 
-def _exchanged(
-    work: Callable[[], Mapping[str, Tensor]], cohort: Cohort, senders: int, device: torch.device
-) -> list[dict[str, Tensor]]:
-    """What the work gave in each of the first so many processes; what went wrong in one is wrong in all."""
-    failed, mine = "", dict[str, Tensor]()
+def rank() -> int:
+    """Which of them this is, from 0."""
+    return dist.get_rank() if joined() else 0
+
+
+def check_device(device: torch.device) -> None:
+    """Refuse processes of which several would share a GPU."""
+    here, there = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), torch.cuda.device_count()
+    if device.type == "cuda" and (device.index is not None or here > there):
+        raise BadInput(
+            f"--device {device}: {here} processes here and {there} GPUs; start one for each GPU, with --device cuda"
+        )
+
+
+def told(value: Any) -> list[Any]:
+    """What each process has to say, as JSON, in their order."""
+    if not joined():
+        return [value]
+    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    sizes = [torch.empty(1, dtype=torch.int64) for _ in range(count())]
+    _called(dist.all_gather, sizes, torch.tensor([len(text)]))
+    longest = max(int(size) for size in sizes)
+    bodies = [torch.empty(longest, dtype=torch.uint8) for _ in sizes]
+    _called(dist.all_gather, bodies, torch.nn.functional.pad(text, (0, longest - len(text))))
+    return [json.loads(body[: int(size)].numpy().tobytes()) for body, size in zip(bodies, sizes, strict=True)]
+
+
+def first_says(value: T) -> T:
+    """What the first process has to say."""
+    said: T = told(value if rank() == 0 else None)[0]
+    return said
+
+
+def agreed(work: Callable[[], T], where: Any) -> T:
+    """What work gives here, once it has ended in all processes; what is wrong in one is wrong in all."""
+    failed, found = "", list[T]()
     try:
-        mine = {name: tensor.contiguous() for name, tensor in work().items()}
+        found.append(work())
     except BadInput as error:
         failed = str(error)
-    shapes = {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in mine.items()}
-    where = [cohort.round, cohort.ids.tolist()]
-    own = json.dumps({"failed": failed, "where": where, "shapes": shapes}).encode()
-    abouts = [json.loads(_text(own, sender)) for sender in range(dist.get_world_size())]
-    for about in abouts:
-        if about["failed"]:
-            raise BadInput(about["failed"])
-        if about["where"] != where:
-            raise RuntimeError(f"processes went apart: one is at {about['where']}, another at {where}")
-    return [_tensors(mine, sender, about["shapes"], device) for sender, about in enumerate(abouts[:senders])]
+    for each in told([failed, where]):
+        if each[0]:
+            raise BadInput(each[0])
+        if each[1] != where:
+            raise RuntimeError(f"processes went apart: one is at {each[1]}, another at {where}")
+    return found[0]
 
 
-def _tensors(
-    mine: dict[str, Tensor], sender: int, shapes: Mapping[str, Any], device: torch.device
-) -> dict[str, Tensor]:
-    named = mine
-    if sender != dist.get_rank():
-        named = {name: torch.empty(s, dtype=getattr(torch, t), device=device) for name, (t, s) in shapes.items()}
-    for tensor in named.values():
-        if tensor.numel():
-            _broadcast(tensor.view(-1).view(torch.uint8), sender)  # as bytes: not all types can travel
-    return named
+def exchanged(parts: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    """What each process has for this one, of these shapes; `parts` are what this one has for each."""
+    first = parts[0]
+    sent = torch.cat([part.contiguous().view(-1).view(torch.uint8) for part in parts])  # not all types can travel
+    sizes = [prod(shape) * first.element_size() for shape in shapes]
+    received = torch.empty(sum(sizes), dtype=torch.uint8, device=first.device)
+    _called(dist.all_to_all_single, received, sent, sizes, [part.nbytes for part in parts])
+    found = torch.split(received, sizes)
+    return [body.view(first.dtype).view(shape) for body, shape in zip(found, shapes, strict=True)]
 
 
-def _text(text: bytes, sender: int) -> bytes:
-    size = torch.tensor([len(text)])
-    _broadcast(size, sender)
-    mine = sender == dist.get_rank()
-    body = torch.frombuffer(bytearray(text), dtype=torch.uint8) if mine else torch.empty(int(size), dtype=torch.uint8)
-    _broadcast(body, sender)
-    return body.numpy().tobytes()
+def placed(values: Sequence[Tensor], places: Sequence[Tensor]) -> Tensor:
+    """Rows of several processes as one tensor, those of each at its places."""
+    made = values[0].new_empty(sum(map(len, places)), *values[0].shape[1:])
+    for value, place in zip(values, places, strict=True):
+        made[place] = value
+    return made
 
 
-def _broadcast(tensor: Tensor, sender: int) -> None:
+def gathered(values: Tensor, places: Sequence[Tensor]) -> Tensor:
+    """What is known of the rows here, of which a process has those at its places, as of all rows."""
+    values = values[: len(places[rank()])]
+    return placed(exchanged([values] * count(), [(len(place), *values.shape[1:]) for place in places]), places)
+
+
+def summed(part: Tensor) -> Tensor:
+    """The sum over the processes."""
+    whole = part.clone()
+    _called(dist.all_reduce, whole)
+    return whole
+
+
+def _called(collective: Callable[..., Any], *given: Any) -> None:
     try:
-        dist.broadcast(tensor, sender)
+        collective(*given)
     except RuntimeError:  # gloo has no other kind
         raise Stopped("another process that torchrun started has ended, or the network to it has failed") from None

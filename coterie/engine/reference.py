@@ -21,6 +21,7 @@ from coterie.errors import BadInput
 # but which is larger, and fifty layers of it turn the last digit into the sixth.
 SAMPLES, REAL = 4, 3
 NAMED = 3  # parameters that a message names
+TRIES = 3  # another thread of the process may draw meanwhile: the heartbeat of Flower does
 
 
 @dataclass(frozen=True)
@@ -98,18 +99,21 @@ class Reference:
 
     def repeated(self, row: int, x: Tensor) -> dict[bool, Seen]:
         """What a row does in evaluation and in training, of a module that does the same when asked again."""
-        before = _random_states(x.device)
-        first = {training: self(row, x, training) for training in (False, True)}
-        again = {training: self(row, x, training, slope=False) for training in (True, False)}
+        for _ in range(TRIES):
+            before = _random_states(x.device)
+            first = {training: self(row, x, training) for training in (False, True)}
+            again = {training: self(row, x, training, slope=False) for training in (True, False)}
+            if _random_states(x.device) == before:
+                break
+        else:
+            raise BadInput(
+                "the model draws random numbers that cannot be keyed, so no run could be repeated; dropout inside an "
+                "nn.LSTM or an attention layer does: set that to 0 and put nn.Dropout beside it"
+            )
         if self.watch.drawn[False]:
             raise BadInput(
                 "the model drops at random in evaluation, too, so its predictions could not be repeated; give "
                 "F.dropout training=self.training, or take nn.Dropout"
-            )
-        if _random_states(x.device) != before:
-            raise BadInput(
-                "the model draws random numbers that cannot be keyed, so no run could be repeated; dropout inside an "
-                "nn.LSTM or an attention layer does: set that to 0 and put nn.Dropout beside it"
             )
         if not all(same(first[training].forward(), again[training], 1e-9) for training in first):
             raise BadInput(
@@ -206,7 +210,8 @@ def gradients(out: Tensor, weights: Mapping[str, Tensor], slope: Tensor) -> dict
     """Of Σ slope · out with respect to each of the weights; None where it does not depend on them."""
     if not out.requires_grad:
         return dict.fromkeys(weights)
-    found = torch.autograd.grad(out, list(weights.values()), slope, allow_unused=True)
+    # A sum needs no slope of its own, for which PyTorch would import sympy.
+    found = torch.autograd.grad((slope * out).sum(), list(weights.values()), allow_unused=True)
     return {name: g.to_dense() if g is not None and g.is_sparse else g for name, g in zip(weights, found, strict=True)}
 
 

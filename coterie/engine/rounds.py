@@ -61,6 +61,7 @@ class Outcome:
     mixtures: dict[str, dict[str, float]] = field(default_factory=dict)  # by silo and candidate, of ensembles
     gated: dict[str, str] = field(default_factory=dict)  # silos that take one candidate alone, by a test
     refit_rounds: int = 0  # that the models on the disk were trained for, where they were trained again to be saved
+    distilled: dict[str, dict[str, float]] = field(default_factory=dict)  # by silo, what one network of them loses
     kept: dict[str, int | None] = field(default_factory=dict)  # silos with another round's model, or None at all
     bytes_up: int = 0
     bytes_down: int = 0

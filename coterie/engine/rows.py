@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.engine.called import Called
+from coterie.engine.called import BeforeHead, Called, HeadAlone
 from coterie.engine.examine import Found, Way, examine
 from coterie.engine.head import Head, check_name
 from coterie.engine.kernels.lowered import Lowered, lower
@@ -29,6 +29,8 @@ COMPARED = 8  # samples from which those are made on which a module is examined
 
 class Model:
     """An `nn.Module` as a function of rows."""
+
+    sliced = False  # whether a server sees some of its columns alone
 
     def __init__(
         self,
@@ -219,7 +221,11 @@ class Model:
         head = None if found.head is None else found.head.name
         if found.lowered is None:
             buffers = [column.name for column in self.layout.buffers]
-            self._way = Called(self._shared(self.half and not buffers), buffers, found.draws, found.vmapped, head)
+            shared = self._shared(self.half and not buffers)
+            self._way = Called(shared, buffers, found.draws, found.vmapped, head)
+            if found.head_alone and head is not None and self.frozen:
+                self.prefix = BeforeHead(self._shared(self.half and not buffers), head)
+                self.rest = self._going_on(Called(HeadAlone(shared, head), buffers, found.draws, found.vmapped, head))
             return
         # What was examined is in float64, and so is what is frozen in it.
         lowered = lower(self._shared(self.half), self.layout.names, head) if self.frozen else found.lowered
@@ -231,11 +237,11 @@ class Model:
         # Fusing what lies between the matrix products pays on a GPU; on a CPU its compiler costs more than it saves.
         self._fused = _compiled(lowered) if self.device.type == "cuda" else None
 
-    def _going_on(self, rest: Lowered) -> "Model":
+    def _going_on(self, rest: Way) -> "Model":
         """The same model of what the frozen prefix gives for samples."""
         made = copy.copy(self)
         made._way, made._changes_input, made._shapes = rest, False, Shapes()
-        made._fused = _compiled(rest) if self.device.type == "cuda" else None
+        made._fused = _compiled(rest) if isinstance(rest, Lowered) and self.device.type == "cuda" else None
         made.prefix = made.rest = None
         return made
 

@@ -11,17 +11,19 @@ import torch
 from torch import Tensor
 
 from coterie.data.silo import Silo
-from coterie.engine import memory
+from coterie.engine import memory, ranks
 from coterie.engine.exchange import Kept, Measures, Replies, as_table
 from coterie.engine.kept import keep_features
-from coterie.engine.method import Cohort, Method, Roster
+from coterie.engine.layout import Columns
+from coterie.engine.method import Cohort, Method, Roster, local_round
+from coterie.engine.over_processes import OverProcesses, columnwise, parts_of
 from coterie.engine.rows import Model
 from coterie.engine.store import Store
 from coterie.engine.task import Task, measured, task_of
 from coterie.engine.threads import WORTH_SHARING, fitting, side_by_side
 from coterie.engine.training import Training
 from coterie.errors import BadInput
-from coterie.wire import Deployable, Record, assembled
+from coterie.wire import About, Deployable, Record, assembled
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Record)
@@ -53,39 +55,56 @@ class Simulator:
         self.method, self.training, self.seed, self.models = method, training, seed, models
         self.most_steps: int | None = None
         memory.keep_freed()
+        here = self.held(silos)
         self.model, self.store = keep_features(
-            model, store or Store(silos, model.device, model.dtype), training.keep_features
+            model, store or Store([silos[i] for i in here], model.device, model.dtype), training.keep_features
         )
-        self.roster = roster_of(self.store, seed)
+        self.roster = roster_of(silos, seed, model.device)
+        self._ids = torch.tensor(here, device=model.device)  # of the silos in the store
+        self._row = torch.full((len(silos),), -1, device=model.device)  # of each silo in the store; -1: it is not here
+        self._row[self._ids] = torch.arange(len(here), device=model.device)
         model.examine(self.store["train"].x)  # which columns a method shares may go by what its layers do
         self.rows = len(self.roster) if rows == "all" else self.measured_rows() if rows == "auto" else int(rows)
-        everyone = torch.arange(len(self.roster), device=model.device)
-        self._private = method.enroll(self.roster, model, everyone).settled()
+        self._private = method.enroll(self.roster, model, self._ids).settled()
         self._before: Any = None  # what silos kept before a round that is not settled
+
+    def held(self, silos: Sequence[Silo]) -> list[int]:
+        """Which of the silos are in this process."""
+        return list(range(len(silos)))
+
+    def here(self, cohort: Cohort) -> Cohort:
+        """Those of a cohort that are in this process."""
+        return cohort
 
     def task(self, ids: Tensor, round: int) -> Task:
         """The silos at these places of the roster, in one round."""
-        return task_of(self.training, self.model, self.store, ids, round, self.seed, self.most_steps)
+        return task_of(self.training, self.model, self.store, self._row[ids], round, self.seed, self.most_steps)
 
     @torch.no_grad()
     def train(self, cohort: Cohort, down: Any) -> Replies:
         def trained(task: Task, place: Tensor) -> Trained:
             mine, private = down.take(place), self._private.take(task.silos)
-            state = task.run(self.method.step, self.method.begin(task, mine, private), "train")
-            up, kept = self.method.end(task, state, mine, private)
+            up, kept = local_round(self.method, task, mine, private)
             return Trained(up=up, kept=kept)
 
         if not len(cohort.ids):
             return Replies(cohort, None)
         found = self._whole(cohort, trained)
         self._before = self._private
-        self._private = self._private.put(cohort.ids, found.kept)
+        self._private = self._private.put(self._row[cohort.ids], found.kept)
         up, k = found.up, len(cohort.ids)
         return Replies(cohort, up, bytes_up=up.each_nbytes(k), bytes_down=down.each_nbytes(k))
 
+    @torch.no_grad()
+    def confirm(self, cohort: Cohort, question: Any) -> Replies:
+        up = self._whole(cohort, lambda task, place: self.method.confirmed(task, question.take(place)))
+        k = len(cohort)
+        return Replies(cohort, up, bytes_up=up.each_nbytes(k), bytes_down=question.each_nbytes(k))
+
     def settle(self, rejected: Tensor) -> None:
         if len(rejected):
-            self._private = self._private.put(rejected, self._before.take(rejected))
+            rows = self._row[rejected]
+            self._private = self._private.put(rows, self._before.take(rows))
         self._before = None
 
     @torch.no_grad()
@@ -120,11 +139,26 @@ class Simulator:
 
         return self._whole(cohort, deployed)
 
+    def scored(self, cohort: Cohort, down: Any, score: Callable[[Task, Deployable], Tensor]) -> Tensor:
+        """What each silo's model is worth (k,), by such a score."""
+        return score(self.task(cohort.ids, cohort.round), self.personal(cohort, down))
+
+    def columns(self, about: About, count: int) -> list[Columns] | None:
+        """By process, of so many, its columns of a field of the server; None: each has all of it."""
+        method = self.method.method if isinstance(self.method, OverProcesses) else self.method
+        spread = about.has_columns and columnwise(method)
+        return parts_of(method, self.model, about, count) if spread else None
+
+    def columns_here(self, about: About) -> Columns | None:
+        """The columns of such a field that are in this process."""
+        parts = self.columns(about, ranks.count())
+        return None if parts is None else parts[ranks.rank()]
+
     def private(self) -> Any:
         return self._private
 
     def kept(self) -> Kept:
-        return Kept(self._private.tensors(), {"rows": self.rows})
+        return Kept(self._private.tensors(), {"rows": self.rows, "silos": list(self.store.names)})
 
     def restore(self, kept: Kept) -> None:
         self._private = self._private.with_tensors(kept.tensors)
@@ -134,14 +168,15 @@ class Simulator:
     def host(self, server: Any, round: int) -> Any:
         """Let these silos arrive after training: they settle, and what the server last sent them is returned."""
         newcomers = Cohort.everyone(self.roster, self.model, round)
-        down, private = self.method.host(server, newcomers, None), None
+        here, private = self.here(newcomers), None
+        down = self.method.host(server, newcomers, None)
 
         def settled(task: Task, place: Tensor) -> Trained:
             up, kept = self.method.adapt(task, down.take(place), None if private is None else private.take(place))
             return Trained(up=up, kept=kept)
 
         while True:
-            found = self._whole(newcomers, settled)
+            found = self._whole(here, settled)
             private = found.kept
             if found.up is None:
                 self._private = private
@@ -165,7 +200,7 @@ class Simulator:
 
         Where a GPU's memory does not hold so many rows, half as many go on from there.
         """
-        count = self.store["train"].count[cohort.ids.cpu().numpy()]
+        count = self.store["train"].count[self._row[cohort.ids].cpu().numpy()]
         order = torch.from_numpy(np.argsort(-count, kind="stable")).to(cohort.ids.device)
         threads = self._threads(len(order), self.rows)
         if threads > 1:
@@ -201,7 +236,7 @@ class Simulator:
         if self._work(1) >= WORTH_SHARING:  # work enough for a thread: company gains it nothing, and takes memory
             return 1
         largest = torch.from_numpy(np.argsort(-self.store["train"].count, kind="stable").copy())
-        trials = [self.task(largest[:rows], 0) for rows in (1, min(everyone, TRIAL))]
+        trials = [self.task(self._ids[largest[:rows]], 0) for rows in (1, min(everyone, TRIAL))]
         fastest = [np.inf, np.inf]
         for _ in range(4):  # in turn, so that a busy machine is busy for both; the first is a warm-up
             for each, task in enumerate(trials):
@@ -232,10 +267,11 @@ def _on_cpu(parts: Sequence[Deployable], places: Sequence[Tensor]) -> Deployable
     return assembled([part.map(lambda t: t.cpu()) for part in parts], [place.cpu() for place in places])
 
 
-def roster_of(store: Store, seed: int) -> Roster:
-    """What the silos of a store declare when they join."""
-    train, validation = (torch.from_numpy(store[s].count).to(store.device) for s in ("train", "validation"))
-    if bool((train == 0).any()):
-        empty = store.names[int((train == 0).nonzero()[0])]
+def roster_of(silos: Sequence[Silo], seed: int, device: torch.device) -> Roster:
+    """What silos declare when they join."""
+    empty = next((silo.name for silo in silos if not len(silo.train)), None)
+    if empty is not None:
         raise BadInput(f"silo '{empty}' has no training samples; leave it out or give it data")
-    return Roster(store.names, train, validation, seed)
+    sizes = [[len(silo.train) for silo in silos], [len(silo.validation) for silo in silos]]
+    train, validation = torch.tensor(sizes, dtype=torch.int64, device=device)
+    return Roster(tuple(silo.name for silo in silos), train, validation, seed)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,11 +11,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.data.silo import HoldsData
+from coterie.engine import recorded
+from coterie.engine.dpsgd import DPSGD, PoissonPlan
 from coterie.engine.plan import BatchPlan
 from coterie.engine.rows import Model
 from coterie.engine.solver import Gradient, Optimizer, optimizer
 from coterie.engine.store import Store
 from coterie.engine.training import Training
+from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.measure.measures import AUTO, measure_of, oriented
 from coterie.measure.tempering import threshold
@@ -39,6 +43,7 @@ class Batch(HoldsData):
     lr: float | Tensor  # one number, or (k,) with one for each row
     round: int
     ragged: bool = False  # whether a model that couples samples has to tell them from the filling
+    step: int = 0  # of its loop, counted from 0
 
     def about(self) -> str:
         return f"{len(self.x)} silos, {self.x.shape[1]} samples each, round {self.round + 1}"
@@ -82,6 +87,12 @@ class Task:
     most_steps: int | None = None  # of a loop, in a rehearsal
     secret: str = ""  # what only the silo knows, for its noise; a simulation has none
     balanced: bool = False  # a silo's classes count alike in its loss, however many samples they have
+    training: Training | None = None  # what all this is from
+    rounds: int = 1  # of the whole run
+    dpsgd: DPSGD | None = None  # within a loop whose gradients hide every single sample
+    group: bytes = b""  # what all silos of a run know and the server does not; a simulation's goes by the seed
+    pair: Callable[[str], bytes] | None = None  # what the silo and another one of a run alone know; likewise
+    members: tuple[str, ...] = ()  # the roster's names, where the store has not all of them
 
     def __post_init__(self) -> None:
         self.model.examine(self.store["train"].x)
@@ -103,6 +114,12 @@ class Task:
     def take(self, index: Tensor | slice) -> "Task":
         """Some of these silos."""
         return replace(self, silos=self.silos[index])
+
+    def trained_with(self, **own: Any) -> "Task":
+        """The same silos, trained with other settings of `[train]` than the study's; the loop stays as it is."""
+        assert self.training is not None  # `task_of` sets it
+        t = replace(self.training, **own)
+        return replace(self, optimizer=_optimizer(t), lr=t.lr_at(self.round) if "lr" in own else self.lr)
 
     def rng(self, purpose: str, row: int) -> np.random.Generator:
         """A silo's own generator for a purpose of this round."""
@@ -129,6 +146,8 @@ class Task:
         sample (k·c, b) from the outputs (k·c, b, ...), the batch with each silo c times, and what the head is given
         (k·c, b, ...), which is None without `features`.
         """
+        if self.dpsgd is not None:
+            return self._noised(models, batch, plain=weight is None and loss is None)
         lead = models.shape[:-1]
         flat = models.reshape(-1, models.shape[-1])
         each = batch.repeated(len(flat) // len(batch.x))
@@ -140,11 +159,28 @@ class Task:
         known = each.mask if batch.ragged else None
         own = None if loss is None else lambda out, seen: loss(out, each, seen)
         grads, means, buffers = self.model.gradient(flat, each.x, each.y, share, each.keys, known, own, features)
-        if self.clip_gradient:
-            grads = grads * (self.clip_gradient / grads.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1)
+        grads = self._clipped(grads)
         if buffers is not None:
             buffers = buffers.reshape(*lead, -1)
         return Gradient(grads.reshape(models.shape), means.reshape(lead), buffers, still=self.model.still)
+
+    def _noised(self, models: Tensor, batch: Batch, plain: bool) -> Gradient:
+        """The same, so that every single sample is hidden; the batch's loss, which is not, is not given."""
+        assert self.dpsgd is not None
+        if not plain or self.balanced:
+            raise BadInput("privacy: level = 'record' is for the plain loss of each sample; take class_weight = 'none'")
+        several = models if models.ndim == 3 else models[:, None]
+        total = self.dpsgd.clipped_sum(self.model, several, batch.x, batch.y, batch.mask, batch.keys)
+        total += self.dpsgd.noise_of(self.model, self.names, self.silos, several.shape[1], batch.step)
+        expected = self.counts().clamp_max(self.batch_size).to(total.dtype)  # q n, whatever this batch has
+        grads = self._clipped((total / expected[:, None, None]).flatten(0, 1)).reshape(models.shape)
+        return Gradient(grads, grads.new_full(models.shape[:-1], torch.nan), still=self.model.still)
+
+    def _clipped(self, grads: Tensor) -> Tensor:
+        if not self.clip_gradient:
+            return grads
+        scale: Tensor = (self.clip_gradient / grads.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1)
+        return grads * scale
 
     @torch.no_grad()
     def losses(self, models: Tensor, split: str = "train") -> Tensor:
@@ -256,14 +292,15 @@ class Task:
         return measure.of(labels * self.model.unit, outputs[name])
 
     @torch.no_grad()
-    def outcomes(self, predictor: Deployable, split: str) -> dict[str, Tensor]:
+    def outcomes(self, predictor: Deployable, split: str, raw: bool = False) -> dict[str, Tensor]:
         """What is known of every sample of a split: (k, n, ...) each, 0 where a silo has fewer than n.
 
         The loss; of classes whether the guess was right, of numbers how far off it was in the label's own unit; and
-        the model's outputs.
+        the model's outputs; `raw`: as the model gives them, of sequences (k, n, C, ...), which is much.
         """
         if self._apart:
-            each = [part.outcomes(predictor.take(slice(i, i + 1)), split) for i, part in enumerate(self._each())]
+            silos = enumerate(self._each())
+            each = [part.outcomes(predictor.take(slice(i, i + 1)), split, raw) for i, part in silos]
             names = next((found for found in each if found), {})
             return {name: _filled([found.get(name, like[:, :0]) for found in each], 1) for name, like in names.items()}
         parts: dict[str, list[Tensor]] = {}
@@ -273,13 +310,14 @@ class Task:
                 hits = (out.argmax(2) == y).reshape(*y.shape[:2], -1).to(out.dtype).mean(-1)
                 chosen = out.gather(2, y.unsqueeze(2)).squeeze(2).clamp_min(1e-30).log()
                 values = {"accuracy": hits, "loss": -chosen.reshape(*y.shape[:2], -1).mean(-1)}
-                values["outputs"] = out if y.ndim == 2 else hits
+                values["outputs"] = out if y.ndim == 2 or raw else hits
             else:
                 values = {
                     "loss": self.model.sample_losses(out, y),
                     **_moments(out.reshape(y.shape), y, self.model.unit),
                 }
                 values["outputs"] = self.model.unit * out.reshape(y.shape) if y.ndim == 2 else values["mae"]
+                values["outputs"] = out.reshape(y.shape) if raw else values["outputs"]
             # A diverged model has lost everything; NaN would say that there was nothing to measure.
             values["loss"] = values["loss"].nan_to_num(nan=torch.inf, posinf=torch.inf)
             for name, value in values.items():
@@ -296,37 +334,55 @@ class Task:
         purpose: str,
         epochs: int | None = None,
         every_sample: bool = False,
+        dpsgd: DPSGD | None = None,
     ) -> S:
-        """Take `step` over some epochs (default: a round's) of every silo's own data; small silos finish earlier."""
+        """Take `step` over some epochs (default: a round's) of every silo's own data; small silos finish earlier.
+
+        With `dpsgd`, batches are drawn by chance and the gradients of `step` hide every single sample.
+        """
         full = self.whole_batches and not every_sample
         epochs = self.epochs if epochs is None else epochs
         counts = self.store["train"].count[self.silos.cpu().numpy()]
-        plan = BatchPlan(self.names, counts, self.batch_size, epochs, self.seed, purpose, self.round, whole=full)
+        silos, key, task = (self.names, counts, self.batch_size, epochs), (self.seed, purpose, self.round), self
+        if dpsgd is None:
+            plan = BatchPlan(*silos, *key, whole=full)
+        else:
+            dpsgd = dpsgd.keyed(self.secret, *key)
+            plan, task = PoissonPlan(*silos, dpsgd, *key), replace(self, dpsgd=dpsgd)
         if self.most_steps is not None:
             plan.shorten(self.most_steps)
         order = torch.from_numpy(plan.order).to(self.store.device)
         mask, index = (order >= 0).to(self.model.dtype), order.clamp_min(0)
         noise = plan.noise() if self.model.draws else np.zeros(plan.order.shape[:2], dtype=np.int64)
         keys = torch.from_numpy(noise).to(self.store.device)
-        task, finished = self, list[S]()
+        finished = list[S]()
 
         def batch(task: Task, rows: Tensor | slice, t: int, size: int, ragged: bool = False) -> Batch:
-            return task._batch(index[rows, t, :size], mask[rows, t, :size], keys[rows, t], ragged)
+            made = task._batch(index[rows, t, :size], mask[rows, t, :size], keys[rows, t], ragged)
+            return replace(made, step=t)
 
-        for t in range(int(plan.steps.max(initial=0))):
+        t, total = 0, int(plan.steps.max(initial=0))
+        while t < total:
             active = plan.active(t)
             if active < task.k:
                 # A copy of these rows alone: a view would keep all rows of this step until the end.
                 finished.append(state.take(slice(active, task.k)).map(torch.clone))
                 state, task = state.take(slice(0, active)), task.take(slice(0, active))
+            last = int(plan.steps[active - 1])  # the step before which all of these rows train
+            alike = not self.model.couples_samples and task.dpsgd is None
+            if alike and recorded.pays(self.store.device, last - t, step, state):
+                known = (task, index[:active], mask[:active], keys[:active])
+                state, t = recorded.replayed(step, partial(_step_at, step, *known), state, t, last)
+                continue
             groups = list(plan.alike(t)) if self.model.couples_samples else []
             if len(groups) < 2 or self.model.takes_padding:
-                size = groups[0][1] if groups else plan.batch
+                size = groups[0][1] if groups else plan.width(t)
                 state = step(task, state, batch(task, slice(0, active), t, size, len(groups) > 1))
-                continue
-            for group, size in groups:
-                part = task.take(group)
-                state = state.put(group, step(part, state.take(group), batch(part, group, t, size)))
+            else:
+                for group, size in groups:
+                    part = task.take(group)
+                    state = state.put(group, step(part, state.take(group), batch(part, group, t, size)))
+            t += 1
         return stack([state, *reversed(finished)])
 
     def fit(self, models: Tensor, purpose: str, epochs: int | None = None) -> Tensor:
@@ -390,7 +446,7 @@ def task_of(
         model,
         store,
         silos,
-        optimizer(t.optimizer, t.momentum, t.weight_decay),
+        _optimizer(t),
         t.batch_size,
         t.local_epochs,
         t.lr_at(round),
@@ -401,7 +457,13 @@ def task_of(
         most_steps,
         secret,
         t.class_weight == "balanced",
+        t,
+        rounds=t.rounds,
     )
+
+
+def _optimizer(training: Training) -> Optimizer:
+    return optimizer(training.optimizer, training.momentum, training.weight_decay)
 
 
 def measured(
@@ -441,6 +503,14 @@ def _filled(parts: list[Tensor], axis: int, least: int = 0) -> Tensor:
     longest = max(least, *(part.shape[axis] for part in parts))
     after = [0, 0] * (parts[0].ndim - 1 - axis % parts[0].ndim)
     return torch.cat([F.pad(part, (*after, 0, longest - part.shape[axis])) for part in parts])
+
+
+def _step_at(
+    step: Callable[[Task, S, Batch], S], task: Task, index: Tensor, mask: Tensor, keys: Tensor, state: S, at: Tensor
+) -> S:
+    """A step on the batches (k, steps, b) at a place (1,) that is known on the device."""
+    here = [t.index_select(1, at).squeeze(1) for t in (index, mask, keys)]
+    return step(task, state, task._batch(here[0], here[1], here[2]))
 
 
 def plain_step(task: Task, state: Weights, batch: Batch) -> Weights:

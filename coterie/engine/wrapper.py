@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
+from coterie.engine.dpsgd import DPSGD
 from coterie.engine.method import (
     Batch,
     Cohort,
@@ -24,6 +25,8 @@ from coterie.engine.method import (
 @dataclass(frozen=True)
 class Wrapper(Method):
     """Hands everything on to the method it wraps."""
+
+    by_columns: ClassVar[bool] = True
 
     @property
     def base(self) -> Method:
@@ -49,6 +52,10 @@ class Wrapper(Method):
         return self.base.averages
 
     @property
+    def compares(self) -> bool:  # type: ignore[override]
+        return self.base.compares
+
+    @property
     def lr_by_row(self) -> bool:  # type: ignore[override]
         return self.base.lr_by_row
 
@@ -60,6 +67,10 @@ class Wrapper(Method):
     def from_own(self) -> bool:  # type: ignore[override]
         return self.base.from_own
 
+    @property
+    def by_gradients(self) -> bool:  # type: ignore[override]
+        return self.base.by_gradients
+
     def open(self, roster: Roster, model: Model) -> Any:
         return self.base.open(roster, model)
 
@@ -68,6 +79,15 @@ class Wrapper(Method):
 
     def receive(self, server: Any, cohort: Cohort, up: Any) -> Any:
         return self.base.receive(server, cohort, up)
+
+    def confirm(self, asked: Cohort, cohort: Cohort, up: Any) -> Down | None:
+        return self.base.confirm(asked, cohort, up)
+
+    def confirmed(self, task: Task, question: Any) -> Up:
+        return self.base.confirmed(task, question)
+
+    def summed(self, asked: Cohort, cohort: Cohort, up: Any, answered: Cohort, answers: Any) -> Any:
+        return self.base.summed(asked, cohort, up, answered, answers)
 
     def unpacked(self, down: Any, up: Any) -> Any:
         return self.base.unpacked(down, up)
@@ -95,6 +115,9 @@ class Wrapper(Method):
 
     def cloud(self, task: Task, down: Any, private: Any) -> Deployable | None:
         return self.base.cloud(task, down, private)
+
+    def dpsgd(self, task: Task) -> DPSGD | None:
+        return self.base.dpsgd(task)
 
     def host(self, server: Any, newcomers: Cohort, up: Any | None) -> Any:
         return self.base.host(server, newcomers, up)

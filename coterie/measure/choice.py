@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 from pandas import DataFrame
-from scipy.stats import norm
 
+from coterie.measure.distributions import normal_below
 from coterie.measure.measures import Measure, log_loss
 from coterie.measure.paired import Estimate, Scored, difference
 from coterie.measure.pooling import mean_of, of_silos
@@ -93,7 +93,7 @@ def _log_loss(label: str, predictions: Predictions) -> float | None:
 
 def _ahead(lead: Estimate) -> float:
     """How probable it is that the best is truly ahead."""
-    return float(norm.cdf(lead.value / lead.error)) if 0 < lead.error < np.inf else 0.5
+    return normal_below(lead.value / lead.error) if 0 < lead.error < np.inf else 0.5
 
 
 def _lead(best: str, other: str, grid: DataFrame, scores: Scores, measure: Measure) -> Estimate:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtr, stdtrit  # Student's distribution, without the second that scipy.stats takes
 
+from coterie.measure.distributions import student_below, student_quantile
 from coterie.measure.measures import Array, Measure
 
 LEVEL = 0.95
@@ -38,13 +38,13 @@ class Estimate:
         centre = (self.low + self.high) / 2
         if not np.isfinite(self.error):
             return 1.0
-        return float(2 * stdtr(self.freedom, -abs(centre) / self.error)) if self.error else float(centre == 0)
+        return 2 * student_below(-abs(centre) / self.error, self.freedom) if self.error else float(centre == 0)
 
     def within(self, margin: float, level: float) -> bool:
         """Whether both one-sided tests say that it is nearer to zero than the margin."""
         if not np.isfinite(self.error):
             return False
-        reach = stdtrit(self.freedom, 1 - level) * self.error
+        reach = student_quantile(1 - level, self.freedom) * self.error
         centre = (self.low + self.high) / 2
         return bool(abs(centre) + reach < margin)
 
@@ -105,7 +105,7 @@ def _estimate(measure: Measure, seeds: Sequence[Scored], shrinks: bool = False) 
         of_rows = np.mean([float((each.moved**2).sum()) for each in seeds])
         variance += max(0.0, float(np.var(values, ddof=1)) - float(of_rows)) / len(seeds)
     error, freedom = float(np.sqrt(variance)), max(known - 1, 1)
-    reach = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
+    reach = student_quantile((1 + LEVEL) / 2, freedom) * error
     centre = value * (1 - 2 / (known + 2)) if shrinks else value
     return Estimate(value, centre - reach, centre + reach, error, freedom)
 

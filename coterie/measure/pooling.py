@@ -3,16 +3,14 @@
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.stats import norm
-from scipy.stats import t as student
 
+from coterie.measure.distributions import normal_quantile, student_quantile
 from coterie.measure.measures import Array
 from coterie.measure.paired import LEVEL, Estimate
 
 
 def from_errors(value: float, error: float) -> Estimate:
-    reach = norm.ppf((1 + LEVEL) / 2) * error
+    reach = normal_quantile((1 + LEVEL) / 2) * error
     return Estimate(value, value - reach, value + reach, error)
 
 
@@ -24,7 +22,7 @@ def mean_of(parts: Sequence[Estimate]) -> Estimate:
     # Welch and Satterthwaite's degrees of freedom.
     below = sum((p.error / count) ** 4 / p.freedom for p in parts)
     freedom = error**4 / below if below > 0 else np.inf
-    reach = float(student.ppf((1 + LEVEL) / 2, freedom)) * error
+    reach = student_quantile((1 + LEVEL) / 2, freedom) * error
     return Estimate(value, centre - reach, centre + reach, error, freedom)
 
 
@@ -33,7 +31,7 @@ def of_silos(values: Array) -> Estimate:
     if len(values) < 2:
         return Estimate(float(values.mean()), -np.inf, np.inf, np.inf)
     error, freedom = float(values.std(ddof=1) / np.sqrt(len(values))), len(values) - 1
-    reach = float(student.ppf((1 + LEVEL) / 2, freedom)) * error
+    reach = student_quantile((1 + LEVEL) / 2, freedom) * error
     return Estimate(float(values.mean()), float(values.mean()) - reach, float(values.mean()) + reach, error, freedom)
 
 
@@ -47,6 +45,8 @@ def between(values: Array, errors: Array) -> float:
 
     if len(values) < 2 or surplus(0.0) <= 0:
         return 0.0
+    from scipy.optimize import brentq
+
     return float(brentq(surplus, 0.0, 10 * float(np.var(values)) + float(errors.max()) ** 2 + 1e-12))
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from pandas import DataFrame
-from scipy.stats import wilcoxon
 
 from coterie.errors import BadInput
 
@@ -51,6 +50,8 @@ def signed_rank(differences: Array) -> float:
     # Means over seeds leave noise in the last bits that would otherwise be ranked as a difference or break a tie.
     rounded = np.round(differences, 9)
     if len(rounded) > EXACT:
+        from scipy.stats import wilcoxon
+
         return float(wilcoxon(rounded).pvalue) if rounded.any() else 1.0
     rounded = rounded[rounded != 0]
     sizes = np.abs(rounded)

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 from pandas import DataFrame
-from scipy.stats import norm
 
 from coterie.measure.choice import AS_GOOD, NOTHING, Judged, Scores, choose, gain_over, of_seeds
+from coterie.measure.distributions import normal_quantile
 from coterie.measure.measures import Array, Measure, measure_of
 from coterie.measure.metrics import main_measure, picked
 from coterie.measure.paired import LEVEL, Estimate, interval
@@ -233,7 +233,7 @@ def _needs(gain: Estimate, count: int, margin: float) -> int | None:
     if not np.isfinite(gain.error) or gain.error == 0 or count == 0 or gain.low > 0 or gain.high < 0:
         return None
     effect = max(abs(gain.value), margin - abs(gain.value))
-    wanted = effect / (norm.ppf((1 + LEVEL) / 2) + norm.ppf(POWER))
+    wanted = effect / (normal_quantile((1 + LEVEL) / 2) + normal_quantile(POWER))
     more = count * ((gain.error / wanted) ** 2 - 1)
     return int(np.ceil(more)) if 0 < more < 1e7 else None
 
@@ -247,7 +247,7 @@ def _overall(method: Judged, standings: Sequence[Standing]) -> dict[str, Any]:
     }
     if not standings:
         return overall
-    reach = norm.ppf((1 + LEVEL) / 2)
+    reach = normal_quantile((1 + LEVEL) / 2)
     gains = [
         Estimate(s.gain, s.low, s.high, (s.high - s.low) / 2 / reach) for s in standings if np.isfinite(s.high - s.low)
     ]

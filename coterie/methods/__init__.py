@@ -3,14 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
-from coterie.engine.method import Method
+import torch
+from torch import nn
+
+from coterie.engine.method import Method, Model, Roster
 from coterie.errors import BadInput, nearest, shown
+from coterie.methods.wrappers.blind import Blind, WithBlind
 from coterie.methods.wrappers.clip import Clipping, WithClipping
 from coterie.methods.wrappers.compress import Compression, WithCompression
 from coterie.methods.wrappers.finetune import FineTuning, WithFineTuning
 from coterie.methods.wrappers.personal import PersonalColumns, WithPersonal
 from coterie.methods.wrappers.privacy import Privacy, WithPrivacy
 from coterie.methods.wrappers.robust import Robustness, WithRobustness
+from coterie.methods.wrappers.secagg import SecAgg, WithSecAgg
 from coterie.options import parse, resolved
 from coterie.registry import Registry
 
@@ -99,6 +104,13 @@ WRAPPERS: dict[str, tuple[type[Any], Any]] = {
     "privacy": (Privacy, WithPrivacy),
     "compress": (Compression, WithCompression),
     "robust": (Robustness, WithRobustness),
+    "blind": (Blind, WithBlind),
+    "secagg": (SecAgg, WithSecAgg),
+}
+# The levels of `[secure]`, and what the server then learns; docs/secure.md says against whom.
+LEVELS = {
+    "blind": "no number of a model, unless a silo gives it the group key",
+    "secagg": "the sum of a round's uploads alone, also with some silos on its side",
 }
 
 
@@ -152,3 +164,26 @@ def written(label: str, method: Method) -> dict[str, Any]:
             return written(label, method.method) | {key: options["columns"] if key == "personal" else options}
     name = name_of(method)
     return ({} if name == label else {"method": name}) | resolved(method)
+
+
+def learned(level: str, method: Method) -> str:
+    """What the server of a method learns at a level."""
+    return LEVELS[level] + ("; of the models their inner products" if level == "blind" and method.compares else "")
+
+
+def level_of(method: Method) -> str | None:
+    """The level at which a method runs; None: the server sees every upload."""
+    return next((level for level in LEVELS if isinstance(method, WRAPPERS[level][1])), None)
+
+
+def levels(method: Method) -> tuple[str, ...]:
+    """The levels of `[secure]` that a method allows with a small model."""
+    sizes, model = torch.tensor([1, 2, 3, 4]), Model(_two_layers, classes=3)
+    model.examine(torch.zeros(2, 5))
+    roster, secured = Roster(("a", "b", "c", "d"), sizes, sizes, 0), [WRAPPERS[level] for level in LEVELS]
+    reasons = [wrap(method, schema()).refusal(roster, model) for schema, wrap in secured]
+    return tuple(level for level, reason in zip(LEVELS, reasons, strict=True) if reason is None)
+
+
+def _two_layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))

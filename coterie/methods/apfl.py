@@ -16,6 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from coterie.engine.across import all_silos
 from coterie.engine.method import Batch, Cohort, Model, Predictor, Private, Roster, State, Task, spread
 from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp
 from coterie.options import option
@@ -47,10 +48,12 @@ def mixed(v: Tensor, w: Tensor, alpha: Tensor) -> Tensor:
 class APFL(GlobalModel[MixedPrivate, Pair]):
     """A mixture, in weights, of an own model and the global one."""
 
+    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Deng et al., 2020"
     summary: ClassVar[str] = "a learned mixture of the silo's own model and the global one"
     private: ClassVar[type[Private]] = MixedPrivate
     lr_by_row: ClassVar[bool] = True
+    by_gradients: ClassVar[bool] = True
 
     alpha: float = option(0.5, "α_i, the weight of the silo's own model: at the start, or throughout", low=0, high=1)
     learned: bool = option(True, "each silo learns its α_i; false: it stays as given")
@@ -89,7 +92,7 @@ class APFL(GlobalModel[MixedPrivate, Pair]):
 
     def trace(self, server: Global, everyone: Cohort, private: MixedPrivate | None) -> Mapping[str, Tensor]:
         """α_i of every silo."""
-        return {} if private is None else {"alpha": self._weight(private)}
+        return {} if private is None else {"alpha": all_silos(self._weight(private))}
 
     def _new(self, v: Tensor) -> MixedPrivate:
         return MixedPrivate(v=v, alpha=v.new_full((len(v),), self.alpha) if self.learned else None)

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.engine.across import all_silos
 from coterie.engine.method import (
     Batch,
     Cohort,
@@ -109,6 +110,7 @@ class Mixing(State):
 class APPLE(Method[Cores, CoresDown, CoreUp, Relations, Mixing]):
     """Each silo deploys a mixture of core models whose weights it learns and keeps to itself."""
 
+    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Adapt to Adaptation (APPLE), 2021"
     summary: ClassVar[str] = "a mixture of the silos' core models, with weights that each silo learns and keeps private"
     down: ClassVar[type[Down]] = CoresDown
@@ -262,7 +264,7 @@ class APPLE(Method[Cores, CoresDown, CoreUp, Relations, Mixing]):
         return None, _kept(task, state, newcomer)
 
     def trace(self, server: Cores, everyone: Cohort, private: Relations | None) -> Mapping[str, Tensor]:
-        return {} if private is None else {"collaboration": private.p}
+        return {} if private is None else {"collaboration": all_silos(private.p)}
 
 
 def wishes(p: Tensor, base: float, never: Tensor, place: Tensor, chance: Tensor) -> Tensor:

@@ -22,7 +22,6 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import linkage, to_tree
 from torch import Tensor
 
 from coterie.engine.method import Batch, Cohort, Down, Method, Model, Nothing, Predictor, Roster, Server, Task, Up
@@ -70,6 +69,7 @@ class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
     down: ClassVar[type[Down]] = ClusterDown
     up: ClassVar[type[Up]] = UpdateUp
     lr_by_row: ClassVar[bool] = True
+    by_gradients: ClassVar[bool] = True
 
     norms: Literal["relative", "absolute"] = option("relative", "ε1 and ε2 as shares of earlier norms, or as norms")
     eps1: float = option(0.6, "ε1: a cluster may split when its mean update is shorter than this", above=0)
@@ -207,6 +207,8 @@ def bipartition(alpha: NDArray[np.float64], method: str) -> NDArray[np.bool_]:
     The last merge of single linkage is of the two sides whose largest similarity across is least (the paper's
     Corollary 1 and its algorithm for it).
     """
+    from scipy.cluster.hierarchy import linkage, to_tree
+
     tree = to_tree(linkage(1 - alpha[np.triu_indices(len(alpha), 1)], method))
     side = np.zeros(len(alpha), dtype=bool)
     side[tree.get_left().pre_order()] = True

@@ -24,6 +24,7 @@ class DFedAvg(Gossip[Nothing, Weights]):
     paper: ClassVar[str] = "the baseline of Marfoq et al., NeurIPS 2021"
     summary: ClassVar[str] = "FedAvg without a server: each silo averages its model with its neighbours'"
     lr_by_row: ClassVar[bool] = True
+    by_gradients: ClassVar[bool] = True
 
     def first(self, seed: int, model: Model) -> Tensor:
         return model.start(seed)

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from coterie.engine.across import all_silos
 from coterie.engine.method import Batch, Cohort, Model, Predictor, Private, Roster, Task
 from coterie.methods.parts import mixture as em
 from coterie.methods.parts.gossip import EstimateUp, Gossip, NeighboursDown, Relay, averaged
@@ -43,6 +44,7 @@ class NeighboursUp(EstimateUp):
 class DFedEM(Gossip[MixtureWeights, Mixture]):
     """Components by gossip, private mixture weights."""
 
+    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Marfoq et al., NeurIPS 2021"
     summary: ClassVar[str] = "FedEM without a server: each silo averages its components with its neighbours'"
     down: ClassVar[type[NeighbourComponentsDown]] = NeighbourComponentsDown
@@ -81,4 +83,5 @@ class DFedEM(Gossip[MixtureWeights, Mixture]):
         return None, em.weigh(task, averaged(down), self.adapt_iterations)
 
     def trace(self, server: Relay, everyone: Cohort, private: MixtureWeights | None) -> Mapping[str, Tensor]:
-        return {**super().trace(server, everyone, private), **({} if private is None else {"pi": private.pi})}
+        found = super().trace(server, everyone, private)
+        return found if private is None else {**found, "pi": all_silos(private.pi)}

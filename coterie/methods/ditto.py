@@ -16,6 +16,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from coterie.engine.across import all_silos
 from coterie.engine.method import Batch, Cohort, Model, Predictor, Private, Roster, Task, spread
 from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, global_predictor
 from coterie.methods.parts.proximal import Pulled, at_centre, pulled_step
@@ -33,10 +34,12 @@ class DittoPrivate(Private):
 class Ditto(GlobalModel[DittoPrivate, Pulled]):
     """A personal model for each silo, pulled towards FedAvg's global model."""
 
+    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Li et al., ICML 2021"
     summary: ClassVar[str] = "FedAvg, and beside it each silo's own model, pulled towards the global one"
     private: ClassVar[type[Private]] = DittoPrivate
     lr_by_row: ClassVar[bool] = True
+    by_gradients: ClassVar[bool] = True
 
     lam: float = option(1.0, "λ, the strength of the pull of v_i towards the global model", low=0)
     personal_epochs: int | Literal["shared"] = option(
@@ -80,4 +83,4 @@ class Ditto(GlobalModel[DittoPrivate, Pulled]):
 
     def trace(self, server: Global, everyone: Cohort, private: DittoPrivate | None) -> Mapping[str, Tensor]:
         """How far each silo's model is from the global one: ‖v_i − w‖."""
-        return {} if private is None else {"distance": (private.v - server.w).norm(dim=1)}
+        return {} if private is None else {"distance": all_silos((private.v - server.w).norm(dim=1))}

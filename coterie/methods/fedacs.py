@@ -28,6 +28,7 @@ ROUNDING = 1e-12  # two cosines that differ by less are equal
 class FedACS(MessagePassing[Weights]):
     """Each silo's cloud model is a mixture of the models most aligned with its own; it is where training starts."""
 
+    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Chen et al., 2023"
     summary: ClassVar[str] = "each silo starts from a mixture of the models most aligned with its own"
     lr_by_row: ClassVar[bool] = True

@@ -56,6 +56,7 @@ class Started(State):
 class FedALA(GlobalModel[Adaptive, Started]):
     """FedAvg whose silos start from their own mixture of the global model and their own."""
 
+    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Zhang et al., AAAI 2023"
     summary: ClassVar[str] = "each silo learns how much to take of every top parameter of the global model, then trains"
     private: ClassVar[type[Private]] = Adaptive

@@ -30,6 +30,7 @@ from coterie.options import option
 class FedAMP(MessagePassing[Pulled]):
     """Each silo's cloud model is a mixture of the models that lie near its own."""
 
+    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Huang et al., AAAI 2021"
     summary: ClassVar[str] = "a cloud model per silo, mixed from the models near its own; the silo is pulled towards it"
     lr_by_row: ClassVar[bool] = True

@@ -28,6 +28,7 @@ class FedAvgLocal(GlobalModel[Copy, Weights]):
     summary: ClassVar[str] = "FedAvg, but a silo deploys its own copy after local training"
     private: ClassVar[type[Private]] = Copy
     lr_by_row: ClassVar[bool] = True
+    by_gradients: ClassVar[bool] = True
 
     def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Copy:
         return Copy(w=model.starts(roster.seed, roster.take(rows).names, common=True))

@@ -22,6 +22,7 @@ from coterie.options import option
 class FedBABU(Personal):
     """The body aggregated and updated in a federation, then fine-tuned by each silo."""
 
+    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Oh et al., ICLR 2022"
     summary: ClassVar[str] = "the body is averaged under one fixed random head, and fine-tuned by each silo"
 

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from coterie.engine.across import all_silos
 from coterie.engine.method import Batch, Cohort, Down, Method, Model, Predictor, Private, Roster, Server, Task, Up
 from coterie.methods.parts import mixture as em
 from coterie.methods.parts.averaging import weighted_mean
@@ -47,6 +48,7 @@ class ComponentsUp(Up):
 class FedEM(Method[Components, ComponentsDown, ComponentsUp, MixtureWeights, Mixture]):
     """Shared components, private mixture weights."""
 
+    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Marfoq et al., NeurIPS 2021"
     summary: ClassVar[str] = "a few shared models, whose predictions each silo mixes with weights of its own"
     down: ClassVar[type[Down]] = ComponentsDown
@@ -95,4 +97,4 @@ class FedEM(Method[Components, ComponentsDown, ComponentsUp, MixtureWeights, Mix
         return None, em.weigh(task, down.theta.expand(task.k, -1, -1), self.adapt_iterations)
 
     def trace(self, server: Components, everyone: Cohort, private: MixtureWeights | None) -> Mapping[str, Tensor]:
-        return {} if private is None else {"pi": private.pi}
+        return {} if private is None else {"pi": all_silos(private.pi)}

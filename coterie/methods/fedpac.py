@@ -17,7 +17,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 from coterie.engine.method import (
@@ -214,6 +213,8 @@ def _nearest(own: np.ndarray, h: np.ndarray, deviation: np.ndarray) -> np.ndarra
     bias = np.linalg.qr((own - h).T, mode="r")  # as few rows as silos, the same squares
     scale = max(float(np.abs(bias).max(initial=0.0)), float(deviation.max()), 1e-300)
     rows = np.vstack([np.diag(deviation), bias, np.full((1, len(h)), scale)])
+    from scipy.optimize import nnls
+
     found, _ = nnls(rows / scale, np.append(np.zeros(len(rows) - 1), 1.0), maxiter=100 * len(h))
     found /= found.sum()
     return np.asarray(found)

@@ -44,6 +44,7 @@ class TwoHeads(State):
 class FedRoD(GlobalModel[PersonalHead, TwoHeads]):
     """A robust decoupling: one generic model for all, a personal head for each."""
 
+    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Chen & Chao, ICLR 2022"
     summary: ClassVar[str] = "a generic model trained on balanced classes, and each silo's own head on top of it"
     private: ClassVar[type[Private]] = PersonalHead

@@ -21,6 +21,7 @@ from coterie.methods.wrappers.personal import Personal, WithOwn
 class FFALoRA(Personal):
     """FedAvg of B, under one frozen A."""
 
+    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Sun et al., ICLR 2024"
     summary: ClassVar[str] = "of low-rank adapters B is averaged under one random A that stands still"
 

@@ -23,6 +23,7 @@ from coterie.options import option
 class HeurFedAMP(MessagePassing[Pulled]):
     """Each silo's cloud model is a mixture of the models that point the way its own does."""
 
+    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Huang et al., AAAI 2021, Section 6"
     summary: ClassVar[str] = "FedAMP with cosine attention and a given self-weight"
     lr_by_row: ClassVar[bool] = True

@@ -28,9 +28,11 @@ GRID = tuple(i / 10 for i in range(11))  # λ
 class KNNPer(GlobalModel[Nothing, Weights]):
     """FedAvg, and each silo's own samples beside it."""
 
+    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Marfoq et al., ICML 2022"
     summary: ClassVar[str] = "FedAvg's global model, mixed with the nearest neighbours among each silo's own samples"
     lr_by_row: ClassVar[bool] = True
+    by_gradients: ClassVar[bool] = True
 
     neighbours: tuple[int, ...] = option((10, 5, 20), "how many neighbours to choose among on validation data", low=1)
     weight: float | Literal["auto"] = option(

@@ -33,6 +33,7 @@ class AfterWarmUp(WithOwn):
 class LGFedAvg(Personal):
     """FedAvg of the heads; the bodies stay."""
 
+    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Liang et al., 2020"
     summary: ClassVar[str] = "the head is averaged, each silo's body is its own"
 

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from coterie.engine.across import all_silos
 from coterie.engine.method import Batch, Cohort, Model, Predictor, Private, Roster, Task, spread
 from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, global_predictor
 from coterie.methods.parts.proximal import Pulled, at_centre, pulled_step
@@ -32,11 +33,13 @@ class OwnModel(Private):
 class MRMTL(GlobalModel[OwnModel, Pulled]):
     """A personal model for each silo, pulled towards the mean of all personal models."""
 
+    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Liu et al., NeurIPS 2022"
     summary: ClassVar[str] = "each silo's own model, pulled towards the mean of all silos' own models"
     private: ClassVar[type[Private]] = OwnModel
     from_own: ClassVar[bool] = True  # all of it, with λ = 0
     lr_by_row: ClassVar[bool] = True
+    by_gradients: ClassVar[bool] = True
 
     lam: float = option(1.0, "λ, the strength of the pull towards the mean", low=0)
 
@@ -64,4 +67,4 @@ class MRMTL(GlobalModel[OwnModel, Pulled]):
 
     def trace(self, server: Global, everyone: Cohort, private: OwnModel | None) -> Mapping[str, Tensor]:
         """How far each silo's model is from the mean: ‖w_k − w̄‖."""
-        return {} if private is None else {"distance": (private.w - server.w).norm(dim=1)}
+        return {} if private is None else {"distance": all_silos((private.w - server.w).norm(dim=1))}

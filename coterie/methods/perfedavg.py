@@ -37,6 +37,7 @@ class Slope(State):
 class PerFedAvg(GlobalModel[Nothing, Weights]):
     """A global model that each silo makes its own by a gradient step."""
 
+    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Fallah et al., NeurIPS 2020"
     summary: ClassVar[str] = "a global model trained to be good after one gradient step on a silo's own data"
     lr_by_row: ClassVar[bool] = True

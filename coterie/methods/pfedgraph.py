@@ -67,6 +67,7 @@ class PFedGraph(Method[Collaboration, CloudDown, PersonalUp, Personal, Turned]):
     up: ClassVar[type[Up]] = PersonalUp
     private: ClassVar[type[Private]] = Personal
     lr_by_row: ClassVar[bool] = True
+    by_gradients: ClassVar[bool] = True
 
     alpha: float = option(0.8, "α, how near a silo's weights stay to the shares of the samples", low=1e-9)
     lam: float = option(0.01, "λ, how strongly a silo's model is kept aligned with its mixture", low=0)

@@ -42,6 +42,7 @@ class Envelope(State):
 class PFedMe(GlobalModel[Solution, Envelope]):
     """Personal models on a spring to a global one that moves towards them."""
 
+    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "T. Dinh et al., NeurIPS 2020"
     summary: ClassVar[str] = "a personal model near a global one, by Moreau envelopes of the silos' losses"
     private: ClassVar[type[Private]] = Solution

@@ -17,6 +17,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from coterie.engine.across import all_silos
 from coterie.engine.method import Batch, Cohort, Method, Model, Predictor, Roster, Task, spread
 from coterie.engine.solver import SGD
 from coterie.options import option
@@ -82,6 +83,7 @@ def _add(task: Task, state: Pass, batch: Batch) -> Pass:
 class SCAFFOLD(Method[Controlled, ControlledDown, ChangeUp, Control, Corrected]):
     """One global model; control variates take the silos' drift out of local training."""
 
+    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Karimireddy et al., ICML 2020"
     summary: ClassVar[str] = "FedAvg with control variates that correct each silo's drift"
     down: ClassVar[type[Down]] = ControlledDown
@@ -148,4 +150,4 @@ class SCAFFOLD(Method[Controlled, ControlledDown, ChangeUp, Control, Corrected])
 
     def trace(self, server: Controlled, everyone: Cohort, private: Control | None) -> Mapping[str, Tensor]:
         """How far each silo's control variate is from the server's: ‖c_i − c‖."""
-        return {} if private is None else {"drift": (private.c - server.c).norm(dim=1)}
+        return {} if private is None else {"drift": all_silos((private.c - server.c).norm(dim=1))}

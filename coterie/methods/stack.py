@@ -15,8 +15,8 @@ Members that share a training share it: FedAvg is trained once for itself, for i
 by Ditto. A member's draws, and with them its models, are those of a run of its own.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -38,21 +38,25 @@ from coterie.engine.method import (
     Up,
 )
 from coterie.engine.predictors import Ensemble, Incumbent
-from coterie.engine.wrapper import Wrapper
-from coterie.methods import make
-from coterie.methods.ditto import Ditto
-from coterie.methods.fedavg import FedAvg
-from coterie.methods.fedavg_local import FedAvgLocal
 from coterie.methods.parts import stacking
-from coterie.methods.parts.averaging import GlobalDown
+from coterie.methods.parts.distilling import distilled
+from coterie.methods.parts.members import (
+    Candidate,
+    as_table,
+    bare,
+    candidates_of,
+    is_alone,
+    layers,
+    members_of,
+    trainings_of,
+)
 from coterie.methods.parts.stacking import KAPPAS, TEMPERATURES
-from coterie.methods.separate import Separate
-from coterie.methods.wrappers.finetune import FineTuned
 from coterie.methods.wrappers.privacy import WithPrivacy
+from coterie.methods.wrappers.trained import WithTraining
 from coterie.options import option
 from coterie.wire import Record, rows, shared
 
-MEMBERS = ("separate", "fedavg-ft", "fedamp", "ditto", "fedem")
+MEMBERS = ("separate", "fedavg-ft", "fedamp", "ditto", "fedem", "fedavg")
 INCUMBENT = "incumbent"
 FIRST_KAPPA = 30.0
 
@@ -93,14 +97,6 @@ class StackState(State):
     """The members in training."""
 
 
-class Candidate(NamedTuple):
-    """One of the models that are mixed."""
-
-    name: str
-    training: str  # whose records it is made of
-    give: Callable[[Task, Any, Any], Deployable | None]
-
-
 @dataclass(frozen=True)
 class Stack(Method):
     """Several methods side by side; each silo mixes their predictions by its held-out data."""
@@ -113,12 +109,13 @@ class Stack(Method):
     )
     alpha: float = option(0.05, "α, the chance that the gate switches any silo wrongly", above=0, below=1)
     incumbent: bool = option(False, "whether the model that a silo has of its own is a candidate there")
+    distil: bool = option(False, "whether a silo deploys one network that has learned what its mixture predicts")
     fit_every: int = option(5, "rounds between two fits of temperatures, prior and κ, after the first ones", low=1)
 
     def __post_init__(self) -> None:
         if not self.of:
             raise ValueError("'of' names no method; give at least one")
-        if "stack" in (each if isinstance(each, str) else each.get("method") for each in self.of):
+        if "stack" in (as_table(each).get("method") for each in self.of):
             raise ValueError("'of' has a stack inside; name its members instead")
 
     # Who trains, and who is mixed.
@@ -126,48 +123,32 @@ class Stack(Method):
     @cached_property
     def members(self) -> dict[str, Method]:
         """The methods by label."""
-        made: dict[str, Method] = {}
-        for each in self.of:
-            table = {"method": each} if isinstance(each, str) else each
-            name = label = str(table.get("method", "?"))
-            while label in made:
-                label = f"{name}-{sum(each.startswith(name) for each in made) + 1}"
-            made[label] = make(label, table)
-        return made
+        return members_of(self.of)
+
+    def trained(self) -> list[tuple[Method, dict[str, Any]]]:
+        """Each member, and what it trains with instead of the study's settings."""
+        own = (dict(as_table(each).get("train", {})) for each in self.of)
+        return list(zip(map(bare, self.members.values()), own, strict=True))
+
+    def with_training(self, found: Sequence[Mapping[str, Any]]) -> "Stack":
+        """The stack with these settings of its members, but for what they are given themselves."""
+        own = [{**settings, **train} for settings, (_, train) in zip(found, self.trained(), strict=True)]
+        tables = (
+            {**as_table(each), "train": train} if train else each for each, train in zip(self.of, own, strict=True)
+        )
+        return replace(self, of=tuple(tables))
 
     @cached_property
     def trainings(self) -> dict[str, Method]:
         """What is trained, each once, by the name of its fields in records."""
-        distinct: dict[str, Method] = {}
-        for label, member in self.members.items():
-            plain = _trained(member)
-            if plain not in distinct.values():
-                distinct[_field(label if plain is member else label.removesuffix("-ft"))] = plain
-        if any(_carries_fedavg(each) for each in distinct.values()):
-            distinct = {name: each for name, each in distinct.items() if each != FedAvg()}
-        return distinct
+        return trainings_of(self.members)
 
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
         """All that is mixed."""
-        own = [Candidate(label, self._training_of(each), each.personal) for label, each in self.members.items()]
-        known = {each.training for each in own if isinstance(self.members[each.name], FedAvg)}
-        kept = []
-        for label, member in self.members.items():
-            plain, training = _trained(member), self._training_of(member)
-            if plain is not member and plain not in self.members.values():
-                kept.append(Candidate(label.removesuffix("-ft"), training, plain.personal))
-                known |= {training} if isinstance(plain, FedAvg) else set()
-            if _has_cloud(plain) and not (training in known and plain.down is GlobalDown):
-                kept.append(Candidate(f"{label} cloud", training, plain.cloud))
-        if self.incumbent:
-            kept.append(Candidate(INCUMBENT, own[0].training, lambda task, down, private: Incumbent()))
-        return (*own, *kept)
-
-    def _training_of(self, member: Method) -> str:
-        plain = _trained(member)
-        found = [name for name, each in self.trainings.items() if each == plain]
-        return found[0] if found else next(n for n, each in self.trainings.items() if _carries_fedavg(each))
+        found = candidates_of(self.members, self.trainings)
+        own = Candidate(INCUMBENT, found[0].training, lambda task, down, private: Incumbent())
+        return (*found, own) if self.incumbent else tuple(found)
 
     @property
     def today(self) -> list[int]:
@@ -175,7 +156,7 @@ class Stack(Method):
         return [
             i
             for i, each in enumerate(self.candidates)
-            if each.name == INCUMBENT or isinstance(self.members.get(each.name), Separate)
+            if each.name == INCUMBENT or (each.name in self.members and is_alone(self.members[each.name]))
         ]
 
     # What crosses: the members' records side by side, and the sums.
@@ -297,7 +278,13 @@ class Stack(Method):
         weights = self._gated(held, found, float(down.fitted[1].clamp(1e-12, 0.5)))
         temperatures = down.scale if task.model.classes else torch.ones_like(down.scale)
         kind = task.model.dtype
-        return Ensemble.of(candidates, temperatures.expand(task.k, -1).to(kind), weights.to(kind))
+        mixture = Ensemble.of(candidates, temperatures.expand(task.k, -1).to(kind), weights.to(kind))
+        return distilled(self._alone(task), mixture) if self.distil else mixture
+
+    def _alone(self, task: Task) -> Task:
+        """The task with the settings of the member that trains on a silo's own data alone, if there is one."""
+        alone = (each for each in self.members.values() if is_alone(each) and isinstance(each, WithTraining))
+        return next((each.task(task) for each in alone), task)
 
     def _gated(self, held: "Held", found: stacking.Weighed, level: float) -> Tensor:
         """The weights, or all of it for what a silo has today, where that is better by the test."""
@@ -327,7 +314,7 @@ class Stack(Method):
         mask = (torch.arange(n, device=counts.device) < counts[:, None]).double()
         likelihoods, curves, usable = [], [], []
         for c, candidate in enumerate(candidates):
-            found = task.outcomes(candidate, "validation") if n else {}
+            found = task.outcomes(candidate, "validation", raw=True) if n else {}
             loss = found.get("loss", mask)
             if task.model.classes:
                 p = found.get("outputs", mask[..., None])
@@ -378,10 +365,8 @@ class Stack(Method):
     # What a person wants to know.
 
     def refusal(self, roster: Roster, model: Model) -> str | None:
-        if model.classes and len(model.output) > 1:
-            return "a class for every place of a sequence cannot be weighed yet; take one of its members"
         for label, member in self.members.items():
-            if any(isinstance(each, WithPrivacy) for each in _layers(member)):
+            if any(isinstance(each, WithPrivacy) for each in layers(member)):
                 return f"{label}: privacy covers its upload, not the sums by which candidates are weighed; leave it out"
             if reason := member.refusal(roster, model):
                 return f"{label}: {reason}"
@@ -407,32 +392,8 @@ class Held(NamedTuple):
     prior: Tensor  # (k, c)
 
 
-def _trained(member: Method) -> Method:
-    """The method whose training a member needs: fine-tuning comes after it."""
-    return _trained(member.base) if isinstance(member, FineTuned) else member
-
-
-def _carries_fedavg(method: Method) -> bool:
-    """Whether FedAvg's global model is trained in it, by the very steps of FedAvg."""
-    return isinstance(method, FedAvgLocal) or (isinstance(method, Ditto) and method.personal_epochs == "shared")
-
-
-def _has_cloud(method: Method) -> bool:
-    return type(_layers(method)[-1]).cloud is not Method.cloud
-
-
-def _layers(method: Method) -> list[Method]:
-    """A method, and those inside its wrappers."""
-    inner = method.base if isinstance(method, Wrapper) else None
-    return [method, *([] if inner is None else _layers(inner))]
-
-
 def _points(model: Model) -> int:
     return len(TEMPERATURES) if model.classes else 2
-
-
-def _field(label: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in label)
 
 
 def _together(kind: Any, parts: Mapping[str, Record], **own: Tensor) -> Any:

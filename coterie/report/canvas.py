@@ -15,7 +15,7 @@ def plotly_objects() -> ModuleType:
     try:
         import plotly.graph_objects
     except ImportError:
-        raise BadInput("the report draws with plotly, which is not installed here: pip install plotly") from None
+        raise BadInput("figures are drawn with plotly, which is not installed here: pip install plotly") from None
     return plotly.graph_objects  # type: ignore[no-any-return]
 
 

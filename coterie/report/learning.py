@@ -15,9 +15,9 @@ def who_learns_from_whom(run: Run) -> str:
     """The collaboration weights of each method that has them: a heat map over the rounds, a graph of the last."""
     shown = {
         method: "<div class='figures'><div>"
-        + plot(collaboration(trace["collaboration"], _silos(trace), _rounds(trace)))
+        + plot(collaboration(trace["collaboration"], silos_of(trace), rounds_of(trace)))
         + "</div><div>"
-        + plot(graph(trace["collaboration"][-1], _silos(trace)))
+        + plot(graph(trace["collaboration"][-1], silos_of(trace)))
         + "</div></div>"
         for method, trace in _first(run).items()
         if "collaboration" in trace
@@ -61,10 +61,11 @@ def _first(run: Run) -> dict[str, Mapping[str, Array]]:
     return {name: run.traces[name] for name in names}
 
 
-def _silos(trace: Mapping[str, Array]) -> list[str]:
+def silos_of(trace: Mapping[str, Array]) -> list[str]:
+    """The silos whose weights a trace holds."""
     return [str(silo) for silo in trace["silos"]]
 
 
-def _rounds(trace: Mapping[str, Array]) -> list[int] | None:
+def rounds_of(trace: Mapping[str, Array]) -> list[int] | None:
     """The rounds after which a trace was kept, where it holds them."""
     return [int(round) for round in trace["rounds"]] if "rounds" in trace else None

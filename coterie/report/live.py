@@ -105,7 +105,7 @@ def state(folder: Path, known: str) -> dict[str, Any]:
     if run.methods:
         measure = main_measure(run.results)
         drawn["curves"] = json.loads(figures.curves(run.results, inks(run.methods), measure).to_json())
-    headings, rows = summary_cells(run.methods, run.verdict, run.data.get("name") == "own") if run.methods else ([], {})
+    headings, rows = summary_cells(run.methods, run.verdict, run.own) if run.methods else ([], {})
     cells = {name: "".join(cell(each.text, each.best) for each in row) for name, row in rows.items()}
     dots = {method: ink.colour for method, ink in inks(run.methods).items()}
     return {

@@ -16,7 +16,7 @@ def _together(spent: Mapping[str, Any]) -> str:
         verb = "uploads" if len(spent["unprotected"]) == 1 else "upload"
         return f"no differential privacy in all (ε = ∞): what {names} {verb} is not noised"
     return (
-        f"ε = {_number(spent['epsilon'])} at δ = {spent['delta']:g} for all data of a silo ({spent['silo']}), "
+        f"ε = {_number(spent['epsilon'])} at δ = {spent['delta']:g} for {_hidden(spent)} ({spent['silo']}), "
         "by its uploads of all methods and seeds"
     )
 
@@ -36,6 +36,10 @@ def _of(method: str, scores: Mapping[str, Any]) -> list[str]:
         lines.append(f"{method}: silos that have not kept the model of the picked round: {', '.join(named)}")
     if "privacy" in scores:
         lines.append(f"{method}: {_private(scores['privacy'])}")
+    if "secure" in scores:
+        lines.append(
+            f"{method}: [secure] {scores['secure']['level']}: the server learns {scores['secure']['server_learns']}"
+        )
     return lines
 
 
@@ -45,14 +49,26 @@ def _round(round: int | None) -> str:
 
 def _private(spent: Mapping[str, Any]) -> str:
     if not spent["noise"]:
-        return "changes are clipped but no noise is added, so there is no differential privacy"
+        what = "gradients" if spent.get("level") == "record" else "changes"
+        return f"{what} are clipped but no noise is added, so there is no differential privacy"
     most = f"{spent['uploads']} upload{'s' * (spent['uploads'] > 1)}"
     if spent.get("in_search"):
         most += f", {spent['in_search']} of them in the search for its learning rate: give its train.lr to save them,"
+    together = f", of {spent['silos_in_sum']} silos in a sum" if "silos_in_sum" in spent else ""
     return (
-        f"ε = {_number(spent['epsilon'])} at δ = {spent['delta']:g} for all data of a silo, by its {most} "
-        f"(clip {spent['clip']:g}, noise {spent['noise']:g}); declared sizes and reported measures are not covered"
+        f"ε = {_number(spent['epsilon'])} at δ = {spent['delta']:g} for {_hidden(spent)}, by its {most} "
+        f"({_drawn(spent)}clip {spent['clip']:g}, noise {spent['noise']:.4g}{together}); "
+        "declared sizes and reported measures are not covered"
     )
+
+
+def _hidden(spent: Mapping[str, Any]) -> str:
+    return "each record of a silo" if spent.get("level") == "record" else "all data of a silo"
+
+
+def _drawn(spent: Mapping[str, Any]) -> str:
+    """Of DP-SGD, how many steps there were."""
+    return f"{spent['steps']} steps on batches of {spent['sampling']:.3g} of its rows, " if "steps" in spent else ""
 
 
 def _number(epsilon: float | None) -> str:

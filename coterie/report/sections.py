@@ -22,8 +22,7 @@ from coterie.runs.read import Run
 
 def scores(run: Run) -> str:
     """The table of methods × measures, and the main one of them as bars."""
-    own = run.data.get("name") in ("own", "silos")  # of this machine, or each at its own
-    headings, rows = summary_cells(run.methods, run.verdict, own)
+    headings, rows = summary_cells(run.methods, run.verdict, run.own)
     error = error_of(run.methods)
     text = (
         f"{headings[0][0].upper()}{headings[0][1:]} is the test score at the round that validation data pick"
@@ -31,7 +30,7 @@ def scores(run: Run) -> str:
         else "Without validation data the last round is judged"
     )
     text += "; the saved models are of that round."
-    if not own:
+    if not run.own:
         best = f"Best {error}" if error else "BMTA, the best over rounds of the mean test accuracy over silos,"
         text += (
             f" {best} picks its round on test data, as papers do. Weighted (by test size) and bottom decile (over "

@@ -3,17 +3,18 @@
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coterie.data.silo import FederatedData, HoldsData, Silo, check_silos, named
+from coterie.data.silo import FederatedData, HoldsData, Silo, check_silos, named, without_samples
 from coterie.engine.method import Method
-from coterie.engine.ranks import simulator
 from coterie.engine.rounds import Keeper, Outcome, Progress, run_rounds
 from coterie.engine.rows import COMPARED, Model
+from coterie.engine.sharded import held_here, simulator
 from coterie.engine.simulate import Simulator
 from coterie.engine.store import Store
 from coterie.engine.training import Training
@@ -82,7 +83,7 @@ class Assembly(HoldsData):
         self.newcomers = [s for s in self.silos if s.name in away]
         if not self.members:
             raise BadInput(f"[train] unseen = {training.unseen:g} leaves no silo to train; lower it")
-        self.store = Store(self.members, self.model.device)
+        self.store = Store(held_here(self.members), self.model.device)
 
     def about(self) -> str:
         return named([silo.name for silo in self.silos])
@@ -90,9 +91,12 @@ class Assembly(HoldsData):
     def engine(self, method: Method, training: Training | None = None, models: bool = True) -> Simulator:
         """The members as rows, before the first round; `models`: whether those of the picked round are kept."""
         training = training or self.training
-        if training.buffers == "local":
-            method = local_buffers(method, self.model)
+        method = self.suited(method, training)
         return simulator()(method, self.members, self.model, training, self.seed, self.rows, self.store, models)
+
+    def suited(self, method: Method, training: Training) -> Method:
+        """The method with its statistics kept on the silos, where they are."""
+        return local_buffers(method, self.model) if training.buffers == "local" else method
 
     def train(
         self,
@@ -106,11 +110,23 @@ class Assembly(HoldsData):
         engine = self.engine(method, training, models)
         outcome = run_rounds(engine.method, engine, engine.roster, self.model, engine.training, on_round, keeper)
         if self.newcomers:
-            arrived = simulator()(
-                engine.method, self.newcomers, self.model, engine.training, self.seed, engine.rows, models=False
-            )
+            training, inner = engine.training, self.suited(method, engine.training)
+            training, inner = engine.training, self.suited(method, engine.training)
+            arrived = simulator()(inner, self.newcomers, self.model, training, self.seed, engine.rows, models=False)
             outcome.results.append(arrived.measured_newcomers(outcome.server))
         return outcome
+
+    def here(self) -> list[Silo]:
+        """The members that live in this process."""
+        return held_here(self.members)
+
+    def forget_others(self) -> None:
+        """Free the samples of members that live in other processes; that they are there, and their labels, stays."""
+        mine = {silo.name for silo in self.here()} | {silo.name for silo in self.newcomers}
+        self.silos = [silo if silo.name in mine else without_samples(silo) for silo in self.silos]
+        known = {silo.name: silo for silo in self.silos}
+        self.members = [known[silo.name] for silo in self.members]
+        self.data = None if self.data is None else replace(self.data, silos=self.silos)
 
     def checksum(self) -> str:
         """That of all the silos' data, by which a run that goes on knows that they are the same."""

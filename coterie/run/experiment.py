@@ -3,7 +3,7 @@
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import distributions
@@ -18,8 +18,10 @@ from coterie.data import catalog
 from coterie.data.own.ready import OwnData, ready
 from coterie.data.silo import FederatedData, named
 from coterie.durable import sync_all
+from coterie.engine import ranks
 from coterie.engine.method import Method
-from coterie.engine.predictors import Ensemble
+from coterie.engine.over_processes import columnwise
+from coterie.engine.predictors import Distilled, Ensemble
 from coterie.engine.rehearsal import held_at_peak, peak_memory
 from coterie.engine.rounds import Outcome, Progress
 from coterie.engine.training import Training, suited
@@ -134,7 +136,7 @@ def prepare_all(study: Study, like: Assembly | None = None) -> tuple[Study, dict
             federation.rows = first.rows  # measured once, so that a study written back says how all of it was computed
             engine = federation.engine(method, study.training_of(name))
             first.rows = engine.rows
-            reason = method.refusal(engine.roster, federation.model)
+            reason = engine.method.refusal(engine.roster, federation.model)
             if reason is not None:
                 raise BadInput(f"[methods.{name}] {reason}")
     machine = replace(study.machine, device=first.model.device.type, rows=int(first.rows))
@@ -171,12 +173,10 @@ def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Wat
 
 
 def _baselines(study: Study, federations: Mapping[int, Assembly]) -> dict[Key, Rows]:
-    """What people use today, of own data; papers compare with other things."""
-    if study.holdings is None and study.data["name"] != "own":
-        return {}
+    """What people use today, of silos with tables of their own; papers compare with other things."""
     found = dict[Key, Rows]()
     for seed, each in federations.items():
-        if suits(each.members, each.model.classes):
+        if each.schemas and suits(each.members, each.model.classes):
             found |= dict(baselines(each.members, each.model.classes, seed, each.schemas, study.training.positive))
     return found
 
@@ -187,7 +187,8 @@ def _one(
     """One method on one seed: its models in the folder of the run, what was measured in the checkpoint's journal."""
     checkpoint = Checkpoint(folder, name, federation.seed, study.machine.checkpoint_every)
     outcome = checkpoint.ended()
-    if outcome is not None:
+    if ranks.first_says(outcome is not None):
+        outcome = outcome or Outcome(None)  # which the first process alone reads
         on_round(Progress(study.training.rounds, study.training.rounds, outcome.score, outcome.measure))
         return outcome
     try:
@@ -214,30 +215,45 @@ def _save(
             study, name, federation, lambda p: on_round(replace(p, score=judged.score, measure=judged.measure))
         )
         judged.refit_rounds = saved.measured[-1]
+    if ranks.rank() == 0:
+        shutil.rmtree(folder, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
+    ranks.told(None)  # that is done before any process writes
     if saved.models is None or saved.picked is None:
         return
-    silos = [silo.name for silo in federation.members]
-    shutil.rmtree(folder, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
+    silos, names = federation.here(), [silo.name for silo in federation.members]
     known = about(study, name, federation, saved.picked.round)
     known |= {"trained_on": "train and test rows"} if saved is not judged else {}
-    fitted = {silo: _calibration(saved, silo, study.training.positive) for silo in silos}
-    trees = {silo.name: silo.trees for silo in federation.members}
-    whole = (federation.model, saved.models, silos, known, federation.schemas, fitted)
-    save_models(folder, *whole, apart=True, trees=trees)
+    fitted = {silo: _calibration(saved, silo, study.training.positive) for silo in names}
+    trees = {silo.name: silo.trees for silo in silos}
+    whole = (federation.model, saved.models, [silo.name for silo in silos], known, federation.schemas, fitted)
+    save_models(folder, *whole, apart=True, trees=trees, among=names)
     sync_all(folder)
 
 
 def _note_mixtures(outcome: Outcome, method: Method, federation: Assembly) -> None:
-    """Note what each silo's model mixes, and who is better off with what it has today."""
-    if not isinstance(method, Stack) or not isinstance(outcome.models, Ensemble):
+    """Note what each silo's model mixes or has learned from, and who is better off with what it has today."""
+    if not isinstance(method, Stack):
         return
+    models, silos = outcome.models, [silo.name for silo in federation.here()]  # no models, where a process has no silos
+    lost = models.losses.tolist() if isinstance(models, Distilled) else []
+    for silo, losses in _of_all(silos, lost).items():
+        if np.isfinite(losses).all():
+            outcome.distilled[silo] = dict(zip(("mixture", "network"), losses, strict=True))
     names = [each.name for each in method.candidates]
     today = [names[i] for i in method.today]
-    for silo, shares in zip(federation.members, outcome.models.weights.tolist(), strict=True):
-        outcome.mixtures[silo.name] = dict(zip(names, shares, strict=True))
+    mixed = models.weights if isinstance(models, Ensemble) else models.shares if isinstance(models, Distilled) else None
+    known = _of_all(silos, [] if mixed is None else mixed.tolist())
+    for silo, shares in ((member.name, known[member.name]) for member in federation.members if member.name in known):
+        outcome.mixtures[silo] = dict(zip(names, shares, strict=True))
         only = names[int(np.argmax(shares))]
         if max(shares) == 1 and only in today:
-            outcome.gated[silo.name] = only
+            outcome.gated[silo] = only
+
+
+def _of_all(silos: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    """What is known of the silos of this process (or nothing is), with what is known of the others'."""
+    here = dict(zip(silos, values, strict=True)) if values else {}
+    return {silo: value for each in ranks.told(here) for silo, value in each.items()}
 
 
 def _calibration(outcome: Outcome, silo: str, positive: int | str) -> dict[str, float]:
@@ -262,16 +278,24 @@ def run_into(
         return _go_on(study, out, watch, say, like)
 
 
-def accompany(study: Study) -> None:
-    """Do this process's share of a study whose folder another process writes."""
+def accompany(study: Study, out: Path) -> None:
+    """Do this process's share of a study whose results another process writes: its silos, their models, checkpoints."""
+    _meet(out)
     study, federations = prepare_all(study)
     study, _ = tuned(study, federations[study.seeds[0]])
+    for federation in federations.values():
+        federation.forget_others()
     rehearse(study, federations, lambda line: None)
-    for name, federation in product(study.methods, federations.values()):
-        kept = keeps_models(study, federation)
-        federation.train(study.methods[name], training=study.training_of(name), models=kept)
-        if kept and refits(study, name):
-            refit(study, name, federation)
+    for place, (name, seed) in enumerate(product(study.methods, federations)):
+        folder = checkpoint_folder(out, place, name, seed)
+        _one(study, name, federations[seed], folder, out, lambda progress: None)
+
+
+def _meet(out: Path) -> None:
+    """Wait until the folder of a run is there, and refuse one that not all processes see."""
+    ranks.told(None)  # the first has made it
+    if not all(ranks.told(out.is_dir())):
+        raise BadInput(f"--out {out}: not all hosts see this folder; give one on a disk that they share")
 
 
 def keeps_models(study: Study, federation: Assembly) -> bool:
@@ -322,6 +346,7 @@ def _check_plugins(machine: Mapping[str, str], out: Path) -> None:
 
 
 def _go_on(study: Study, out: Path, watch: Watch, say: Say, like: Assembly | None = None) -> Finished:
+    _meet(out)
     begun, began = Begun.read(out), time.perf_counter()
     study, federations = prepare_all(study, like)
     seed, prepared = study.seeds[0], time.perf_counter()
@@ -351,6 +376,9 @@ def _go_on(study: Study, out: Path, watch: Watch, say: Say, like: Assembly | Non
     (out / "study.toml").write_text(now.study, "utf-8")
     _warn_of_fixed(federations)
     _warn_of_adam(study)
+    whole = [name for name, method in study.methods.items() if ranks.count() > 1 and not columnwise(method)]
+    if whole:
+        say(f"{', '.join(whole)}: the server is held whole in every process, as it needs all columns of the models")
     _room_for_models(study, federations[study.seeds[0]], out)
     stated = rehearse(study, federations, say)
     device = federations[study.seeds[0]].model.device
@@ -416,7 +444,7 @@ def about(study: Study, name: str, assembly: Assembly, round: int) -> dict[str, 
 
 def _stacked(study: Study, method: Method) -> dict[str, Any]:
     """What is mixed in a model, where it is several."""
-    if not isinstance(method, Stack):
+    if not isinstance(method, Stack) or method.distil:
         return {}
     known = {"incumbent": study.data["incumbent"]} if study.data.get("incumbent") else {}
     return {"candidates": [each.name for each in method.candidates], **known}

@@ -26,9 +26,9 @@ from coterie.measure.metrics import summarize
 from coterie.measure.predictions import Key, Predictions, Rows, as_frame, measured, reported
 from coterie.measure.subgroups import Place, as_table, subgroups
 from coterie.measure.tempering import curve, moved, temperatures, tempered, threshold
+from coterie.methods import learned, level_of
 from coterie.methods.separate import Separate
-from coterie.methods.wrappers.spent import Searched, spent, spent_by_all
-from coterie.report.page import render
+from coterie.methods.wrappers.spent import Members, Searched, spent, spent_by_all
 from coterie.run.baselines import pooled
 from coterie.run.beside import set_beside
 from coterie.run.deployable import write_deployable
@@ -70,6 +70,11 @@ class Facts:
     tested: Mapping[str, int]  # test samples of everyone, newcomers included
     silos: Mapping[str, Silo] = field(default_factory=dict)  # the members, where their data are here
     schemas: Mapping[str, Schema] = field(default_factory=dict)
+    trained: Mapping[str, int] = field(default_factory=dict)  # training samples of members whose data are elsewhere
+
+    def sizes(self) -> dict[str, int]:
+        """The training samples of each member."""
+        return {name: len(self.silos[name].train) if name in self.silos else self.trained[name] for name in self.groups}
 
     def samples(self) -> dict[str, dict[str, int]]:
         """How many samples everyone has in each split, or in the test split alone where their data are elsewhere."""
@@ -103,10 +108,10 @@ def collected(
     predictions |= baselines or {}
     whole = partial_results(out)
     sizes = {seed: each.tested for seed, each in facts.items()}
-    members = {seed: list(each.groups) for seed, each in facts.items()}
+    members = {seed: each.sizes() for seed, each in facts.items()}
     fitted = dict[str, dict[str, Any]]()
     for (name, _), outcome in outcomes.items():  # those of the first seed, whose models are kept
-        keys = ("temperatures", "thresholds", "mixtures", "gated", "refit_rounds")
+        keys = ("temperatures", "thresholds", "mixtures", "gated", "refit_rounds", "distilled")
         fitted.setdefault(name, {key: each for key in keys if (each := getattr(outcome, key))})
     searched = _searched(out / TUNING)
     summary = summarized(study, whole, predictions, kept, sizes, extras, members, device, fitted, searched)
@@ -139,7 +144,7 @@ def summarized(
     kept: Mapping[str, Mapping[str, np.ndarray]],
     sizes: Mapping[int, Mapping[str, int]],
     extras: Mapping[str, Sequence[Mapping[str, Any]]],
-    members: Mapping[int, Sequence[str]],
+    members: Members,
     device: torch.device,
     fitted: Mapping[str, Mapping[str, Any]],
     searched: Searched,
@@ -148,7 +153,7 @@ def summarized(
     by, positive = study.training.by, study.training.positive
     methods = summarize(results, sizes, extras, by)
     seen = {key: rows.seen_from(positive) for key, rows in predictions.items()}
-    taken = dict(measured(seen, next(iter(members.values())), by)) or reported(results, methods)
+    taken = dict(measured(seen, [*next(iter(members.values()))], by)) or reported(results, methods)
     for name in methods:
         methods[name] |= {"measures": taken[name]} if name in taken else {}
     today = {name: {"measures": found} for name, found in taken.items() if name not in methods}
@@ -161,10 +166,14 @@ def summarized(
     for name, seeds in extras.items():
         most, improving = max(each["rounds_run"] for each in seeds), any(each["still_improving"] for each in seeds)
         methods[name] |= {"rounds_run": most, "still_improving": improving}
-    trainings = {name: replace(study.training_of(name), rounds=methods[name]["rounds_run"]) for name in study.methods}
-    for name, each in spent(study.methods, trainings, members, searched).items():
-        methods[name]["privacy"] = each
-    together = spent_by_all(study.methods, trainings, members, searched)
+    trainings = {name: study.training_of(name) for name in study.methods}
+    ran = {name: methods[name]["rounds_run"] for name in study.methods}
+    for name, about in spent(study.methods, trainings, members, searched, ran).items():
+        methods[name]["privacy"] = about
+    for name, method in study.methods.items():
+        if (level := level_of(method)) is not None:
+            methods[name]["secure"] = {"level": level, "server_learns": learned(level, method)}
+    together = spent_by_all(study.methods, trainings, members, searched, ran)
     alone = next((label for label, method in study.methods.items() if isinstance(method, Separate)), None)
     return {
         "study": study.name,
@@ -205,6 +214,8 @@ def write(finished: Finished, out: Path, command: str) -> None:
         np.savez_compressed(out / "collaboration" / f"{name}.npz", **arrays)  # type: ignore[arg-type]
     write_deployable(out, _finite(summary), finished.counts)
     if find_spec("plotly"):  # a training machine may lack it; the report can be made elsewhere from these files
+        from coterie.report.page import render
+
         render(read_run(out), out / "report.html")
 
 

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coterie.engine.rounds import Progress as Report
+from coterie.errors import warn
 from coterie.measure.measures import measure_of
 from coterie.run.experiment import Watch
 from coterie.studies.study import Study
@@ -27,7 +28,7 @@ def shown(study: Study, console: Console, quiet: bool) -> Iterator[Watch]:
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not (console.is_terminal or console.is_jupyter),
+        disable=not (_can_redraw() if console.is_jupyter else console.is_terminal),
     )
     seeds = {*study.seeds}
     total = study.training.rounds * len(study.methods) * len(seeds)
@@ -54,6 +55,16 @@ def shown(study: Study, console: Console, quiet: bool) -> Iterator[Watch]:
             bar.update(job, completed=completed, what=f"{what:<15}", score=_score(report))
 
         yield watch
+
+
+def _can_redraw() -> bool:
+    """Whether a notebook can show a bar; without ipywidgets rich would print a warning at every step instead."""
+    try:
+        import ipywidgets  # noqa: F401
+    except ImportError:
+        warn("no progress bar: pip install ipywidgets")
+        return False
+    return True
 
 
 def _score(report: Report) -> str:

@@ -72,7 +72,7 @@ def searched(
             own |= {label: both} if (both := own.get(label, {}) | found) else {}
             tried.append(table.assign(method=label))
     whole = pd.concat(tried, ignore_index=True)[COLUMNS] if tried else pd.DataFrame(columns=COLUMNS)
-    return replace(study, own=own, auto={}), whole
+    return study.settled(own), whole
 
 
 def search(
@@ -84,7 +84,7 @@ def search(
     on_round: Callable[[Progress], None],
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """The values of these keys that suit a method, and all that was tried."""
-    inner = federation.engine(method, training, models=False).method  # with its statistics kept local, where they are
+    inner = federation.suited(method, training)
     shared = replace(training, buffers="shared")
     decays = DECAYS if "weight_decay" in keys and _wide(federation) else (training.weight_decay,)
     heats: list[Heat] = [
@@ -129,7 +129,7 @@ def halved(
     return {key: found[key] for key in keys}, pd.DataFrame(tried)
 
 
-def advanced(engine: Engine, method: Candidates, server: Server, everyone: Cohort, training: Training) -> Server:
+def advanced(engine: Engine, method: Method, server: Server, everyone: Cohort, training: Training) -> Server:
     """What the candidates' servers keep after one more round; of uploads, those count that are sound."""
     cohort, _ = draw_cohort(everyone, training)
     if not len(cohort):
@@ -139,7 +139,8 @@ def advanced(engine: Engine, method: Candidates, server: Server, everyone: Cohor
     engine.settle(cohort.ids[:0])
     if not len(replies.cohort):
         return server
-    down = down.take(torch.searchsorted(cohort.ids, replies.cohort.ids))
+    if len(replies.cohort) < len(cohort):
+        down = down.take(torch.searchsorted(cohort.ids, replies.cohort.ids))
     after: Server = method.receive(server, replies.cohort, method.unpacked(down, replies.up)).settled()
     return after
 
@@ -192,16 +193,15 @@ class Simulated(Heat):
         """`before` is where the candidates stand, if not at their start."""
         super().__init__(training, rates, best)
         self.federation, self.method, self.score = federation, method, score
-        self.candidates = Candidates(method, rates)
-        self.engine = federation.engine(self.candidates, replace(training, lr=1.0), models=False)
-        self.server = self.candidates.open(self.engine.roster, self.engine.model)
+        self.engine = federation.engine(Candidates(method, rates), replace(training, lr=1.0), models=False)
+        self.server = self.engine.method.open(self.engine.roster, self.engine.model)
         if before is not None:
             self.server = before[0]
             _put(self.engine, before[1])
 
     def advance(self, round: int) -> None:
         everyone = Cohort.everyone(self.engine.roster, self.engine.model, round)
-        self.server = advanced(self.engine, self.candidates, self.server, everyone, self.training)
+        self.server = advanced(self.engine, self.engine.method, self.server, everyone, self.training)
 
     def scores(self, round: int) -> list[float]:
         return [self._score(i, round) for i in range(len(self.rates))]
@@ -211,8 +211,8 @@ class Simulated(Heat):
         engine = self.federation.engine(self.method, training, models=False)
         _put(engine, each(self.engine.private())[i])
         everyone = Cohort.everyone(engine.roster, engine.model, round)
-        models = engine.personal(everyone, self.method.send(each(self.server)[i], everyone))
-        return middle(self.score(engine.task(everyone.ids, round), models).tolist())
+        down = engine.method.send(each(self.server)[i], everyone)
+        return middle(engine.scored(everyone, down, self.score).tolist())
 
     def narrowed(self, chosen: list[int]) -> "Simulated":
         servers, privates = each(self.server), each(self.engine.private())

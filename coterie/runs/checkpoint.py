@@ -3,6 +3,9 @@
 After a round the server's state and the silos' private state go into one file, whose name ends with its checksum; the
 last two files stay. The models of the picked round have a file of their own, written when another round is picked. What
 was measured goes into a journal. There is no random state to keep: every draw is keyed.
+
+Of several processes each writes files of its own, with the rows of its silos and its columns of the server; the first
+keeps the journal, and says which files a run goes on from. Another number of processes may go on (`runs/redealt.py`).
 """
 
 import hashlib
@@ -22,12 +25,15 @@ from torch import Tensor
 
 from coterie.codec import save_tensors, storable
 from coterie.durable import sync
+from coterie.engine import ranks
 from coterie.engine.exchange import Engine, Kept
 from coterie.engine.predictors import restored
 from coterie.engine.rounds import Outcome, Picked
+from coterie.engine.simulate import Simulator
 from coterie.errors import warn
 from coterie.measure.metrics import Rank
 from coterie.runs.journal import Journal, Mark, entries
+from coterie.runs.redealt import models_of, redealt
 from coterie.wire import Deployable, Predictor
 
 KEPT = 2  # checkpoints of a method
@@ -36,6 +42,7 @@ SHARE = 10  # a larger one when training since the last has taken this many time
 JOURNAL = "journal"
 RESULTS, TRACES = b"r", b"t"  # kinds of entries
 ELSEWHERE = ("server", "results", "traces", "models", "picked")  # fields of an outcome that are not in `about`
+FILLED = {f.name for f in fields(Outcome)} - {"server", "results", "traces", "models"}  # from `about`
 PICKED = "picked"  # tensors: what the models give for the samples of all silos, end to end, by split
 ENGINE = "engine"  # what the engine keeps beside tensors
 MODELS = "models"  # the file of the picked round's models that a checkpoint counts on
@@ -50,6 +57,7 @@ class Checkpoint:
         self.journal = Journal(folder / JOURNAL)
         self._next = 0.0  # on the clock, when a large state is worth writing again
         self._models: tuple[int, str] | None = None  # the round whose models are on the disk, and their file
+        self._part = "" if ranks.count() == 1 else f"-{ranks.rank()}of{ranks.count()}"  # of a file's name
 
     def keep(self, outcome: Outcome, engine: Engine, done: int) -> None:
         """Write where a run stands after so many rounds."""
@@ -57,10 +65,10 @@ class Checkpoint:
         state = {f"server.{name}": t for name, t in outcome.server.tensors().items()}
         state |= {f"engine.{name}": t for name, t in kept.tensors.items()}
         models = self._unwritten(outcome)
-        if self._due(done, sum(t.nbytes for t in (*state.values(), *models.values()))):
+        if ranks.first_says(self._due(done, sum(t.nbytes for t in (*state.values(), *models.values())))):
             began = time.monotonic()
             if models:
-                self._write_models(outcome, models)
+                self._write_models(outcome, models, kept.about.get("silos"))
             self._write(f"round-{done:06}", state, outcome, kept.about)
             ended = time.monotonic()
             self._next = ended + SHARE * (ended - began)
@@ -68,29 +76,64 @@ class Checkpoint:
 
     def restore(self, outcome: Outcome, engine: Engine) -> int | None:
         """Bring a run that has not begun to where it was kept last: the rounds done, or None if it begins anew."""
+        names = ranks.first_says(self._sound() if ranks.rank() == 0 else [])
+        if not names:
+            return None
+        paths = [self.folder / name for name in names]
+        abouts = [_about(path) for path in paths]
+        alike = len(paths) == ranks.count()  # as many processes as wrote it
+        own = ranks.rank() if alike else 0
+        with safe_open(paths[own], "pt", device=str(engine.model.device)) as file:
+            wanted = [name for name in file.keys() if alike or name.startswith(PICKED)]  # noqa: SIM118
+            named = {name: file.get_tensor(name).clone() for name in wanted}
+        if alike:
+            server, silos = _part(named, "server."), _part(named, "engine.")
+        else:
+            assert isinstance(engine, Simulator)
+            server, silos = redealt(paths, outcome.server, engine)
+        outcome.server = outcome.server.with_tensors(server)
+        engine.restore(Kept(silos, abouts[own][ENGINE]))
+        _fill(outcome, abouts[0], _part(named, f"{PICKED}."))
+        models = [self.folder / about[MODELS] for about in abouts if about[MODELS] is not None]
+        if alike and abouts[own][MODELS] is not None and outcome.picked is not None:
+            outcome.models = _read_models(self.folder / abouts[own][MODELS])
+            self._models = outcome.picked.round, abouts[own][MODELS]
+        elif models and isinstance(engine, Simulator) and not alike:
+            form = _about(models[0]).get("kind", Predictor.kind)
+            outcome.models = restored(form, models_of(models, engine.store.names, engine.roster.names))
+        return _round(paths[0])
+
+    def _sound(self) -> list[str]:
+        """The files of the newest checkpoint that is whole; those after it that are damaged go."""
         damaged = list[Path]()
-        for path in self._files("round"):
-            about = self._read(path)
-            if about is None:
-                damaged.append(path)
-                continue
-            with safe_open(path, "pt", device=str(engine.model.device)) as file:
-                named = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-            outcome.server = outcome.server.with_tensors(_part(named, "server."))
-            engine.restore(Kept(_part(named, "engine."), about.pop(ENGINE)))
-            models = about.pop(MODELS)
-            _fill(outcome, about, _part(named, f"{PICKED}."))
-            if models is not None and outcome.picked is not None:
-                outcome.models, self._models = _read_models(self.folder / models), (outcome.picked.round, models)
-            done = _round(path)
-            self._discard(damaged, f"going on from the one after round {done}")
-            return done
+        for paths in self._sets():
+            broken = [path for path in paths if self._read(path) is None]
+            if not broken:
+                self._discard(damaged, f"going on from the one after round {_round(paths[0])}")
+                return [path.name for path in paths]
+            damaged += broken
         self._discard(damaged, f"training {self.method} (seed {self.seed}) from its start")
-        return None
+        return []
+
+    def _sets(self) -> list[list[Path]]:
+        """The checkpoints of which all processes have written their files, the newest first."""
+        found = dict[tuple[str, str], dict[str, Path]]()
+        for path in self._files("round"):
+            _, round, *part, _ = path.stem.split("-")
+            which, _, count = part[0].partition("of") if part else ("0", "", "1")
+            found.setdefault((round, count), {})[which] = path
+        return [
+            [parts[str(i)] for i in range(int(count))]
+            for (_, count), parts in sorted(found.items(), reverse=True)
+            if parts.keys() == {str(i) for i in range(int(count))}
+        ]
 
     def end(self, outcome: Outcome, server: bool = False) -> None:
         """Write that a run has ended; of its last state only the server's stays, and that where it is asked for."""
         self.note(outcome)
+        ranks.told(None)  # all have written their models
+        if ranks.rank():
+            return
         self._models = None
         state = {f"server.{name}": t for name, t in outcome.server.tensors().items()} if server else {}
         self._write("ended", state, outcome, {})
@@ -103,7 +146,6 @@ class Checkpoint:
         for path in self._files("ended"):
             about = self._read(path)
             if about is not None:
-                del about[MODELS], about[ENGINE]
                 return _fill(Outcome(None), about, _part(safetensors.torch.load_file(path), f"{PICKED}."))
             damaged.append(path)
         self._discard(damaged, f"training {self.method} (seed {self.seed}) from its start")
@@ -116,6 +158,9 @@ class Checkpoint:
 
     def note(self, outcome: Outcome) -> None:
         """Append what was measured to the journal: it leaves memory for the disk."""
+        if ranks.rank():  # the first process has it too
+            outcome.results, outcome.traces = [], {}
+            return
         written = list[tuple[bytes, bytes]]()
         for table in outcome.results:
             if len(table):
@@ -129,7 +174,8 @@ class Checkpoint:
 
     def _write(self, name: str, state: Mapping[str, Tensor], outcome: Outcome, engine: Mapping[str, Any]) -> None:
         about = {f.name: getattr(outcome, f.name) for f in fields(outcome) if f.name not in ELSEWHERE}
-        about |= {"journal": asdict(self.journal.mark()), ENGINE: engine}
+        about |= {JOURNAL: None if ranks.rank() else asdict(self.journal.mark()), ENGINE: engine}
+        about |= {"names": engine["silos"]} if "silos" in engine else {}
         about[MODELS] = None if self._models is None else self._models[1]
         if outcome.picked is not None:
             outputs = {split: each for split, each in outcome.picked.outputs.items() if each}
@@ -147,20 +193,20 @@ class Checkpoint:
             return {}
         return {name: t[:1] if _one_for_all(t) else t for name, t in outcome.models.tensors().items()}
 
-    def _write_models(self, outcome: Outcome, models: Mapping[str, Tensor]) -> None:
+    def _write_models(self, outcome: Outcome, models: Mapping[str, Tensor], silos: list[str] | None) -> None:
         assert outcome.models is not None and outcome.picked is not None
-        name = f"{PICKED}-{outcome.picked.round:06}"
-        path = self._save(name, models, {"silos": outcome.models.count, "kind": outcome.models.form})
+        about = {"silos": outcome.models.count, "kind": outcome.models.form, **({"names": silos} if silos else {})}
+        path = self._save(f"{PICKED}-{outcome.picked.round:06}", models, about)
         self._models = outcome.picked.round, path.name
 
     def _save(self, name: str, state: Mapping[str, Tensor], about: Mapping[str, Any]) -> Path:
         """Write a file so that it is there whole, under a name that ends with its checksum, or not at all."""
-        part = self.folder / "part"
+        part = self.folder / f"part{self._part}"
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             save_tensors(storable(state), part, {"about": json.dumps(about)})
             sync(part)
-            path = part.replace(self.folder / f"{name}-{_checksum(part)}.safetensors")
+            path = part.replace(self.folder / f"{name}{self._part}-{_checksum(part)}.safetensors")
         except OSError:
             part.unlink(missing_ok=True)  # a full disk has no room for it
             raise
@@ -173,15 +219,17 @@ class Checkpoint:
         try:
             models = about[MODELS]
             whole = models is None or _whole(self.folder / models)
-            return about if whole and self.journal.back_to(Mark(**about.pop("journal"))) else None
+            mark = about[JOURNAL]
+            return about if whole and (mark is None or self.journal.back_to(Mark(**mark))) else None
         except (KeyError, TypeError):
             return None
 
     def _tidy(self) -> None:
-        """Remove all but the last checkpoints, and the models that none of these counts on."""
-        last, old = self._files("round")[:KEPT], self._files("round")[KEPT:]
-        named = {_about(path).get(MODELS) for path in last}
-        for path in (*old, *(path for path in self._files(PICKED) if path.name not in named)):
+        """Remove all but this process's last checkpoints, and the models that none of these counts on."""
+        mine = [path for path in self._files("round") if _part_of(path) == self._part]
+        named = {_about(path).get(MODELS) for path in mine[:KEPT]}
+        models = [path for path in self._files(PICKED) if _part_of(path) == self._part and path.name not in named]
+        for path in (*mine[KEPT:], *models):
             path.unlink()
 
     def _files(self, name: str) -> list[Path]:
@@ -225,7 +273,8 @@ def _part(named: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def _fill(outcome: Outcome, about: Mapping[str, Any], outputs: Mapping[str, Tensor]) -> Outcome:
     for name, value in about.items():
-        setattr(outcome, name, value)
+        if name in FILLED:
+            setattr(outcome, name, value)
     if outcome.picked is not None:
         kept: dict[str, Any] = about[PICKED]
         found = {}
@@ -257,6 +306,12 @@ def _about(path: Path) -> dict[str, Any]:
         return about
     except (SafetensorError, KeyError, TypeError, ValueError):
         return {}
+
+
+def _part_of(path: Path) -> str:
+    """Of a file's name what says which process wrote it."""
+    middle = path.stem.split("-")[2:-1]
+    return f"-{middle[0]}" if middle else ""
 
 
 def _round(path: Path) -> int:

@@ -58,6 +58,11 @@ class Run:
         return tomllib.loads(str(self.about.get("toml", "")))
 
     @property
+    def own(self) -> bool:
+        """Whether its silos came with data of their own, here or each at its place, and were not dealt a set."""
+        return self.data.get("name") == "silos" or "standardize" in self.data
+
+    @property
     def by(self) -> str | None:
         """The measure that its methods are shown by; None: accuracy, or an error."""
         if self.metric is not None:

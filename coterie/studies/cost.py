@@ -30,11 +30,14 @@ def training_samples(data: dict[str, Any]) -> Counts:
     keep, split = data.get("keep", np.inf), data.get("split")
     if split == "groups":
         return np.asarray(np.minimum(np.repeat(data["sizes"], data["members"]), keep), float)
-    if split is None:
+    entry = CATALOG[data["name"]]
+    if split is None and entry.size and entry.owners:  # tables of centres
+        held = np.full(entry.owners, entry.size / entry.owners)
+    elif split is None:
         options = {key: value for key, value in data.items() if key in Synthetic.__dataclass_fields__}
         held = draw_sizes(parse(Synthetic, options, "[data]"), np.random.default_rng(0)).astype(float)
     else:
-        entry, silos = CATALOG[data["name"]], data.get("silos", 1)  # all owners there are, however many, as one
+        silos = data.get("silos", 1)  # all owners there are, however many, as one
         owners = entry.owners or silos if split == "natural" else silos
         total = (entry.size or 0) * data["subsample"] / data.get("stride", 1)
         held = np.full(silos, data.get("samples", total / owners))

@@ -20,7 +20,8 @@ OWN: dict[str, Any] = {
         "whole_batches": True,
     },
     "methods": {
-        name: {} for name in ("separate", "fedavg", "fedavg-ft", "ditto", "fedamp", "heurfedamp", "apple", "fedem")
+        name: {}
+        for name in ("separate", "fedavg", "fedavg-ft", "ditto", "fedamp", "heurfedamp", "apple", "fedem", "stack")
     },
 }
 

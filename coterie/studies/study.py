@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,8 @@ from coterie.engine.training import Training
 from coterie.errors import BadInput, nearest, shown
 from coterie.measure.measures import AUTO as BY_LABELS
 from coterie.measure.measures import MEASURES, measure_of
-from coterie.methods import METHODS, make, name_of, written
+from coterie.methods import LEVELS, METHODS, WRAPPERS, make, name_of, written
+from coterie.methods.stack import Stack
 from coterie.models import AUTO, MODELS, build, split_parts
 from coterie.models.code import is_code, load_code
 from coterie.options import option, parse, resolved
@@ -32,7 +33,9 @@ MOST_ROUNDS, PATIENCE = 200, 10  # what `rounds = "auto"` stands for
 RATES = {"apple": 0.25, "fedem": 0.15}  # by the method's registered name, whatever its label
 TEXTS = ("about", "paper", "cell", "scale", "shows", "measured")
 PUBLISHED = ("published", "published_decile", "published_cloud")
-KEYS = ("name", *TEXTS, "seeds", "data", "model", "train", "measure", "engine", "methods", *PUBLISHED, "compared")
+KEYS = (
+    "name", *TEXTS, "seeds", "data", "model", "train", "measure", "engine", "secure", "methods", *PUBLISHED, "compared",
+)  # fmt: skip
 MEASURED = ("by", "positive")  # keys of `[measure]`, which training carries
 SUBGROUPS = "subgroups"  # and one that the data carry
 CELLS = ("cells", "small")  # what `select` turns into the keys above
@@ -90,10 +93,33 @@ class Study:
         return replace(self.training, **self.own.get(label, {}))
 
     def searched(self, label: str) -> tuple[str, ...]:
-        """The keys of a method's training that a search has yet to find; a rate that is given is one for sgd."""
+        """The keys of a method's training that a search has yet to find; a rate that is given is one for sgd.
+
+        A stack needs no search where each of its members is a method of the study too, or has its own rate.
+        """
+        method, keys = self.methods[label], self._open(label)
+        if isinstance(method, Stack) and all("lr" in train or self._twin(each) for each, train in method.trained()):
+            return ()
+        return keys
+
+    def _open(self, label: str) -> tuple[str, ...]:
+        """The keys of a method's training that are `auto`."""
         own = self.own.get(label, {})
         auto = {*self.auto.get(label, ()), *(key for key in self.auto.get("", ()) if key not in own)}
         return tuple(key for key in SEARCHED if key in auto) if "lr" in auto else ()
+
+    def _twin(self, member: Method) -> str | None:
+        """The label of the same method in the study."""
+        return next((label for label, method in self.methods.items() if method == member), None)
+
+    def settled(self, own: dict[str, dict[str, Any]]) -> "Study":
+        """The study with these values for what was `auto`; a stack's members take those of the same methods."""
+        methods = dict(self.methods)
+        for label, method in self.methods.items():
+            if isinstance(method, Stack) and (keys := self._open(label)):
+                twins = [own.get(self._twin(each) or "", {}) for each, _ in method.trained()]
+                methods[label] = method.with_training([{k: t[k] for k in keys if k in t} for t in twins])
+        return replace(self, own=own, auto={}, methods=methods)
 
     def fixed(self) -> "Study":
         """The study with fixed values wherever it is `auto`, and nothing left to search."""
@@ -101,7 +127,7 @@ class Study:
         rounds = "rounds" in self.auto.get("", ())
         training = replace(self.training, rounds=Training.rounds, patience=0) if rounds else self.training
         own = {label: table for label, table in own.items() if table}
-        return replace(self, auto={}, auto_seeds=False, training=training, own=own)
+        return replace(self.settled(own), auto_seeds=False, training=training)
 
     def _fixed(self, label: str) -> dict[str, Any]:
         rate = RATES.get(name_of(self.methods[label]))
@@ -230,7 +256,7 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
     for key in table:
         if key not in KEYS:
             raise BadInput(f"study: unknown key '{key}'; {nearest(str(key), KEYS)}")
-    for key in ("data", "model", "train", "measure", "engine", "methods"):
+    for key in ("data", "model", "train", "measure", "engine", "secure", "methods"):
         if not isinstance(table.get(key, {}), Mapping):
             raise BadInput(f"study: '{key}' must be a table, e.g. [{key}]")
     name, seeds = table.get("name", "study"), table.get("seeds", [0])
@@ -251,8 +277,9 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
         chosen = {each: chosen.get(each, {}) for each in methods}
     measured = {key: value for key, value in table.get("measure", {}).items() if key != SUBGROUPS}
     training, common = _training(table.get("train", {}), measured)
+    own_tables = catalog.comes_as_tables(data.get("name", ""))
     if SUBGROUPS in table.get("measure", {}):
-        if data.get("name") != "own":
+        if not own_tables:
             raise BadInput("[measure] subgroups: are columns of your own tables; leave them out")
         data = {**data, SUBGROUPS: table["measure"][SUBGROUPS]}
     if "test" not in training.measure:
@@ -277,10 +304,12 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
         seeds=tuple(seeds),
         auto_seeds=auto_seeds,
         data=catalog.resolved(data.get("name", "digits"), data),
-        model=_model(model, code, AUTO if data.get("name") == "own" else "mlp"),
+        model=_model(model, code, AUTO if own_tables else "mlp"),
         training=training,
         machine=parse(Machine, table.get("engine", {}), "[engine]"),
-        methods={label: make(label, _without_train(options)) for label, options in chosen.items()},
+        methods=_secured(
+            {label: make(label, _without_train(options)) for label, options in chosen.items()}, table.get("secure", {})
+        ),
         own={label: table for label, (table, _) in own.items() if table},
         auto={label: keys for label, keys in {"": common, **{k: keys for k, (_, keys) in own.items()}}.items() if keys},
         compared=compared,
@@ -288,6 +317,22 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
         **texts,
         **published,
     )
+
+
+def _secured(methods: dict[str, Method], table: Mapping[str, Any]) -> dict[str, Method]:
+    """The methods at the level of `[secure]`: all of whose silos anything leaves, but for those that have one."""
+    if not table:
+        return methods
+    level = table.get("level")
+    if level not in LEVELS:
+        raise BadInput(f"[secure] level: expected {' or '.join(LEVELS)}, found {shown(level)}")
+    schema, wrap = WRAPPERS[level]
+    options = parse(schema, {key: value for key, value in table.items() if key != "level"}, "[secure]")
+    levels = tuple(WRAPPERS[each][1] for each in LEVELS)
+    return {
+        label: method if isinstance(method, levels) or not fields(method.up) else wrap(method, options)
+        for label, method in methods.items()
+    }
 
 
 def _model(table: Mapping[str, Any], code: str | None, default: str) -> dict[str, Any]:

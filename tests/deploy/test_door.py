@@ -1,6 +1,11 @@
 """Who is not let in, and what a silo's owner then reads."""
 
+import base64
 import json
+import socket
+import ssl
+import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from functools import partial
@@ -12,8 +17,8 @@ from real import coterie, digits
 
 pytest.importorskip("flwr")
 from coterie.deploy import certificates, home, parties
-from coterie.deploy.flower import services
-from coterie.deploy.greeting import greet
+from coterie.deploy.flower import commands, services
+from coterie.deploy.greeting import connected, greet
 from coterie.deploy.own import save_silo
 from coterie.errors import BadInput
 
@@ -22,7 +27,7 @@ def test_each_party_gets_only_what_it_needs(tmp_path: Path) -> None:
     parties.new_federation(tmp_path / "fed", ["north", "south"], "127.0.0.1", 9443, None)
     coordinator, north = tmp_path / "fed" / "coordinator", tmp_path / "fed" / "silos" / "north"
     names = {path.name for path in north.iterdir()}
-    assert names == {"key", "key.pub", "ca.crt", "silo.toml", "settings.json", "README.md"}
+    assert names == {"key", "key.pub", "ca.crt", "silo.toml", "settings.json", "README.md", "service"}
     assert {path.name for path in (coordinator / "members").iterdir()} == {"north.pub", "south.pub"}
     for secret in (north / "key", coordinator / "ca.key", coordinator / "server.key"):
         assert secret.stat().st_mode & 0o077 == 0
@@ -58,10 +63,6 @@ def test_a_federation_is_never_overwritten(tmp_path: Path) -> None:
 
 def door(folder: Path, port: int, answer: bytes = b""):
     """A TLS server with the coordinator's certificate, which says the same to everybody."""
-    import socket
-    import ssl
-    import threading
-
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.pem", folder / "server.key")
     listener = socket.create_server(("127.0.0.1", port))
@@ -155,6 +156,93 @@ def test_a_clock_by_which_no_signature_counts_is_named_before_flower_refuses_it(
             greeting()
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-4, "s ahead of the coordinator's; 5 s ahead"), (60, "s behind the coordinator's; "), (0, "")],
+)
+def test_a_clock_that_is_a_little_wrong_is_remarked_on(seconds: int, said: str, tmp_path: Path) -> None:
+    parties.new_federation(tmp_path / "fed", ["a"], "127.0.0.1", 9443, None)
+    theirs = format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
+    port, heard = home.free_port(), list[str]()
+    with door(tmp_path / "fed" / "coordinator", port, f"HTTP/1.1 403 Forbidden\r\nDate: {theirs}\r\n\r\n".encode()):
+        greet("127.0.0.1", port, tmp_path / "fed" / "silos" / "a" / "ca.crt", heard.append)
+    assert len(heard) == bool(said) and all(said in line for line in heard)
+
+
+class Proxy(threading.Thread):
+    """An HTTP proxy that lets through whoever knows its password."""
+
+    def __init__(self, name: str = "", password: str = "") -> None:
+        super().__init__(daemon=True)
+        self.listener, self.asked = socket.create_server(("127.0.0.1", 0)), list[str]()
+        self.port = self.listener.getsockname()[1]
+        self.secret = base64.b64encode(f"{name}:{password}".encode()).decode() if name else ""
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
+
+    def serve(self, client: socket.socket) -> None:
+        head = client.recv(4096).decode()
+        self.asked.append(head.partition("\r\n")[0])
+        if self.secret not in head:
+            client.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+            return client.close()
+        port = int(head.split()[1].rpartition(":")[2])  # whatever the host: all of them are this machine
+        server = socket.create_connection(("127.0.0.1", port))
+        client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        for one, other in ((client, server), (server, client)):
+            threading.Thread(target=self.pump, args=(one, other), daemon=True).start()
+
+    def pump(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while piece := one.recv(4096):
+                other.sendall(piece)
+            other.shutdown(socket.SHUT_WR)
+
+
+def test_a_silo_reaches_its_coordinator_through_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parties.new_federation(tmp_path / "fed", ["a"], "fl.example.org", 9443, None)
+    silo, port, proxy = tmp_path / "fed" / "silos" / "a", home.free_port(), Proxy("north", "s3:cret")
+    policy = silo / "silo.toml"
+    address = f"http://north:s3%3Acret@127.0.0.1:{proxy.port}"
+    policy.write_text(policy.read_text().replace('proxy = ""', f'proxy = "{address}"'))
+    assert home.proxy_of(silo, "fl.example.org") == address
+    with door(tmp_path / "fed" / "coordinator", port, b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"):
+        greet("fl.example.org", port, silo / "ca.crt", lambda said: None, address)
+        for key, value in commands.environment(tmp_path, **commands.through(address)).items():
+            monkeypatch.setenv(key, value)
+        flower = pytest.importorskip("flwr.supercore.protobuf.client").ProtobufClient.from_server_address(
+            f"fl.example.org:{port}", False, (silo / "ca.crt").read_bytes(), ()
+        )
+        assert flower._client.get(f"https://fl.example.org:{port}/").status_code == 403  # as a SuperNode calls
+    assert proxy.asked == [f"CONNECT fl.example.org:{port} HTTP/1.1"] * 2
+
+
+def test_a_proxy_that_refuses_is_quoted(tmp_path: Path) -> None:
+    proxy = Proxy("north", "secret")
+    with pytest.raises(OSError, match=r"the proxy 127\.0\.0\.1 answers: HTTP/1\.1 407 Proxy Authentication Required"):
+        connected("fl.example.org", 9443, f"http://north:wrong@127.0.0.1:{proxy.port}")
+
+
+def test_without_one_in_its_policy_a_silo_takes_the_environments_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.org:3128")
+    monkeypatch.setenv("NO_PROXY", "inside.example.org")
+    assert home.proxy_of(tmp_path, "fl.example.org") == "http://proxy.example.org:3128"
+    assert home.proxy_of(tmp_path, "inside.example.org") == home.proxy_of(tmp_path, "127.0.0.1") == ""
+    assert commands.environment(tmp_path)["NO_PROXY"] == "inside.example.org,127.0.0.1,localhost"
+    (tmp_path / "silo.toml").write_text('proxy = "socks5://proxy"')
+    with pytest.raises(BadInput, match="give its address as http://"):
+        home.proxy_of(tmp_path, "fl.example.org")
+
+
 @pytest.mark.parametrize(("host", "proxy"), [("fl.example.org", None), ("127.0.0.1", True)])
 def test_without_tls_only_on_this_machine(host: str, proxy: bool | None, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="--insecure: only on"):
@@ -171,7 +259,7 @@ def test_a_silo_without_tls_talks_to_no_other_machine(tmp_path: Path) -> None:
     (silo / "settings.json").write_text(json.dumps(settings | {"host": "fl.example.org"}))
     source = {"path": str(silo / "data.npz"), "label": "", "drop": [], "task": "auto", "device": "cpu"}
     with pytest.raises(BadInput, match=r"insecure is for this machine alone, not for fl\.example\.org"):
-        services.silo(silo, json.dumps(source), lambda said: None)
+        services.silo(silo, json.dumps(source))
 
 
 @pytest.mark.parametrize("command", ["status", "run"])

@@ -26,6 +26,7 @@ from coterie.errors import BadInput
 from coterie.measure.measures import measure_of
 from coterie.measure.predictions import RAW
 from coterie.measure.tempering import tempered
+from coterie.methods.parts.averaging import ModelUp
 from coterie.models import build
 from coterie.personal.export import model_tensors
 from coterie.personal.file import load_model
@@ -169,6 +170,28 @@ def test_a_silo_that_was_away_keeps_the_newest_model_before_and_everybody_is_tol
     assert f"{gone} (that of round {picked - 1})" in notes(finished.summary["methods"])[0]
     told = json.loads((tmp_path / "run" / "progress.json").read_text())
     assert told["silos"][gone] == f"keeps its model of round {picked - 1}"
+
+
+class Rogue(Loop):
+    """South sends numbers that are not finite."""
+
+    def exchange(self, requests: Mapping[str, Request], timeout: float) -> dict[str, Answer | Failure]:
+        found = super().exchange(requests, timeout)
+        for name, answer in found.items():
+            if name == "south" and requests[name].kind == "train" and isinstance(answer, Answer):
+                up = decode(ModelUp, answer.body, torch.float32)
+                found[name] = replace(answer, body=encode_up(up.replace(w=up.w * torch.nan)))
+        return found
+
+
+def test_whoever_watches_a_run_sees_all_bytes_and_rejected_uploads_so_far(tmp_path: Path) -> None:
+    table = TABLE | {"methods": {"fedavg": {}, "fedprox": {}}}
+    finished = federated(tmp_path / "run", Rogue(settle(tmp_path)), table).run("")
+    told = json.loads((tmp_path / "run" / "progress.json").read_text())
+    outcomes = finished.summary["methods"].values()
+    assert told["rejected"] == sum(len(each["rejected"]) for each in outcomes) == 6
+    assert told["bytes_up"] == sum(each["bytes_up"] for each in outcomes) > 0
+    assert told["bytes_down"] == sum(each["bytes_down"] for each in outcomes) > 0
 
 
 def test_a_silo_that_was_never_measured_keeps_its_last_model(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_what_has_changed_is_read_again(
     elif change == "name":
         name = "south"
     else:
-        monkeypatch.setattr(encoded, "VERSION", "another")
+        monkeypatch.setattr(encoded, "build", lambda: "another")
     after = encoded_silo(tmp_path, name, source, agreed)
     assert reads["north"] == 3
     assert not (change in ("file", "drop", "name") and same(before.silo, after.silo))

@@ -1,6 +1,7 @@
 """Who started which run: signed by the operator, verified by every silo that trusts some, and in its ledger."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from loop import Loop, settle
 from test_drive import TABLE, federated
 
 pytest.importorskip("cryptography")
-from coterie.deploy import parties
+from coterie.deploy import operators, parties
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.messages import Request, request
 from coterie.deploy.operators import FOLDER, Signed, signed
@@ -83,6 +84,24 @@ def test_a_signature_counts_for_that_run_and_study_alone(
     if not reason:
         short = {key: value for key, value in about.items() if key == "operator"} | {"run": "run"}
         assert "wrong" in side.answer(replace(asked, operator=short, attempt=1)).refusal
+
+
+@pytest.mark.parametrize(("seconds", "refused"), [(400, True), (200, False), (-9e6, False)])
+def test_a_run_that_was_signed_in_the_future_is_refused_by_its_clock(
+    seconds: float, refused: bool, alice: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Other(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(UTC) + timedelta(seconds=seconds)
+
+    side = settle(tmp_path)["north"]
+    call("silo", "trust", side.folder, f"{alice}.pub")
+    with monkeypatch.context() as patch:
+        patch.setattr(operators, "datetime", Other)
+        about = signed(alice, "run", "0" * 64, no_password)
+    answer = side.answer(replace(Request("declare", "north", "run", 0), operator=about))
+    assert ("in the future; set both clocks by NTP" in answer.refusal) == refused == (not answer.body)
 
 
 def test_another_key_under_a_trusted_name_does_not_count(alice: Path, tmp_path: Path) -> None:

@@ -269,6 +269,17 @@ def test_a_silos_noise_is_its_own_secret_and_the_same_when_it_is_asked_again(tmp
     assert len(secret.read_text()) == 64 and secret.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+def test_gradients_that_hide_records_are_those_of_a_simulation(method: str, tmp_path: Path) -> None:
+    """With every row in every batch and hardly any noise there is nothing left to draw."""
+    privacy, all_rows = {"level": "record", "clip": 0.1, "noise": 1e-9}, replace(TRAINING, batch_size=64)
+    found = deployed(tmp_path, method, all_rows, privacy=privacy)
+    whole = simulated(method, all_rows, privacy=privacy)
+    pd.testing.assert_series_equal(values(found), values(whole), atol=1e-4, rtol=0)
+    plain = simulated(method, all_rows)
+    assert not np.allclose(values(whole), values(plain), atol=1e-4)
+
+
 def test_a_silent_silo_is_waited_for_by_how_long_all_have_taken_before(tmp_path: Path) -> None:
     loop, limits = Loop(settle(tmp_path)), list[float]()
     exchange = loop.exchange

@@ -1,6 +1,7 @@
 """What a silo allows, what it writes down, what it keeps."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from coterie.engine.method import Cohort
 from coterie.errors import BadInput
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.scaffold import Control
+from coterie.version import build
 from coterie.wire import Predictor, rows
 
 
@@ -104,9 +106,26 @@ def test_a_label_of_the_coordinators_own_is_no_reason_to_refuse(tmp_path: Path) 
 def test_another_version_of_coterie_is_named_even_where_it_asks_in_other_words() -> None:
     asked = json.loads(question().head()) | {"version": "0.0.9", "kind": "teach", "novelty": 1}
     with pytest.raises(
-        BadInput, match=rf"the coordinator runs coterie 0\.0\.9, this silo {coterie.__version__}; install"
+        BadInput, match=rf"the coordinator runs coterie 0\.0\.9, this silo {re.escape(build())}; install"
     ):
         request(json.dumps(asked), b"")
+
+
+def test_the_same_version_with_other_source_files_is_refused_and_said_to_be_that() -> None:
+    asked = json.loads(question().head())
+    assert asked["version"] == build()
+    other = f"{coterie.__version__}+0123456789abcdef"
+    with pytest.raises(BadInput, match=rf"{re.escape(other)}.*of the same version but with other source files"):
+        request(json.dumps(asked | {"version": other}), b"")
+
+
+@pytest.mark.parametrize("change", [{"kind": "declare", "job": None, "body": b""}, {}])
+def test_a_policy_that_pins_a_version_answers_nothing_under_another(change: dict[str, Any], tmp_path: Path) -> None:
+    side = with_policy(tmp_path / "other", 'version = "0.1.0+0123456789abcdef"')
+    answer = side.answer(question(**change))
+    assert f"this silo runs coterie {build()}, and its policy allows 0.1.0+0123456789abcdef alone" in answer.refusal
+    assert answer.body == b""
+    assert with_policy(tmp_path / "same", f'version = "{build()}"').answer(question(**change)).body
 
 
 @pytest.mark.parametrize("where", ["run", "silo", "method", "study", "names"])

@@ -1,6 +1,7 @@
 """A silo against its own coordinator: what an audit tried, as crafted requests to the silo's own handler."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -263,6 +264,67 @@ def test_a_budget_of_privacy_holds_over_runs_methods_and_attempts(tmp_path: Path
     spent = Budget(side.folder, read_policy(side.folder)).spent()
     assert (spent.answers, spent.bare) == (left, 0)
     assert spent.epsilon(1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
+
+
+RECORDS = {"privacy": {"level": "record", "clip": 1.0, "noise": 3.0}}
+DEMANDED_OF_RECORDS = 'approve = "all"\nrequire = "record"\nepsilon = 4.0\n'
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "reason"),
+    [
+        (DEMANDED, RECORDS, "demands privacy of all its data, and noise of level record hides single records"),
+        ('approve = "all"\nrequire = "silo"\n', RECORDS, "demands privacy of all its data"),
+        ('approve = "all"\nrequire = "record"\n', {"finetune": {}}, "what is trained would leave without noise"),
+        ('approve = "all"\nrequire = "record"\n', RECORDS, ""),
+        (DEMANDED_OF_RECORDS, RECORDS, ""),
+        (DEMANDED_OF_RECORDS, PRIVATE, ""),  # what hides all data hides each record
+        (DEMANDED_OF_RECORDS, {"privacy": {"level": "record", "noise": 0.4}}, "allowed: 4"),
+    ],
+)
+def test_a_silo_may_demand_that_noise_hides_each_record(
+    policy: str, options: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("dp_accounting")
+    side = settle(tmp_path)["north"]
+    (side.folder / FILE).write_text(policy)
+    answer = side.answer(private("run", **options))
+    assert reason in answer.refusal and bool(answer.body) == (not reason)
+
+
+def test_a_budget_counts_the_steps_of_the_silos_own_rows_whatever_the_run_declares(tmp_path: Path) -> None:
+    """Of 13 rows in batches of 4, two epochs of four steps a round, in each of which a row is with 4/13."""
+    accounting = pytest.importorskip("dp_accounting")
+    from dp_accounting.pld import PLDAccountant
+
+    side = settle(tmp_path)["north"]
+    (side.folder / FILE).write_text(DEMANDED_OF_RECORDS)
+    left, bodies = 0, set[bytes]()
+    for place in range(20):
+        request = private(f"run-{place}", **RECORDS)
+        assert request.job is not None
+        large = replace(request.job, sizes=(10_000, *request.job.sizes[1:]))
+        answer = side.answer(replace(request, job=large))
+        if answer.refusal:
+            break
+        left += 1
+        bodies.add(answer.body)
+    assert "over all runs" in answer.refusal and left > 1 and len(bodies) == left
+    step = accounting.PoissonSampledDpEvent(4 / 13, accounting.GaussianDpEvent(3.0))
+    found = [PLDAccountant().compose(step, 8 * times).get_epsilon(1e-5) for times in (left, left + 1)]
+    assert found[0] <= 4.0 < found[1]
+    spent = Budget(side.folder, read_policy(side.folder)).spent()
+    assert (spent.answers, spent.bare, spent.steps) == (left, 0, ((4 / 13, 3.0, 8.0 * left),))
+    assert spent.epsilon(1e-5, "record") == pytest.approx(found[0], rel=1e-2) and spent.epsilon(1e-5) == math.inf
+
+
+def test_asked_again_a_silo_that_hides_records_draws_anew_and_pays_anew(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    side = settle(tmp_path)["north"]
+    request = private("run", **RECORDS)
+    first, same, again = (side.answer(each) for each in (request, request, replace(request, attempt=1)))
+    assert first.body == same.body != again.body
+    assert Budget(side.folder, read_policy(side.folder)).spent().steps == ((4 / 13, 3.0, 16.0),)
 
 
 def test_no_budget_covers_what_left_without_noise_before(tmp_path: Path) -> None:

@@ -21,8 +21,19 @@ SPLIT = (
     "frozen but head",
     "frozen but norm",
     "frozen twice",
+    "head under vmap",
 )
-WHOLE = ("plain", "frozen middle", "frozen bias", "frozen shift", "frozen norm", "frozen, vmap")
+WHOLE = (
+    "plain",
+    "frozen middle",
+    "frozen bias",
+    "frozen shift",
+    "frozen norm",
+    "frozen, vmap",
+    "head under vmap, and more after it",
+    "head under vmap, dropout",
+    "head under vmap, and more trains",
+)
 
 
 class FrozenTwice(nn.Module):
@@ -39,8 +50,34 @@ class FrozenTwice(nn.Module):
         return y
 
 
+class UnderVmap(nn.Module):
+    """A frozen body that no tracing follows, since it counts its columns, and a head."""
+
+    def __init__(self, after: bool = False, dropout: float = 0.0, trains: bool = False) -> None:
+        super().__init__()
+        self.after, self.drop = after, nn.Dropout(dropout)
+        self.body = nn.ModuleDict({"one": nn.Linear(5, 6), "other": nn.Linear(6, 6)}).requires_grad_(False)
+        self.body["other"].requires_grad_(trains)
+        self.top = nn.ModuleDict({"head": nn.Linear(6, 3)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.body["one"](x))
+        for column in range(h.shape[1]):
+            h = h + 0.1 * h[:, column, None]
+        y: Tensor = self.top["head"](self.drop(torch.tanh(self.body["other"](h))))
+        return y.cos() if self.after else y
+
+
+UNTRACED = {
+    "head under vmap": UnderVmap,
+    "head under vmap, and more after it": lambda: UnderVmap(after=True),
+    "head under vmap, dropout": lambda: UnderVmap(dropout=0.3),
+    "head under vmap, and more trains": lambda: UnderVmap(trains=True),
+}
+
+
 def engine_of(name: str, keep: bool | str, **train: object) -> Simulator:
-    build = FrozenTwice if name == "frozen twice" else TRAINED[name]
+    build = FrozenTwice if name == "frozen twice" else UNTRACED.get(name) or TRAINED[name]
     if name in TEXTS:
         made = make_silos(shape=(6,), tokens=TOKENS, test=(9, 2, 5))
         silos = [Silo(s.name, *(Part(p.x, p.y[:, 0]) for p in (s.train, s.validation, s.test))) for s in made]
@@ -94,6 +131,10 @@ def test_a_module_that_cannot_be_split_is_not(name: str) -> None:
     assert not engine.store.kept
     with pytest.raises(BadInput, match="keep_features: nothing that is frozen comes before"):
         engine_of(name, True)
+
+
+def test_none_of_these_modules_is_traced() -> None:
+    assert {name: engine_of(name, False).model.way for name in UNTRACED} == dict.fromkeys(UNTRACED, "vmap")
 
 
 def test_a_simulation_of_the_same_silos_keeps_them_once() -> None:

@@ -1,6 +1,7 @@
 """Stack: its members as in runs of their own, mixed by each silo's held-out data as NumPy mixes them."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import nn
 from coterie.conformance import Ground, ground_of, rounds, small_silos
 from coterie.data.silo import Part, Silo
 from coterie.engine.method import Cohort, Method
-from coterie.engine.predictors import Ensemble
+from coterie.engine.predictors import Distilled, Ensemble, restored
 from coterie.engine.rounds import run_rounds
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
@@ -49,6 +50,39 @@ def test_members_train_as_in_runs_of_their_own():
         model = (alone.method.cloud if cloud else alone.method.personal)(task, down, other.private().take(order))
         for field, value in model.tensors().items():
             close(own.tensors()[field][order], value)
+
+
+def test_members_with_settings_of_their_own_train_as_in_runs_with_them():
+    own = {
+        "separate": {"lr": 0.3},
+        "fedavg-ft": {"optimizer": "adam", "lr": 0.01},
+        "ditto": {"weight_decay": 0.5},
+        "fedavg": {},
+    }
+    method = Stack(of=tuple({"method": name, "train": train} for name, train in own.items()))
+    training = Training(rounds=3, local_epochs=2, batch_size=4, lr=0.1, schedule="cosine")
+    assert [each.name for each in method.candidates] == list(own)
+
+    def models(each: Method, training: Training) -> Any:
+        engine = Simulator(each, small_silos(), ground_of(method).model(), training, 1)
+        server = run_rounds(each, engine, engine.roster, engine.model, training).server
+        return engine.personal(everyone(engine, 3), each.send(server, everyone(engine, 3)))
+
+    mixed = models(method, training)
+    for (name, train), part in zip(own.items(), mixed.parts, strict=True):
+        alone = models(make(name, {}), replace(training, **train))
+        assert torch.allclose(part.models, alone.models), name
+
+
+def test_members_that_train_alike_share_it_and_those_that_do_not_train_apart():
+    both = Stack(of=({"method": "fedavg", "train": {"lr": 0.1}}, {"method": "fedavg-ft", "train": {"lr": 0.1}}))
+    assert list(both.trainings) == ["fedavg"]
+    apart = Stack(of=({"method": "fedavg-ft", "train": {"lr": 0.1}}, {"method": "fedavg", "train": {"lr": 0.2}}))
+    assert list(apart.trainings) == ["fedavg_ft", "fedavg"]
+    assert [each.name for each in apart.candidates] == ["fedavg-ft", "fedavg"]
+    ditto = Stack(of=("ditto", {"method": "fedavg", "train": {"lr": 0.2}}))
+    assert list(ditto.trainings) == ["ditto", "fedavg"]
+    assert [each.name for each in ditto.candidates] == ["ditto", "fedavg"]
 
 
 def test_two_rounds_are_the_equations():
@@ -161,6 +195,74 @@ def test_numbers_are_mixed_too():
     assert last[(last["split"] == "test") & (last["measure"] == "r2")]["value"].mean() > 0.5
 
 
+class Tagger(nn.Module):
+    """A class for every place of a sequence: outputs (b, C, t)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.table(x)
+        return out.movedim(-1, 1)
+
+
+def test_classes_of_every_place_of_a_sequence_are_mixed_too():
+    silos, draw = [], np.random.default_rng(0)
+    for i in range(3):
+        parts = []
+        for n in (20, 12, 10):
+            x = draw.integers(5, size=(n, 4))
+            parts.append(Part(x, (x + i) % 3))
+        silos.append(Silo(f"s{i}", *parts))
+    training = Training(rounds=5, local_epochs=2, batch_size=4, lr=1.0)
+    method = Stack(of=("separate", "fedavg"), fit_every=1)
+    engine = Simulator(method, silos, Model(Tagger, 3, dtype=torch.float64), training, 0)
+    assert method.refusal(engine.roster, engine.model) is None
+    outcome = run_rounds(method, engine, engine.roster, engine.model, training)
+    assert (outcome.models.weights[:, 0] > 0.9).all()  # their labels have nothing in common
+    last = outcome.results[-1]
+    assert last[(last["split"] == "test") & (last["measure"] == "accuracy")]["value"].mean() > 0.9
+
+
+@pytest.mark.parametrize("classes", [3, 0])
+def test_one_network_learns_what_the_mixture_predicts(classes: int):
+    draw, silos = np.random.default_rng(0), []
+    for i in range(3):
+        parts = []
+        for n in (60, 20, 10):
+            x = draw.normal(size=(n, 5)).astype(np.float32)
+            y = x @ np.arange(5) + i
+            parts.append(Part(x, np.digitize(y, [-2, 2]) if classes else y.astype(np.float32)))
+        silos.append(Silo(f"s{i}", *parts))
+    training = Training(rounds=2, local_epochs=2, batch_size=8, lr=0.02)
+    of = ("fedem", {"method": "separate", "train": {"lr": 0.05}})
+
+    def deployed(distil: bool) -> tuple[Any, Any]:
+        method = Stack(of=of, distil=distil)
+        model = Model(lambda: nn.Linear(5, classes or 1), classes, dtype=torch.float64)
+        engine = Simulator(method, silos, model, training, 0)
+        server = run_rounds(method, engine, engine.roster, engine.model, training).server
+        down = method.send(server, everyone(engine, 2))
+        return engine.task(torch.arange(3), 1), engine.personal(everyone(engine, 2), down)
+
+    task, mixture = deployed(False)
+    _, found = deployed(True)
+    assert isinstance(found, Distilled) and found.network.models.shape == mixture.parts[1].models.shape
+    close(found.shares, mixture.weights)
+    close(found.losses[:, 0], task.measure(mixture, "validation")["loss"])
+    close(found.losses[:, 1], task.measure(found.network, "validation")["loss"])
+
+    def apart(model: Any) -> float:
+        """How far its predictions are from the mixture's."""
+        ours, theirs = (task.outcomes(each, "train", raw=True)["outputs"] for each in (model, mixture))
+        return float((ours - theirs).square().mean())
+
+    assert apart(found) < 0.5 * apart(mixture.parts[1])  # where it started
+    again = restored(found.form, found.tensors())
+    assert isinstance(again, Distilled) and torch.equal(again.network.models, found.network.models)
+
+
 def test_without_held_out_data_all_candidates_count_alike():
     silos = [
         Silo(each.name, each.train, Part(each.validation.x[:0], each.validation.y[:0]), each.test)
@@ -206,6 +308,8 @@ def test_where_training_alone_is_clearly_better_the_gate_takes_it():
         ({"of": ["separate", "stack"]}, "a stack inside"),
         ({"of": ["separate", "fedamb"]}, "unknown method 'fedamb'"),
         ({"of": [3]}, "expected text or table"),
+        ({"of": [{"method": "fedavg", "train": {"lr": -1}}]}, r"\[methods.fedavg\] train lr: -1"),
+        ({"of": [{"method": "fedavg", "train": {"rate": 1}}]}, "unknown key 'rate'"),
     ],
 )
 def test_what_cannot_be_stacked_is_refused(table: Mapping[str, Any], why: str):

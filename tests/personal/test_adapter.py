@@ -140,4 +140,4 @@ def test_peft_loads_the_adapter_and_predicts_the_same(own: bool, tmp_path: Path)
     theirs = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
     x = torch.randn(4, *SHAPE, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        torch.testing.assert_close(theirs(x), ours.module.components[0](x), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(theirs(x), ours.module.core.components[0](x), rtol=1e-5, atol=1e-5)

@@ -26,6 +26,9 @@ def test_privacy_says_its_epsilon_and_what_it_does_not_cover() -> None:
     line = notes({"fedavg": {"privacy": told}})[0]
     assert line.startswith("fedavg: ε = 12.35 at δ = 1e-05 for all data of a silo, by its 30 uploads")
     assert "measures are not covered" in line
+    record = told | {"level": "record", "steps": 240, "sampling": 0.016, "silo": "a"}
+    line = notes({"fedavg": {"privacy": record}})[0]
+    assert "for each record of a silo, by its 30 uploads (240 steps on batches of 0.016 of its rows, clip 0.5" in line
     assert "no differential privacy" in notes({"fedavg": {"privacy": told | {"noise": 0.0, "epsilon": None}}})[0]
 
 
@@ -46,3 +49,8 @@ def test_what_all_methods_of_a_run_spend_is_said_where_there_are_several() -> No
 def test_an_epsilon_beyond_all_bounds_is_said_to_be_so() -> None:
     told = {"epsilon": None, "delta": 1e-5, "clip": 0.5, "noise": 1e-9, "uploads": 30}  # None: as JSON has infinity
     assert "ε = ∞ at" in notes({"fedavg": {"privacy": told}})[0]
+
+
+def test_a_secure_level_is_printed_with_what_the_server_learns() -> None:
+    (line,) = notes({"fedavg": {"secure": {"level": "secagg", "server_learns": "the sum"}}})
+    assert line == "fedavg: [secure] secagg: the server learns the sum"

@@ -75,6 +75,13 @@ def test_a_notebook_gets_a_bar_too(notebook):
     assert notebook
 
 
+def test_a_notebook_that_cannot_show_a_bar_is_told_once(notebook, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    told(Console(force_jupyter=True))
+    assert not notebook
+    assert capsys.readouterr().err == "coterie: no progress bar: pip install ipywidgets\n"
+
+
 def test_a_search_is_named_and_counts_no_round():
     out = io.StringIO()
     told(Console(file=out, force_terminal=True, width=100), report=Progress(2, 2, None, tuning=True))

@@ -71,6 +71,19 @@ def test_the_saved_mixture_is_one_onnx_graph(plain, tmp_path):
     assert given == pytest.approx(model.module(x).detach().numpy(), abs=1e-5)
 
 
+def test_a_distilled_mixture_is_one_network_and_what_that_loses_is_noted(tmp_path):
+    compared(tables(), methods=[co.Stack(of=FEW, distil=True)]).save(tmp_path / "run")
+    found = json.loads((tmp_path / "run" / "summary.json").read_text("utf-8"))["methods"]["stack"]
+    assert list(found["mixtures"]) == list(found["distilled"]) == list(NAMES)
+    model = co.load_model(tmp_path / "run" / "models" / "stack" / "north.safetensors")
+    assert len(model.module.core.components) == 1 and "candidates" not in model.about
+    rows = pd.read_parquet(tmp_path / "run" / "predictions.parquet")
+    mine = rows[(rows["silo"] == "north") & (rows["split"] == "validation")]
+    predicted = model.predict_proba(tables()["north"].iloc[mine["row"].to_numpy() - 1])
+    columns = [f"probability_{name}" for name in model.classes]
+    assert predicted == pytest.approx(mine[columns].to_numpy(), abs=1e-5)
+
+
 def weights(found, silo="north"):
     model = found["stack"][silo]
     return dict(zip(json.loads(model.about["candidates"]), model.module.core.weights.tolist(), strict=True))
@@ -136,6 +149,25 @@ def test_an_onnx_file_of_an_earlier_run_is_a_model_of_ones_own(plain, tmp_path):
     co.load_model(plain / "models" / "separate" / "north.safetensors").to_onnx(tmp_path / "north.onnx")
     found = compared(tables(), str(tmp_path / "{silo}.onnx"))
     assert weights(found)["incumbent"] > 0 and weights(found, "coast")["incumbent"] == 0
+
+
+def test_an_onnx_file_becomes_a_part_of_the_one_graph(plain, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    today = tmp_path / "today.onnx"
+    co.load_model(plain / "models" / "separate" / "north.safetensors").to_onnx(today)
+    compared(tables(), str(today)).save(tmp_path / "run")
+    file = tmp_path / "run" / "models" / "stack" / "north.safetensors"
+    with pytest.raises(BadInput, match="mixes in the silo's own, which is no ONNX file; give that as incumbent"):
+        co.load_model(file).to_onnx(tmp_path / "without.onnx")
+    model = co.load_model(file, incumbent=today)
+    assert dict(zip(json.loads(model.about["candidates"]), model.module.core.weights, strict=True))["incumbent"] > 0.01
+    model.to_onnx(tmp_path / "both.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "both.onnx"))
+    assert [each.name for each in session.get_inputs()] == ["x"]
+    assert [each.name for each in session.get_outputs()] == ["prediction"]
+    rows = tables()["north"]
+    given = session.run(None, {"x": model.encode(rows)})[0]
+    assert given == pytest.approx(model.predict_proba(rows), abs=1e-5)
 
 
 def test_a_column_that_no_silo_has_is_refused():

@@ -157,6 +157,15 @@ def test_what_was_found_is_written_and_the_study_runs_again_without_a_search(her
         assert summary[name]["still_improving"] is False
 
 
+def test_a_stack_trains_its_members_as_they_were_tuned(here):
+    of = "methods.stack.of=['separate', 'fedamp']"
+    run = [*OWN_RUN[:-1], "separate,fedamp,stack", "--set", of, "--rounds", "3", "--out", "a", "--quiet"]
+    assert call(*run) == 0
+    told = study("a")["methods"]
+    assert set(pd.read_parquet("a/tuning.parquet")["method"]) == {"separate", "fedamp"}
+    assert told["stack"]["of"] == [{"method": name, "train": told[name]["train"]} for name in ("separate", "fedamp")]
+
+
 def test_a_method_that_ends_at_its_most_rounds_with_the_best_among_the_last_was_improving(here):
     assert call(*OWN_RUN, "--set", "train.lr=0.003", "--rounds", 2, "--out", "a", "--quiet") == 0
     assert not Path("a/tuning.parquet").exists()

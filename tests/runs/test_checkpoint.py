@@ -21,6 +21,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 
+from coterie.engine.predictors import Distilled, Ensemble
 from coterie.engine.rounds import Outcome, Progress, run_rounds
 from coterie.engine.simulate import Simulator
 from coterie.methods import GROUPS, METHODS, make
@@ -121,6 +122,15 @@ def test_a_run_resumes_from_any_round(stop: int, tmp_path: Path) -> None:
 )
 def test_wrappers_and_options_resume_with_the_same_bits(name: str, options: dict[str, object], tmp_path: Path) -> None:
     unbroken_and_resumed(lambda: engine_of(name, options), tmp_path)
+
+
+@pytest.mark.parametrize("distil", [False, True])
+def test_an_ensemble_picked_before_a_kill_comes_back_from_the_disk(distil: bool, tmp_path: Path) -> None:
+    members = ["separate", {"method": "fedavg-ft", "train": {"optimizer": "adam", "lr": 0.01}}, "fedem"]
+    build = lambda: engine_of("stack", {"of": members, "fit_every": 1, "distil": distil}, lr=3.0)  # noqa: E731
+    outcome = unbroken_and_resumed(build, tmp_path, stop=3)
+    assert outcome.picked is not None and 0 < outcome.picked.round < 3
+    assert isinstance(outcome.models, Distilled if distil else Ensemble)
 
 
 @pytest.mark.parametrize("buffers", ["local", "shared"])

@@ -312,6 +312,33 @@ def test_without_a_search_values_are_fixed():
     assert plain.fixed() == plain
 
 
+def test_a_stack_is_not_searched_for_where_its_members_are():
+    methods = {"fedavg": {}, "apple": {"train": {"optimizer": "sgd"}}, "stack": {"of": ["fedavg", "apple"]}}
+    study = check(table(train={"lr": "auto", "optimizer": "auto"}, methods=methods))
+    assert study.searched("stack") == () and study.searched("fedavg") == ("lr", "optimizer")
+    found = study.settled({"fedavg": {"lr": 1.0, "optimizer": "adam"}, "apple": {"optimizer": "sgd", "lr": 0.5}})
+    assert found.methods["stack"].of == (
+        {"method": "fedavg", "train": {"lr": 1.0, "optimizer": "adam"}},
+        {"method": "apple", "train": {"lr": 0.5, "optimizer": "sgd"}},
+    )
+    assert check(tomllib.loads(found.as_toml())) == found
+    fixed = {"method": "apple", "train": {"lr": 0.25, "optimizer": "sgd"}}
+    assert study.fixed().methods["stack"].of == ("fedavg", fixed)
+
+
+def test_a_stack_has_a_search_of_its_own_for_members_that_nothing_else_trains():
+    train, own = {"lr": "auto"}, {"method": "fedavg", "train": {"lr": 0.3}}
+    other = {"method": "fedamp", "tau": 0.1}
+    study = check(table(train=train, methods={"fedamp": {}, "stack": {"of": [own, "fedamp", other]}}))
+    assert study.searched("stack") == ("lr",)
+    found = study.settled({"fedamp": {"lr": 1.0}, "stack": {"lr": 0.2}})
+    assert found.methods["stack"].of == (own, {"method": "fedamp", "train": {"lr": 1.0}}, other)
+    known = check(table(train=train, methods={"fedamp": {}, "stack": {"of": [own, "fedamp"]}}))
+    assert known.searched("stack") == ()
+    given = check(table(train=train, methods={"fedamp": {}, "stack": {"of": ["fedamp"], "train": {"lr": 0.2}}}))
+    assert given.settled({"fedamp": {"lr": 1.0}}).methods["stack"].of == ("fedamp",)
+
+
 def test_only_some_keys_are_auto():
     with pytest.raises(BadInput, match=r"\[train\] momentum: expected number, found 'auto'"):
         check(table(train={"momentum": "auto"}))
@@ -322,3 +349,22 @@ def test_every_small_scale_says_what_it_can_show(name: str) -> None:
     for cell in read(name).get("cells", {None: {}}):
         assert check(select(read(name), cell, "small")).shows
         assert not check(select(read(name), cell)).shows
+
+
+def test_a_level_of_security_is_for_all_methods_that_upload_and_is_written_back_with_each() -> None:
+    table = {"secure": {"level": "blind", "sketch": 64}, "methods": {"fedavg": {}, "separate": {}, "fedamp": {}}}
+    study = check(table)
+    assert study.as_table()["methods"]["fedavg"]["blind"]["sketch"] == 64
+    assert "blind" not in study.as_table()["methods"]["separate"]
+    assert check(study.as_table()).methods == study.methods
+
+
+@pytest.mark.parametrize("secure", [{"level": "open"}, {"level": "blind", "sketches": 3}, {}, {"sketch": 64}])
+def test_an_unknown_level_is_refused(secure: dict[str, object]) -> None:
+    if not secure:
+        assert (
+            check({"secure": secure, "methods": {"fedavg": {}}}).methods == check({"methods": {"fedavg": {}}}).methods
+        )
+        return
+    with pytest.raises(BadInput, match=r"\[secure\]"):
+        check({"secure": secure, "methods": {"fedavg": {}}})

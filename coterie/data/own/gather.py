@@ -15,6 +15,7 @@ from coterie.data.arrays import model_inputs, pixels
 from coterie.data.images import SUFFIXES, read_pictures
 from coterie.data.npz import read_npz
 from coterie.data.own.columns import without
+from coterie.data.own.pfllib import is_pfllib, read_clients
 from coterie.data.own.sides import NAMES, SIDES
 from coterie.data.own.tables import read_table
 from coterie.data.silo import Array, HoldsData, Indices
@@ -61,6 +62,8 @@ def gather(path: Path, label: str, drop: Sequence[str] = (), by: Sequence[str] =
     entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
     if not entries:
         raise BadInput(f"{path}: is empty; put a file or a folder for each silo into it")
+    if is_pfllib(path):
+        return [Holding(name, model_inputs(x, path), y, sides) for name, (x, y, sides) in read_clients(path).items()]
     split = [entry.name for entry in entries if entry.suffix.lower() in TABLES and entry.stem.lower() in SIDES]
     if {"train", "test"} <= {Path(name).stem.lower() for name in split}:
         files = ", ".join(split)

@@ -62,6 +62,11 @@ def given(incumbent: str, holding: Holding, x: Array, schema: Schema) -> Array |
 
 def by_onnx(path: Path, x: Array, classes: int) -> Array:
     """What an ONNX file gives for encoded rows."""
+    return named_by_onnx(path, x, classes)[1]
+
+
+def named_by_onnx(path: Path, x: Array, classes: int) -> tuple[str, Array]:
+    """The same, and the name of that output."""
     if find_spec("onnxruntime") is None:
         raise BadInput(f"{path}: onnxruntime is not installed; pip install onnxruntime")
     import onnxruntime
@@ -72,10 +77,10 @@ def by_onnx(path: Path, x: Array, classes: int) -> Array:
     except Exception as error:  # whatever a runtime meets in a file of one's own
         raise BadInput(f"{path}: cannot be used as ONNX ({str(error).splitlines()[0][:200]}); check the file") from None
     # A classifier may give its choice beside the probabilities.
-    fits = [np.asarray(each) for each in found if np.shape(each) == ((len(x), classes) if classes else (len(x), 1))]
-    if not fits:
-        raise BadInput(f"{path}: gives {[np.shape(each) for each in found]}, not one row of {classes or 1} for each")
-    return fits[0] if classes else fits[0][:, 0]
+    for output, each in zip(session.get_outputs(), found, strict=True):
+        if np.shape(each) == (len(x), classes or 1):
+            return output.name, np.asarray(each) if classes else np.asarray(each)[:, 0]
+    raise BadInput(f"{path}: gives {[np.shape(each) for each in found]}, not one row of {classes or 1} for each")
 
 
 def _by_object(model: Any, x: Any, schema: Schema, where: str) -> Array:

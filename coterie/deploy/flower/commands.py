@@ -6,16 +6,20 @@ import re
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from coterie.deploy.home import LOOPBACK
 from coterie.errors import BadInput
 
 CONNECTION = "coterie"  # the name of the coordinator's SuperLink in Flower's own configuration
 CANNOT_CONNECT = 305  # SuperNode: the SuperLink does not take it
 VERSION_DIFFERS = 606
 UNREGISTERED = "unregistered"
+ONLINE, OFFLINE = "online", "offline"
+HEARTBEATS = 2  # that a node may miss
 UNKNOWN = "unknown"  # a run that is not in the database
 RUNS_LISTED = 100  # the newest
 DATABASE = "state/superlink.db"  # the SuperLink's, in the coordinator's folder
@@ -57,7 +61,19 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
     polls = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3"}
-    return {**os.environ, "PATH": programs, "FLWR_HOME": str(home), **quiet, **polls, **more}
+    return {**os.environ, "PATH": programs, "FLWR_HOME": str(home), **quiet, **polls, **_direct(), **more}
+
+
+def _direct() -> dict[str, str]:
+    """A party's programs reach each other on this machine, whichever proxy its environment names for others."""
+    known = os.environ.get("NO_PROXY", os.environ.get("no_proxy", ""))
+    names = ",".join([*filter(None, [known]), LOOPBACK, "localhost"])
+    return {"NO_PROXY": names, "no_proxy": names}
+
+
+def through(proxy: str) -> dict[str, str]:
+    """The environment of a SuperNode whose coordinator is behind a proxy; Flower's calls are HTTPS by httpx."""
+    return {"HTTPS_PROXY": proxy, "https_proxy": proxy} if proxy else {}
 
 
 def superlink(folder: Path, host: str, port: int, ca: Path | None) -> list[str]:
@@ -144,6 +160,27 @@ def known_keys(database: Path) -> dict[bytes, tuple[int, str]] | None:
     except sqlite3.Error:
         return None
     return {bytes(key): (number % 2**64, str(status)) for key, number, status in rows}  # SQLite's integers have a sign
+
+
+def contacts(database: Path) -> dict[int, tuple[str, float | None]] | None:
+    """By node, its state and when it was last heard of, in seconds since 1970; None while there is no telling.
+
+    A heartbeat puts `online_until` that many intervals into the future, a farewell into the present; what Flower has
+    not yet noticed to be offline by that time is.
+    """
+    try:
+        with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as opened:
+            rows = opened.execute("SELECT node_id, status, online_until, heartbeat_interval FROM node").fetchall()
+    except sqlite3.Error:
+        return None
+    found = dict[int, tuple[str, float | None]]()
+    for number, status, until, interval in rows:
+        if status == ONLINE and until is not None:
+            known = (ONLINE, until - HEARTBEATS * interval) if until > time.time() else (OFFLINE, until)
+        else:
+            known = (str(status), until)
+        found[number % 2**64] = known
+    return found
 
 
 def shrink(database: Path) -> None:

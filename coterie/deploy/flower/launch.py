@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie import toml
-from coterie.deploy.drive import PROGRESS, study_of
+from coterie.deploy.drive import study_of
 from coterie.deploy.flower import commands
+from coterie.deploy.flower.figures import progress
 from coterie.deploy.flower.programs import is_served
-from coterie.deploy.home import json_table, nodes, owner_only, settings, write_whole
+from coterie.deploy.home import PROGRESS, nodes, owner_only, settings, write_whole
 from coterie.deploy.operators import signed
 from coterie.deploy.patience import Patience
 from coterie.errors import BadInput
@@ -104,18 +105,6 @@ def _started(home: Path, run: str) -> str:
             if time.monotonic() > until:
                 raise
             time.sleep(3)
-
-
-def progress(run: Path) -> dict[str, Any]:
-    """How far a run is."""
-    path = run / PROGRESS
-    return json_table(path, "resume the run") if path.exists() else {}
-
-
-def newest_run(coordinator: Path) -> Path | None:
-    """The run that was asked for last."""
-    runs = sorted((coordinator / "runs").glob("*/asked.toml"), key=lambda path: path.stat().st_mtime)
-    return runs[-1].parent if runs else None
 
 
 def silo_states(coordinator: Path) -> dict[str, str]:

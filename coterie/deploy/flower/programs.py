@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.deploy.home import LOOPBACK, json_table, write_whole
+from coterie.deploy.logs import rotate
 from coterie.errors import BadInput
 from coterie.lock import locked
 
@@ -58,6 +59,11 @@ class Program:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+    def rotate(self) -> None:
+        """Move its log on once that is large."""
+        if rotate(self.log):
+            self.before = 0
 
     def logged(self) -> str:
         """What it has logged since its latest start."""

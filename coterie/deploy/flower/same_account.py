@@ -1,17 +1,21 @@
 """Flower's programs serve whoever connects to their port on loopback; with this, only processes of the same account.
 
 The kernel lists every connection with the account of the process that holds its end. Where it does not (no Linux),
-nothing is checked, and docs/deployment.md asks for a host of its own.
+a service starts only on a machine without other people's accounts, unless its owner takes the risk.
 """
 
 import os
+import pwd
 import socket
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from coterie.errors import BadInput
+
 CONNECTIONS = Path("/proc/net/tcp")
+PEOPLE = 500  # accounts from this number on are people's, on macOS
 ESTABLISHED = "01"  # others may be listed without their account
 PUBLISHED = "/v1/fleet/"  # what silos call, with a key each
 Scope = MutableMapping[str, Any]
@@ -37,6 +41,23 @@ class SameAccount:
 
 def _is_own(scope: Scope) -> bool:
     return not CONNECTIONS.exists() or account(scope["client"], scope["server"]) == os.geteuid()
+
+
+def check_accounts(shared_ok: bool) -> None:
+    """Refuse a machine with other people's accounts where nobody can tell whose process connects (macOS)."""
+    if CONNECTIONS.exists() or shared_ok:
+        return
+    own = os.geteuid()
+    others = [a.pw_name for a in pwd.getpwall() if a.pw_uid >= PEOPLE and a.pw_uid != own and _logs_in(a.pw_shell)]
+    if others:
+        raise BadInput(
+            f"this machine has other accounts ({', '.join(others[:5])}), whose programs could reach Flower's port, "
+            "and no /proc/net/tcp by which they are kept out; take a machine of its own, or give --shared-host-ok"
+        )
+
+
+def _logs_in(shell: str) -> bool:
+    return not shell.endswith(("nologin", "false"))
 
 
 def guard(served: Any, published: str | None = None) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from coterie.deploy.drive import PROGRESS, RemoteRun, study_of
+from coterie.deploy.drive import RemoteRun, study_of
 from coterie.deploy.flower.allowance import FILE, grant
 from coterie.deploy.flower.grid import GridTransport
-from coterie.deploy.home import COORDINATOR, nodes, owner_only, write_whole
+from coterie.deploy.home import COORDINATOR, PROGRESS, nodes, owner_only, write_whole
 from coterie.deploy.operators import Signed
 from coterie.deploy.patience import Patience
 from coterie.errors import BadInput

@@ -4,16 +4,20 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from coterie.deploy.certificates import expiry
 from coterie.deploy.flower import commands
+from coterie.deploy.flower.figures import figures, silo_figures
 from coterie.deploy.flower.members import Members
+from coterie.deploy.flower.metrics import of_coordinator, of_silo, served
 from coterie.deploy.flower.programs import Program, await_port, end_left_over, only_one, remember, running
+from coterie.deploy.flower.same_account import check_accounts
 from coterie.deploy.flower.watchdog import Watchdog
 from coterie.deploy.greeting import greet
 from coterie.deploy.home import (
+    ALIVE,
     COORDINATOR,
     EVENTS,
     LOOPBACK,
@@ -23,13 +27,15 @@ from coterie.deploy.home import (
     free_port,
     is_loopback,
     owner_only,
+    proxy_of,
     settings,
     write_node,
     write_whole,
 )
+from coterie.deploy.logs import Follower, Form, Say, service_log
 from coterie.errors import BadInput
+from coterie.version import build
 
-Say = Callable[[str], None]
 WARN_SECONDS = 24 * 3600  # between two warnings that the certificate expires
 UNKNOWN_KEY_SECONDS = 30  # a coordinator that has just started may not have registered the key yet
 CONNECTED_SECONDS = 20  # a SuperNode that runs so long was let in
@@ -38,10 +44,17 @@ STILL_ONLINE_SECONDS = 180  # after an unclean end Flower takes the silo for con
 
 
 @owner_only()
-def coordinator(folder: Path, say: Say) -> None:
-    """Run a federation's coordinator until it is stopped."""
+def coordinator(folder: Path, form: Form = "plain", metrics: int | None = None, shared_ok: bool = False) -> None:
+    """Run a federation's coordinator until it is stopped; `form` is that of its log, `metrics` a port on loopback."""
+    check_accounts(shared_ok)
     folder = folder.resolve()
     own = settings(folder, inner=int, proxy=bool)
+    log = service_log(folder, "coordinator", form, sys.stdout)
+    with log as say, served(metrics, lambda: of_coordinator(figures(folder)), say):
+        _coordinate(folder, own, say)
+
+
+def _coordinate(folder: Path, own: dict[str, Any], say: Say) -> None:
     home, inner, ca = folder / "flower", own["inner"], _ca(folder, own)
     commands.write_home(home, LOOPBACK, inner, ca)
     env = _guarded(folder, commands.environment(home, **{COORDINATOR: str(folder)}), "superlink")
@@ -62,7 +75,7 @@ def coordinator(folder: Path, say: Say) -> None:
                 remember(folder, programs)
                 if program.name == "SuperLink":
                     await_port(program, inner)
-            say(f"coordinator at {own['host']}:{own['port']}; Ctrl-C stops it")
+            say(f"coordinator at {own['host']}:{own['port']}, coterie {build()}; Ctrl-C stops it")
             certificate, warned = _stamp(folder), 0.0
             while True:
                 if time.monotonic() - warned > WARN_SECONDS or not warned:
@@ -81,29 +94,39 @@ def coordinator(folder: Path, say: Say) -> None:
                         time.sleep(1)
                         program.start()
                         remember(folder, programs)
+                    program.rotate()
                 if ca is not None:
                     members.align()
+                (folder / ALIVE).touch()
                 time.sleep(1)
 
 
 @owner_only()
-def silo(folder: Path, source: str, say: Say) -> None:
+def silo(folder: Path, source: str, form: Form = "plain", metrics: int | None = None, shared_ok: bool = False) -> None:
     """Run a silo until it is stopped; `source` is where its data are and on which device it trains, as JSON."""
+    check_accounts(shared_ok)
     folder = folder.resolve()
     own = settings(folder, name=str)
+    log = service_log(folder, own["name"], form, sys.stdout)
+    with log as say, served(metrics, lambda: of_silo(silo_figures(folder)), say):
+        _take_part(folder, own, source, say)
+
+
+def _take_part(folder: Path, own: dict[str, Any], source: str, say: Say) -> None:
     samples, ca = _looked(folder, source), _ca(folder, own)
     address = f"{own['host']}:{own['port']}"
-    env = _guarded(folder, commands.environment(folder / "flower", **{SILO: str(folder)}), "supernode", "superexec")
+    proxy = proxy_of(folder, own["host"]) if ca is not None else ""
+    env = commands.environment(folder / "flower", **{SILO: str(folder)}, **commands.through(proxy))
+    env = _guarded(folder, env, "supernode", "superexec")
     with only_one(folder / "state", f"silo {own['name']}"):
         end_left_over(folder)
         close_folder(folder)
         write_whole(folder / SOURCE, source.encode())
-        say(f"silo {own['name']}: {samples} training samples; connecting to {address}")
+        say(f"silo {own['name']}: {samples} training samples, coterie {build()}; connecting to {address}")
         refused, failures = time.monotonic(), 0
-        events, known = folder / EVENTS, folder / "state" / "connected"
-        seen = events.stat().st_size if events.exists() else 0
+        events, known = Follower(folder / EVENTS), folder / "state" / "connected"
         while True:
-            greet(own["host"], own["port"], ca, say)
+            greet(own["host"], own["port"], ca, say, proxy)
             arguments = commands.supernode(address, free_port(), ca, folder / "key")
             program = Program("SuperNode", arguments, env, folder / "logs/supernode.log")
             began = time.monotonic()
@@ -114,7 +137,9 @@ def silo(folder: Path, source: str, say: Say) -> None:
                 introduced = ca is not None  # a silo with a key is known by it
                 while program.ended() is None:
                     time.sleep(0.5)
-                    seen = _show(events, seen, say)
+                    for line in events.new():
+                        say(line)
+                    program.rotate()
                     introduced = introduced or _introduced(folder, own, program)
                     if watchdog.wedged():
                         say(f"{program.name} holds a message that no process works on: it is stopped")
@@ -122,6 +147,7 @@ def silo(folder: Path, source: str, say: Say) -> None:
                     if time.monotonic() - began > CONNECTED_SECONDS:
                         refused = time.monotonic()
                         known.touch()
+                        (folder / ALIVE).touch()
             _judge_end(program, refused, known.exists(), say)
             failures = failures + 1 if time.monotonic() - began < CONNECTED_SECONDS else 0
             if failures > FAILURES and commands.exit_code(program.logged()) is None:
@@ -187,15 +213,3 @@ def _judge_end(program: Program, since: float, known: bool, say: Say) -> None:
     if time.monotonic() - since > (STILL_ONLINE_SECONDS if known else UNKNOWN_KEY_SECONDS):
         raise BadInput(f"the coordinator refuses this silo's key: {why}; ask the coordinator")
     say("not accepted yet; trying again")
-
-
-def _show(events: Path, seen: int, say: Say) -> int:
-    """Print what the silo's side has written down since."""
-    if not events.exists():
-        return seen
-    with events.open("rb") as file:
-        file.seek(seen)
-        new = file.read()
-    for line in new.decode(errors="replace").splitlines():
-        say(line)
-    return seen + len(new)

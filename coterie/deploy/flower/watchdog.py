@@ -4,6 +4,7 @@ Flower answers for a training process that dies over a message, but not for one 
 SuperNode would wait for ever, connected and deaf.
 """
 
+import os
 from time import monotonic
 
 from coterie.deploy.flower import commands
@@ -28,6 +29,8 @@ class Watchdog:
 
     def _look(self) -> None:
         with self.program.log.open("rb") as file:
+            if file.seek(0, os.SEEK_END) < self.read:  # it was moved on
+                self.read = 0
             file.seek(self.read)
             new = file.read()
         whole = new[: new.rfind(b"\n") + 1]

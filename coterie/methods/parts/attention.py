@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coterie.engine.across import total
+
 BLOCK = 1 << 18  # columns at a time, so that a float64 copy of all rows never exists
 ROUNDING = 16  # by so many times the rounding of their numbers models differ that were trained alike
 RESOLVED = 1e-14  # a share of the largest squared distance, below which others cancel in float64
@@ -14,13 +16,13 @@ RESOLVED = 1e-14  # a share of the largest squared distance, below which others 
 
 def gram(rows: Tensor, centre: bool = False) -> Tensor:
     """Inner products (m, m) of rows (m, d), accumulated in float64."""
-    total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    found = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
     for first in range(0, rows.shape[1], BLOCK):
         block = rows[:, first : first + BLOCK].double()
         if centre:
             block = block - block.mean(0)
-        total += block @ block.T
-    return total
+        found += block @ block.T
+    return total(found)
 
 
 def squared_distances(rows: Tensor) -> Tensor:
@@ -28,7 +30,8 @@ def squared_distances(rows: Tensor) -> Tensor:
     inner = gram(rows, centre=True)
     norms = inner.diagonal()
     distances = norms[:, None] + norms[None, :] - 2 * inner
-    rounding = ROUNDING * torch.finfo(rows.dtype).eps * torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    lengths = total(torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square()).sqrt()
+    rounding = ROUNDING * torch.finfo(rows.dtype).eps * lengths
     least = torch.maximum(rounding[:, None], rounding[None, :]).square().clamp_min(RESOLVED * distances.max())
     return torch.where(distances > least, distances, 0).fill_diagonal_(0)
 

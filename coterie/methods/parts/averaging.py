@@ -52,6 +52,7 @@ class ModelUp(Up):
 class GlobalModel(Method[Global, GlobalDown, ModelUp, PrivateT, StateT]):
     """What FedAvg's server does; the methods built on it differ in what silos do."""
 
+    by_columns: ClassVar[bool] = True
     down: ClassVar[type[Down]] = GlobalDown
     up: ClassVar[type[Up]] = ModelUp
     averages: ClassVar[bool] = True

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from coterie.engine.across import total
 from coterie.engine.method import Cohort, Down, Method, Model, PrivateT, Roster, Server, StateT, Up
 from coterie.errors import BadInput
 from coterie.methods.parts.bank import mixture
@@ -59,6 +60,7 @@ def averaged(down: NeighboursDown) -> Tensor:
 class Gossip(Method[Relay, NeighboursDown, EstimateUp, PrivateT, StateT]):
     """The graph, and the hub that only relays."""
 
+    by_columns: ClassVar[bool] = True
     down: ClassVar[type[NeighboursDown]] = NeighboursDown
     up: ClassVar[type[EstimateUp]] = EstimateUp
 
@@ -105,7 +107,7 @@ class Gossip(Method[Relay, NeighboursDown, EstimateUp, PrivateT, StateT]):
         estimates = _mixed(server.mixing.to(server.sent.dtype), server.sent)
         apart = (estimates - estimates.mean(0)).flatten(1)
         # (1/m) Σ_t ‖θ_t − mean‖²: how far the estimates are from one another
-        return {"collaboration": server.mixing, "consensus": apart.square().sum(1).mean()}
+        return {"collaboration": server.mixing, "consensus": total(apart.square().sum(1)).mean()}
 
 
 def _mixed(share: Tensor, models: Tensor) -> Tensor:

@@ -51,14 +51,20 @@ Trained = TypeVar("Trained", bound=Pulled | Weights)
 class MessagePassing(Method[Models, CloudDown, PersonalUp, Personal, Trained]):
     """The parts of FedAMP that are not an equation."""
 
+    by_columns: ClassVar[bool] = True
     down: ClassVar[type[Down]] = CloudDown
     up: ClassVar[type[Up]] = PersonalUp
     private: ClassVar[type[Private]] = Personal
+    compares: ClassVar[bool] = True
 
     common_init: bool = option(True, "all silos start from one random model")
     warmup_epochs: int = option(
         0, "above 0: a silo trains alone in its first round, for so many epochs or for those of a round if more", low=0
     )
+
+    @property
+    def by_gradients(self) -> bool:  # type: ignore[override]
+        return not self.warmup_epochs  # whose epochs are not among a round's
 
     def attention(self, w: Tensor) -> Tensor:
         """ξ (m, m): the share of each silo's model in each cloud model, by the models' weights."""

@@ -35,7 +35,9 @@ def fit_on(task: Task, w: Tensor, columns: Columns, purpose: str, epochs: int | 
 class PartStill(GlobalModel[Nothing, Weights]):
     """FedAvg in which a part of the model never moves."""
 
+    by_columns: ClassVar[bool] = True
     lr_by_row: ClassVar[bool] = True
+    by_gradients: ClassVar[bool] = True
 
     still: str
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.stats import t as student
 from torch import Tensor
+
+from coterie.measure.distributions import student_quantile
 
 TEMPERATURES = tuple(2.0 ** (i / 2 - 1) for i in range(9))  # 1/2 … 8, at which silos give their summed log-loss
 KAPPAS = (3.0, 10.0, 30.0, 100.0, 300.0, 1e9)  # held-out samples that the prior is worth; the last: as good as all
@@ -30,10 +31,13 @@ class Weighed:
 
 
 def class_likelihoods(p: Tensor, loss: Tensor, temperature: Tensor) -> Tensor:
-    """log p(y) of samples at temperatures (t,), from probabilities (k, n, C) and −log p(y) at 1 (k, n): (t, k, n)."""
+    """log p(y) of samples at temperatures (t,), from probabilities (k, n, C) and −log p(y) at 1 (k, n): (t, k, n).
+
+    Of sequences (k, n, C, ...) it is the mean over their places, as the loss is: the places of one are no samples of
+    their own. By convexity a mixture is at least as good place by place as it is by these means, so the bound holds.
+    """
     logs = p.double().nan_to_num(0.0).clamp_min(LEAST).log()
-    each = [-loss.double() / t - torch.logsumexp(logs / t, 2) for t in temperature.double()]
-    return torch.stack(each)
+    return torch.stack([-loss.double() / t - _mean(torch.logsumexp(logs / t, 2)) for t in temperature.double()])
 
 
 def number_likelihoods(loss: Tensor, variance: Tensor) -> Tensor:
@@ -120,8 +124,13 @@ def gated(alone: Tensor, mixed: Tensor, mask: Tensor, level: float) -> Tensor:
         off = (one - other)[real > 0].cpu().numpy()
         n = len(off)
         spread = off.std(ddof=1) if n >= FEWEST else np.inf
-        found.append(n >= FEWEST and off.mean() * math.sqrt(n) > student.isf(level, n - 1) * max(spread, 1e-12))
+        found.append(n >= FEWEST and off.mean() * math.sqrt(n) > -student_quantile(level, n - 1) * max(spread, 1e-12))
     return torch.tensor(found, dtype=torch.bool, device=alone.device)
+
+
+def _mean(each: Tensor) -> Tensor:
+    """The mean over a sample's places: (k, n)."""
+    return each.reshape(*each.shape[:2], -1).mean(2)
 
 
 def _holds(likelihoods: Tensor, mask: Tensor, prior: Tensor, pi: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from scipy.sparse.csgraph import connected_components
 
 from coterie.errors import BadInput
 from coterie.keys import generator
@@ -71,6 +70,8 @@ def graph(topology: Topology, m: int, p: float, seed: int, round: int | None = N
 
 def connected(linked: np.ndarray) -> bool:
     """Whether everyone can reach everyone."""
+    from scipy.sparse.csgraph import connected_components
+
     return bool(connected_components(linked, directed=False, return_labels=False) == 1)
 
 

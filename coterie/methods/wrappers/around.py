@@ -6,12 +6,14 @@ from typing import Any
 from coterie.engine.method import Method
 from coterie.errors import BadInput
 from coterie.methods import WRAPPERS, given
+from coterie.methods.wrappers.blind import Blind
 from coterie.methods.wrappers.clip import Clipping
 from coterie.methods.wrappers.compress import Compression
 from coterie.methods.wrappers.finetune import FineTuning
 from coterie.methods.wrappers.personal import PersonalColumns
 from coterie.methods.wrappers.privacy import Privacy
 from coterie.methods.wrappers.robust import Robustness
+from coterie.methods.wrappers.secagg import SecAgg
 from coterie.options import keywords, parse
 
 
@@ -49,6 +51,18 @@ def with_compression(method: Method | str, **options: Any) -> Method:
 def with_robustness(method: Method | str, **options: Any) -> Method:
     """A method whose server averages so that a few rogue silos cannot decide the result."""
     return _around(method, "robust", options, "with_robustness")
+
+
+@keywords("with_blind", Blind)
+def with_blind(method: Method | str, **options: Any) -> Method:
+    """A method whose server computes on models that it cannot read."""
+    return _around(method, "blind", options, "with_blind")
+
+
+@keywords("with_secagg", SecAgg)
+def with_secagg(method: Method | str, **options: Any) -> Method:
+    """A method whose server sees the sum of all uploads alone."""
+    return _around(method, "secagg", options, "with_secagg")
 
 
 def _around(method: Method | str, key: str, options: Mapping[str, Any], where: str) -> Method:

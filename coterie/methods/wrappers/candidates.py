@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
+from coterie.engine.across import total
+from coterie.engine.dpsgd import DPSGD
 from coterie.engine.method import (
     Batch,
     Cohort,
@@ -41,6 +43,8 @@ class Candidates(Method):
     With `going` only those go on: nothing of the others crosses, and what is kept of them stays as it is.
     """
 
+    by_columns: ClassVar[bool] = True
+
     method: Method
     rates: tuple[float, ...]
     going: tuple[int, ...] = ()
@@ -59,6 +63,11 @@ class Candidates(Method):
     def private(self) -> type[Private]:  # type: ignore[override]
         made: type[Private] = _several(Private, (self.method.private,) * len(self.rates))
         return made
+
+    @property
+    def base(self) -> Method:
+        """The method of all of them."""
+        return self.method
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -136,6 +145,9 @@ class Candidates(Method):
         """The model that each candidate would deploy, and the task with its rate."""
         for own, *parts in zip(self._tasks(task), each(down), self._those(private), strict=True):
             yield own, self.method.personal(own, *parts)
+
+    def dpsgd(self, task: Task) -> DPSGD | None:
+        return self.method.dpsgd(task)
 
     def refusal(self, roster: Roster, model: Model) -> str | None:
         return self.method.refusal(roster, model)
@@ -218,9 +230,10 @@ def _column(i: int) -> Callable[[Tensor], Tensor]:
 
 def _sound(up: Record, k: int) -> Tensor:
     """Whether a silo's upload is of numbers that can be reckoned with: (k,)."""
-    found = torch.ones(k, dtype=torch.bool)
+    wrong = torch.zeros(k)
     about = every_field(up)
     for name, value in up.tensors().items():
-        if about[name].kind == "rows":
-            found = found.to(value.device) & (value.abs() < LARGEST).reshape(k, -1).all(1)
-    return found
+        if about[name].kind == "rows" and value.is_floating_point():
+            sound = (value.abs() < LARGEST).reshape(k, value[:1].numel()).all(1)
+            wrong = wrong.to(value.device) + ~sound
+    return total(wrong) == 0

@@ -5,7 +5,7 @@ starts again from the method's model, so the federation does not notice.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from coterie.engine.method import Deployable, Method, Predictor, Task
 from coterie.engine.wrapper import Wrapper
@@ -16,6 +16,8 @@ from coterie.options import option
 @dataclass(frozen=True)
 class FineTuned(Wrapper):
     """Fine-tunes the model of the method inside."""
+
+    by_columns: ClassVar[bool] = True
 
     @property
     def epochs(self) -> int:

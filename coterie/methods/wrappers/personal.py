@@ -8,7 +8,7 @@ sent; its private models have their own and keep them. `personal = ["head"]` in 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
@@ -35,6 +35,8 @@ class WithOwn(Private):
 @dataclass(frozen=True)
 class Personal(Wrapper):
     """Keeps some columns of the method's models on the silos; which, a subclass decides."""
+
+    by_columns: ClassVar[bool] = True
 
     def own(self, model: Model) -> Columns:
         """The columns that stay."""
@@ -112,7 +114,8 @@ class Personal(Wrapper):
         return self.base.refusal(roster, model)
 
     def trace(self, server: Any, everyone: Cohort, private: WithOwn | None) -> Mapping[str, Tensor]:
-        inner = None if private is None else self._without(private.inner, everyone.model)
+        whole = not everyone.model.sliced  # the silos' rows always are
+        inner = self._without(private.inner, everyone.model) if private is not None and whole else None
         return self.base.trace(server, everyone, inner)
 
     # What a method may do otherwise

@@ -1,30 +1,33 @@
-"""What a run spent of its silos' privacy: the ε of all that left them, by Google's dp-accounting.
+"""What a run spent of its silos' privacy: the ε of all that left them.
 
-The silos that took part in a round are known, and every upload is seen on its own. So nothing is won by sampling: the ε
+The silos that took part in a round are known, and every upload is seen on its own. So nothing is won by asking few: ε
 of a silo is that of its own uploads, over all rounds, seeds and methods, for they are all of the same data; a search
 for learning rates counts, since its candidates upload. A run's ε is that of its worst silo.
+
+Under secure aggregation a server sees sums alone, and the noise of all silos in one adds up (distributed differential
+privacy). Where all count alike, a sum of t silos has √t times the noise of one upload, and hides each behind all of it.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import torch
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
 
 from coterie.engine.method import Method, Roster
-from coterie.engine.rounds import drawn
+from coterie.engine.rounds import drawn, round_half_up
 from coterie.engine.training import Training
 from coterie.engine.wrapper import Wrapper
+from coterie.methods.wrappers.accounting import Mechanism, composed
 from coterie.methods.wrappers.privacy import Privacy, WithPrivacy
+from coterie.methods.wrappers.secagg import WithSecAgg
 
-Members = Mapping[int, Sequence[str]]  # by seed
+Members = Mapping[int, Mapping[str, int]]  # by seed, the training samples of every silo
 Searched = Mapping[str, Sequence[int]]  # by method, for how many rounds each candidate of its search trained
+Ran = Mapping[str, int]  # by method, how many of the planned rounds there were
 
 
 def spent(
@@ -32,17 +35,25 @@ def spent(
     trainings: Mapping[str, Training],
     members: Members,
     searched: Searched = MappingProxyType({}),
+    ran: Ran = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """What a summary says of the privacy of each method that has some: of the silo that it asked most often."""
+    """What a summary has of the privacy of each method that has some: of the silo that is worst off."""
     found = dict[str, Any]()
     for name, method in methods.items():
         if (o := privacy_of(method)) is not None:
-            search = _in_search(trainings[name], members, searched.get(name, ()))
-            times = asked(trainings[name], members) + search
-            silo, uploads = times.most_common(1)[0]
-            about = {"clip": o.clip, "noise": o.noise, "delta": o.delta, "uploads": uploads}
-            about |= {"in_search": search[silo]} if search else {}
-            found[name] = {"epsilon": epsilon({o.noise: uploads}, o.delta), **about}
+            together = in_sum(method, trainings[name], members) if o.level == "silo" else 1
+            uses = used(o, trainings[name], members, searched.get(name, ()), ran.get(name), together)
+            silo, epsilon = _worst({silo: each.mechanisms for silo, each in uses.items()}, o.delta)
+            about: dict[str, Any] = {"clip": o.clip, "delta": o.delta, "uploads": uses[silo].uploads}
+            about |= {"in_search": uses[silo].in_search} if uses[silo].in_search else {}
+            about |= {"silos_in_sum": together} if together > 1 else {}
+            (q, ratio), _ = uses[silo].mechanisms.most_common(1)[0]
+            if o.level == "record":
+                steps = sum(uses[silo].mechanisms.values())
+                about |= {"noise": ratio, "silo": silo, "steps": steps, "sampling": q}
+            else:
+                about |= {"noise": o.noise}
+            found[name] = {"epsilon": epsilon, "level": o.level, **about}
     return found
 
 
@@ -51,24 +62,73 @@ def spent_by_all(
     trainings: Mapping[str, Training],
     members: Members,
     searched: Searched = MappingProxyType({}),
+    ran: Ran = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """What a summary says of all methods together, for the strictest of their δ; nothing where none has privacy."""
+    """What a summary has of all methods together, for the strictest of their δ; nothing where none has privacy.
+
+    Where one method hides records alone, so does the run.
+    """
     chosen = {name: privacy_of(method) for name, method in methods.items() if fields(method.up)}
     private = {name: o for name, o in chosen.items() if o is not None}
     if not private:
         return {}
+    level = "record" if any(o.level == "record" for o in private.values()) else "silo"
     delta = min(o.delta for o in private.values())
-    bare = [name for name, o in chosen.items() if o is None or not o.noise]
+    about = {"level": level, "delta": delta}
+    bare = [name for name, o in chosen.items() if o is None or o.noise == 0]
     if bare:
-        return {"epsilon": math.inf, "delta": delta, "silo": None, "unprotected": bare}
-    by_silo: dict[str, Counter[float]] = {}  # of each, how many uploads have which noise
+        return {"epsilon": math.inf, **about, "silo": None, "unprotected": bare}
+    by_silo: dict[str, Counter[Mechanism]] = {}
     for name, o in private.items():
-        search = _in_search(trainings[name], members, searched.get(name, ()))
-        for silo, times in (asked(trainings[name], members) + search).items():
-            by_silo.setdefault(silo, Counter())[o.noise] += times
-    # Gaussian mechanisms compose to one whose 1/σ² is the sum of theirs.
-    worst = max(by_silo, key=lambda silo: sum(times / noise**2 for noise, times in by_silo[silo].items()))
-    return {"epsilon": epsilon(by_silo[worst], delta), "delta": delta, "silo": worst, "unprotected": []}
+        together = in_sum(methods[name], trainings[name], members) if o.level == "silo" else 1
+        uses = used(o, trainings[name], members, searched.get(name, ()), ran.get(name), together)
+        for silo, each in uses.items():
+            by_silo.setdefault(silo, Counter()).update(each.mechanisms)
+    silo, epsilon = _worst(by_silo, delta)
+    return {"epsilon": epsilon, **about, "silo": silo, "unprotected": []}
+
+
+@dataclass
+class Uses:
+    """What one silo's uploads of a method have used."""
+
+    uploads: int = 0
+    in_search: int = 0  # of these
+    mechanisms: Counter[Mechanism] = field(default_factory=Counter)
+
+
+def used(
+    o: Privacy,
+    training: Training,
+    members: Members,
+    candidates: Sequence[int],
+    ran: int | None,
+    together: int = 1,
+) -> dict[str, Uses]:
+    """By silo what a method's uploads used, over all seeds; the first seed makes the search for all.
+
+    `ran`: how many of the planned rounds there were, where there were fewer. `together`: how many silos' noise is on
+    what is seen.
+    """
+    found = dict[str, Uses]()
+    for place, (seed, sizes) in enumerate(members.items()):
+        rounds = [*(candidates if place == 0 else ()), training.rounds if ran is None else ran]
+        for each, n in enumerate(rounds):
+            for silo, times in asked(training, seed, tuple(sizes), n).items():
+                uses = found.setdefault(silo, Uses())
+                uses.uploads += times
+                uses.in_search += times if each < len(rounds) - 1 else 0
+                plan = (training.batch_size, training.local_epochs, training.rounds)
+                (q, ratio), count = o.mechanism(sizes[silo], *plan)
+                uses.mechanisms[q, ratio * math.sqrt(together)] += times * count
+    return found
+
+
+def _worst(by_silo: Mapping[str, Counter[Mechanism]], delta: float) -> tuple[str, float]:
+    """The silo with the largest ε (of equal ones that with most uploads), and that ε."""
+    each = {silo: composed(mechanisms, delta) for silo, mechanisms in by_silo.items()}
+    worst = max(by_silo, key=lambda silo: (each[silo], sum(by_silo[silo].values())))
+    return worst, each[worst]
 
 
 def privacy_of(method: Method) -> Privacy | None:
@@ -78,58 +138,24 @@ def privacy_of(method: Method) -> Privacy | None:
     return method.options if isinstance(method, WithPrivacy) else None
 
 
-def asked(training: Training, members: Members) -> Counter[str]:
-    """How often each silo was asked, over all seeds; a lost reply has left its silo all the same."""
-    times = Counter[str]()
-    for seed, names in members.items():
-        everyone = torch.arange(len(names))
-        roster = Roster(tuple(names), everyone, everyone, seed)
-        if training.participation == 1:
-            times.update(dict.fromkeys(names, training.rounds))
-            continue
-        for round in range(training.rounds):
-            cohort = drawn(roster, everyone, "cohort", round, training.participation, at_least=1)
-            times.update(names[place] for place in cohort.tolist())
+def in_sum(method: Method, training: Training, members: Members) -> int:
+    """How many silos' noise is at least on whatever the server sees; 1: each upload is seen by itself.
+
+    Of silos that are weighed by samples one may be nearly all of a sum, and then its own noise is what hides it.
+    """
+    if not isinstance(method, WithSecAgg) or method.by_samples:
+        return 1
+    fewest = min(len(names) for names in members.values())
+    return method.options.least(max(1, round_half_up(training.participation * fewest)))
+
+
+def asked(training: Training, seed: int, names: Sequence[str], rounds: int) -> Counter[str]:
+    """How often each silo was asked in so many rounds of one seed; a lost reply has left its silo all the same."""
+    if training.participation == 1:
+        return Counter(dict.fromkeys(names, rounds))
+    everyone, times = torch.arange(len(names)), Counter[str]()
+    roster = Roster(tuple(names), everyone, everyone, seed)
+    for round in range(rounds):
+        cohort = drawn(roster, everyone, "cohort", round, training.participation, at_least=1)
+        times.update(names[place] for place in cohort.tolist())
     return times
-
-
-def _in_search(training: Training, members: Members, candidates: Sequence[int]) -> Counter[str]:
-    """How often each silo was asked in the search, which the first seed makes for all."""
-    first = dict([next(iter(members.items()))])
-    return sum((asked(replace(training, rounds=rounds), first) for rounds in candidates), Counter[str]())
-
-
-def epsilon(uploads: Mapping[float, int], delta: float) -> float:
-    """ε of so many uploads of each noise for replacing all data of a silo by any other.
-
-    That turns a change of length C around at most, so it moves an upload by 2 C: the noise is z/2 times that.
-    """
-    if 0 in uploads:
-        return math.inf
-    from dp_accounting import GaussianDpEvent
-    from dp_accounting.pld import PLDAccountant
-
-    # Said as a ratio of noise to sensitivity, since dp-accounting's accountants differ in whether replacing doubles it.
-    accountant = PLDAccountant()
-    for noise, times in uploads.items():
-        accountant.compose(GaussianDpEvent(noise / 2), times)
-    return float(accountant.get_epsilon(delta))
-
-
-def gaussian_epsilon(squares: float, delta: float) -> float:
-    """ε of Gaussian mechanisms whose squared ratios of sensitivity to noise have this sum; none of them sampled.
-
-    Together they are one with that ratio μ, whose δ is known in closed form (Balle and Wang, ICML 2018, theorem 8).
-    """
-    if squares == 0:
-        return 0.0
-    mu = math.sqrt(squares)
-
-    def excess(epsilon: float) -> float:
-        low, high = -mu / 2 - epsilon / mu, mu / 2 - epsilon / mu
-        return float(ndtr(high) - np.exp(epsilon + log_ndtr(low))) - delta
-
-    most = 1.0
-    while excess(most) > 0:
-        most *= 2
-    return float(brentq(excess, 0.0, most)) if excess(0.0) > 0 else 0.0

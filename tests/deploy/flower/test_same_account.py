@@ -5,12 +5,14 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from coterie.deploy.flower import same_account
-from coterie.deploy.flower.same_account import PUBLISHED, SameAccount, account, guard
+from coterie.deploy.flower.same_account import PUBLISHED, SameAccount, account, check_accounts, guard
+from coterie.errors import BadInput
 
 pytestmark = pytest.mark.skipif(not same_account.CONNECTIONS.exists(), reason="no /proc/net/tcp here")
 
@@ -89,3 +91,29 @@ def test_the_app_that_flower_makes_is_guarded(monkeypatch: pytest.MonkeyPatch) -
     assert TestClient(served.create_app()).get("/openapi.json").status_code == 200
     guard(served)
     assert TestClient(served.create_app()).get("/openapi.json").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("accounts", "shared_ok", "refused"),
+    [
+        ([("alice", 501, "/bin/zsh"), ("bob", 502, "/bin/zsh")], False, True),
+        ([("alice", 501, "/bin/zsh"), ("bob", 502, "/bin/zsh")], True, False),
+        ([("alice", 501, "/bin/zsh"), ("_www", 70, "/bin/sh"), ("nobody", 65534, "/usr/bin/false")], False, False),
+    ],
+)
+def test_without_a_list_of_connections_a_service_starts_only_where_nobody_else_has_an_account(
+    accounts: list[tuple[str, int, str]],
+    shared_ok: bool,
+    refused: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = [SimpleNamespace(pw_name=name, pw_uid=number, pw_shell=shell) for name, number, shell in accounts]
+    monkeypatch.setattr(same_account.pwd, "getpwall", lambda: known)
+    monkeypatch.setattr(same_account.os, "geteuid", lambda: 501)
+    check_accounts(shared_ok)  # with a list, whoever else is there
+    monkeypatch.setattr(same_account, "CONNECTIONS", tmp_path / "tcp")
+    if not refused:
+        return check_accounts(shared_ok)
+    with pytest.raises(BadInput, match=r"other accounts \(bob\).*--shared-host-ok"):
+        check_accounts(shared_ok)

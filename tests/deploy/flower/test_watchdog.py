@@ -45,6 +45,12 @@ def test_a_message_that_nobody_works_on_for_long_is_noticed(node: Node) -> None:
     assert node.wedged(2)
 
 
+def test_a_log_that_was_moved_on_is_read_from_its_beginning(node: Node) -> None:
+    node.wedged(0, RECEIVED)
+    os.truncate(node.log, 0)
+    assert not node.wedged(IDLE_SECONDS + 1, SENT)
+
+
 def test_a_message_that_a_process_works_on_may_take_its_time(node: Node) -> None:
     node.working = True
     assert not node.wedged(100 * IDLE_SECONDS, RECEIVED)

@@ -97,6 +97,22 @@ def test_one_candidate_that_is_much_better_takes_it_all_and_a_useless_one_nothin
     assert weights[0] > 0.98 and weights[2] < 0.01
 
 
+def test_a_sequence_is_one_sample_and_its_mixture_keeps_the_bound_place_by_place():
+    draw = np.random.default_rng(3)
+    p = draw.dirichlet(np.full(4, 0.3), (3, 6, 5))  # candidates, sequences, places, classes
+    y = draw.integers(4, size=(6, 5))
+    chosen = np.take_along_axis(p, y[None, ..., None].repeat(3, 0), 3)[..., 0]
+    loss = torch.tensor(-np.log(chosen).mean(2))
+    given = stacking.class_likelihoods(torch.tensor(p).movedim(3, 2), loss, torch.tensor([1.0, 2.0]))
+    close(given[0], np.log(chosen).mean(2))
+    cooler = np.sqrt(p) / np.sqrt(p).sum(3, keepdims=True)
+    close(given[1], np.log(np.take_along_axis(cooler, y[None, ..., None].repeat(3, 0), 3)[..., 0]).mean(2))
+    prior = np.array([0.9, 0.09, 0.01])
+    weights = stacking.weighed(*tensors(given[0].numpy(), prior), kappa(1e9)).weights[0].numpy()
+    mixed = np.log((weights[:, None, None] * chosen).sum(0)).mean(1).sum()
+    assert (np.log(chosen).mean(2).sum(1) - mixed <= np.log(1 / prior) + 1e-9).all()
+
+
 def test_the_common_prior_is_all_silos_samples_by_candidate_with_a_little_for_each():
     counts = torch.tensor([[3.0, 1.0, 0.0], [5.0, 1.0, 0.0]]).double()
     close(stacking.common_prior(counts), 0.98 * np.array([0.8, 0.2, 0.0]) + 0.02 / 3)

@@ -73,6 +73,8 @@ def test_every_candidate_is_a_run_of_its_own(name: str, optimizer: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
+        ("fedavg", {"privacy": {"level": "record", "clip": 0.5, "noise": 0.5}}),
+        ("ditto", {"privacy": {"level": "record", "clip": 0.5, "noise": 0.5}}),
         ("apple", {"budget": 2}),
         ("pfedme", {"lam": 0.5}),
         ("ditto", {"personal_epochs": 1}),

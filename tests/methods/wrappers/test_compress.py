@@ -153,7 +153,7 @@ def test_one_way_of_compressing_must_be_given(options: dict[str, object]) -> Non
 
 
 def test_a_compressed_method_is_written_back_whole() -> None:
-    table = {"mu": 0.5, "privacy": {"clip": 2.0, "noise": 1.0, "delta": 1e-6}, "compress": {"bits": 8}}
+    table = {"mu": 0.5, "privacy": {"level": "silo", "clip": 2.0, "noise": 1.0, "delta": 1e-6}, "compress": {"bits": 8}}
     table |= {"robust": {"rule": "krum", "rogue": 2}}
     assert written("mine", make("mine", table | {"method": "fedprox"})) == table | {"method": "fedprox"}
     assert BytesUp is make("mine", table | {"method": "fedprox"}).up

@@ -12,15 +12,17 @@ from oracle import Oracle, close
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from coterie.conformance import CHECKS, Ground, ground_of, rounds, trained
+from coterie.conformance import CHECKS, Ground, ground_of, rounds, small_silos, trained
 from coterie.engine.method import Roster
 from coterie.engine.rounds import drawn
 from coterie.engine.training import Training
 from coterie.errors import BadInput
+from coterie.keys import gaussian
 from coterie.methods import METHODS, make
+from coterie.methods.wrappers.accounting import epsilon
 from coterie.methods.wrappers.changes import bases, changes
-from coterie.methods.wrappers.privacy import gaussian
-from coterie.methods.wrappers.spent import epsilon, spent, spent_by_all
+from coterie.methods.wrappers.personal import local_buffers
+from coterie.methods.wrappers.spent import spent, spent_by_all
 
 COVERED = {
     "fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn", "fedrod", "knn-per", "fedsa-lora", "ffa-lora",
@@ -48,11 +50,36 @@ def test_methods_of_which_more_leaves_than_noise_covers_refuse(name: str) -> Non
     assert (reason is None) == (name in COVERED), reason
 
 
-def test_statistics_of_the_data_are_refused() -> None:
-    method = make("fedavg", {"privacy": {}})
-    build = lambda: torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))  # noqa: E731
-    engine = Ground(method, build).engine()
-    assert "BatchNorm" in (method.refusal(engine.roster, engine.model) or "")
+def with_statistics() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize(("name", "options"), [("fedavg", {}), ("fedper", {}), ("fedavg", {"personal": ["head"]})])
+def test_statistics_of_the_data_that_leave_are_refused_and_how_to_keep_them_is_said(
+    name: str, options: dict[str, object]
+) -> None:
+    method = make(name, {"privacy": {}, **options})
+    engine = Ground(method, with_statistics).engine()
+    assert "[train] buffers = 'local' or fedbn" in (method.refusal(engine.roster, engine.model) or "")
+    assert local_buffers(method, engine.model).refusal(engine.roster, engine.model) is None
+
+
+@pytest.mark.parametrize(("name", "options"), [("fedbn", {}), ("fedavg", {"personal": ["norm"]})])
+def test_where_normalisation_stays_on_the_silos_noise_covers_all_that_leaves(
+    name: str, options: dict[str, object]
+) -> None:
+    clip, z = 0.05, 3.0
+    silos, ups = small_silos(sizes=(14, 8, 22, 6)), list[torch.Tensor]()
+    for noise in (0.0, z):
+        method = make(name, {"privacy": {"clip": clip, "noise": noise}, **options})
+        ground = Ground(method, with_statistics, silos)
+        engine = ground.engine()
+        assert method.refusal(engine.roster, engine.model) is None
+        ups.append(rounds(ground, engine, method.open(engine.roster, engine.model), 0, 1)[1].w)
+    shared, norm_ = method.shared(engine.model), engine.model.columns("norm")
+    assert ups[0].shape[1] == shared.width == shared.trained and not {*shared.names} & {*norm_.names}
+    keys = [f"privacy,{engine.seed},0,{name!r},".encode() for name in engine.roster.names]
+    close(ups[1] - ups[0], z * clip * np.stack([gaussian(key, shared.width) for key in keys]))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedem"])
@@ -99,6 +126,11 @@ def test_a_silos_noise_goes_by_its_secret_and_by_what_it_hides() -> None:
         return method._noised(task, down, up).w - up.w
 
     assert torch.equal(noise("mine"), noise("mine"))
+    task, down = replace(engine.task(torch.tensor([0]), 0), secret="mine"), method.send(server, None)
+    one, other = (make("fedavg", {"privacy": {"clip": 1e6, "noise": z}}) for z in (1e-6, 2e-6))
+    up = method.method.up(w=server.w[None] + 1)
+    both = [each._noised(task, down, up).w - up.w for each in (one, other)]  # the same change at two scales
+    assert not torch.allclose(both[1], 2 * both[0], atol=1e-3)
     assert not torch.allclose(noise("mine"), noise("other"), atol=1e-3)
     assert not torch.allclose(noise("mine"), noise("mine", shift=0.5), atol=1e-3)
     assert torch.allclose(noise(""), noise("", shift=0.5), atol=1e-6)  # a simulation's goes by the seed alone
@@ -167,13 +199,13 @@ def half_asked(seeds: Iterable[int], rounds: int) -> Counter[str]:
     """How often each of four silos is asked, by the rounds' own draw."""
     times = Counter[str]()
     for seed in seeds:
-        roster = Roster(SILOS, torch.arange(4), torch.arange(4), seed)
+        roster = Roster(tuple(SILOS), torch.arange(4), torch.arange(4), seed)
         for r in range(rounds):
-            times.update(SILOS[i] for i in drawn(roster, torch.arange(4), "cohort", r, 0.5, at_least=1).tolist())
+            times.update([*SILOS][i] for i in drawn(roster, torch.arange(4), "cohort", r, 0.5, at_least=1).tolist())
     return times
 
 
-SILOS = ("a", "b", "c", "d")
+SILOS = dict.fromkeys(("a", "b", "c", "d"), 20)
 
 
 def test_the_uploads_of_a_method_add_up_over_its_seeds() -> None:

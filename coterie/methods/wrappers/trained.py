@@ -1,0 +1,55 @@
+"""Training of its own: a method inside another, such as a member of a stack, that trains with settings of its own.
+
+Batches and epochs are those of the loop that all share; the learning rate follows the study's schedule.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from coterie.engine.method import Batch, Deployable, Method, Task
+from coterie.engine.wrapper import Wrapper
+from coterie.options import option, resolved
+
+
+@dataclass(frozen=True)
+class OwnTraining:
+    """`train = {lr = 0.1}` in a member's table."""
+
+    optimizer: Literal["sgd", "adam"] | None = option(None, "its optimiser instead of the study's")
+    lr: float | None = option(None, "its learning rate instead of the study's", above=0)
+    weight_decay: float | None = option(None, "its weight decay instead of the study's", low=0)
+
+
+@dataclass(frozen=True)
+class WithTraining(Wrapper):
+    """A method whose silos train with settings of their own."""
+
+    method: Method
+    options: OwnTraining
+
+    @property
+    def base(self) -> Method:
+        return self.method
+
+    def task(self, task: Task) -> Task:
+        """The task with these settings."""
+        return task.trained_with(**resolved(self.options))
+
+    def begin(self, task: Task, down: Any, private: Any) -> Any:
+        return self.base.begin(self.task(task), down, private)
+
+    def step(self, task: Task, state: Any, batch: Batch) -> Any:
+        own = self.task(task)
+        return self.base.step(own, state, replace(batch, lr=own.lr))
+
+    def end(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
+        return self.base.end(self.task(task), state, down, private)
+
+    def personal(self, task: Task, down: Any, private: Any) -> Deployable:
+        return self.base.personal(self.task(task), down, private)
+
+    def cloud(self, task: Task, down: Any, private: Any) -> Deployable | None:
+        return self.base.cloud(self.task(task), down, private)
+
+    def adapt(self, task: Task, down: Any, private: Any | None) -> tuple[Any | None, Any]:
+        return self.base.adapt(self.task(task), down, private)

@@ -1,0 +1,98 @@
+"""What runs a party as a service: no root, nothing writable but its own folder, started again, looked after."""
+
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cryptography")
+from command import call
+
+from coterie.deploy import parties
+from coterie.deploy.flower import health
+from coterie.deploy.flower.health import ailment
+from coterie.deploy.flower.programs import only_one
+from coterie.deploy.home import ALIVE
+
+
+@pytest.fixture
+def homes(tmp_path: Path) -> dict[str, Path]:
+    parties.new_federation(tmp_path / "fed", ["north"], "fl.example.org", 9443, None)
+    return {"coordinator": tmp_path / "fed" / "coordinator", "north": tmp_path / "fed" / "silos" / "north"}
+
+
+def unit(homes: dict[str, Path], party: str) -> Path:
+    return homes[party] / "service" / f"coterie-{party}.service"
+
+
+@pytest.mark.parametrize("party", ["coordinator", "north"])
+def test_every_place_in_the_templates_is_filled(homes: dict[str, Path], party: str) -> None:
+    files = sorted((homes[party] / "service").iterdir())
+    assert [file.name for file in files] == [
+        "Dockerfile",
+        "compose.yaml",
+        f"coterie-{party}.service",
+        "options",
+        "requirements-deploy.txt",
+    ]
+    for file in files:
+        assert not re.search(r"@[A-Z]+@", file.read_text()), file
+    assert str(homes[party]) in unit(homes, party).read_text()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")
+@pytest.mark.parametrize("party", ["coordinator", "north"])
+def test_systemd_takes_the_unit_and_finds_little_exposed(homes: dict[str, Path], party: str) -> None:
+    analyze = ["systemd-analyze", "--no-pager"]
+    checked = subprocess.run([*analyze, "verify", unit(homes, party)], capture_output=True, text=True)
+    about = [line for line in checked.stderr.splitlines() if unit(homes, party).name in line]
+    assert not [line for line in about if "not executable" not in line], about  # coterie may be installed elsewhere
+    judged = subprocess.run(
+        [*analyze, "security", "--offline=true", "--threshold=30", unit(homes, party)], capture_output=True, text=True
+    )
+    assert judged.returncode == 0, judged.stdout[-300:] + judged.stderr
+
+
+@pytest.mark.parametrize("party", ["coordinator", "north"])
+def test_a_container_has_no_root_no_rights_and_one_folder_to_write(homes: dict[str, Path], party: str) -> None:
+    yaml = pytest.importorskip("yaml")
+    (service,) = yaml.safe_load((homes[party] / "service" / "compose.yaml").read_text())["services"].values()
+    assert service["read_only"] and service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert not service["user"].startswith("0:") and int(service["user"].partition(":")[0]) > 0
+    assert [volume for volume in service["volumes"] if not volume.endswith(":ro")] == service["volumes"][:1]
+    silo = party == "north"
+    asked = "silo health /silo" if silo else "federation health /fed"
+    assert service["healthcheck"]["test"] == ["CMD", "coterie", *asked.split()]
+    assert service.get("ports") == (None if silo else ["9443:9443"])
+    made = (homes[party] / "service" / "Dockerfile").read_text()
+    assert "USER 10001" in made and "HEALTHCHECK" in made and ("nginx" in made) == (not silo)
+
+
+def test_a_silo_whose_service_runs_and_is_connected_is_well(
+    homes: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    north = homes["north"]
+    assert ailment(north) == "its service is not running"
+    assert call("silo", "health", north) == 1
+    with only_one(north / "state", "silo north"):
+        assert "not connected" in ailment(north)
+        (north / ALIVE).touch()
+        assert ailment(north) == "" and call("silo", "health", north) == 0
+        monkeypatch.setattr(health, "LEAST", 10**18)
+        assert "are free on its disk" in ailment(north)
+        monkeypatch.undo()
+        now = time.time()
+        monkeypatch.setattr(time, "time", lambda: now + 121)
+        assert "for over 120 s" in ailment(north)
+    assert capfd.readouterr().out.splitlines() == ["its service is not running", "well"]
+
+
+def test_the_coordinators_health_is_asked_by_the_federations_folder(
+    homes: dict[str, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert call("federation", "health", homes["coordinator"].parent) == 1
+    assert capfd.readouterr().out == "its service is not running\n"

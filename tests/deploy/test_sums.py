@@ -1,0 +1,114 @@
+"""Sums between deployed silos: by their own keys, whoever drops out, and for one set of uploads in a round."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from command import call
+from loop import NAMES, TRAINING, Loop, job, settle
+from test_remote import deployed, simulated, values
+
+pytest.importorskip("cryptography")
+from coterie.codec import decode, encode
+from coterie.deploy.certificates import make_key
+from coterie.deploy.group import meet, pair_of
+from coterie.deploy.messages import Request
+from coterie.deploy.remote import Remote
+from coterie.engine.method import Cohort
+from coterie.errors import BadInput
+from coterie.methods.wrappers.secagg import Question
+
+
+def met(folder: Path) -> Loop:
+    """Three silos that know each other's keys."""
+    sides = settle(folder)
+    for each in sides.values():
+        make_key(each.folder / "key", each.name)
+    for each in sides.values():
+        meet(each.folder, [other.folder / "key.pub" for other in sides.values() if other is not each])
+    return Loop(sides)
+
+
+def test_two_silos_share_what_a_third_does_not_know(tmp_path: Path) -> None:
+    met(tmp_path)
+    north, south, east = (pair_of(tmp_path / name, name, "run") for name in NAMES)
+    assert north("south") == south("north") != north("east") == east("north")
+    assert north("south") != pair_of(tmp_path / "north", "north", "another")("south")
+    with pytest.raises(BadInput, match="whose key this silo lacks"):
+        north("west")
+
+
+def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+        make_key(tmp_path / name / "key", name)
+    assert call("silo", "meet", tmp_path / "north", tmp_path / "south" / "key.pub") == 0
+    assert "south: SHA256:" in capfd.readouterr().out
+    assert call("silo", "meet", tmp_path / "north") == 2
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedem"])
+def test_deployed_silos_end_as_those_of_a_plain_simulation(method: str, tmp_path: Path) -> None:
+    found = deployed(tmp_path, method, loop=met(tmp_path), secagg={})
+    assert not found.rejected and not found.missing
+    pd.testing.assert_series_equal(values(found), values(simulated(method)), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["train", "confirm"])
+@pytest.mark.parametrize("how", ["deaf", "mute"])
+def test_a_silo_that_drops_out_before_or_between_or_after_is_ordinary(kind: str, how: str, tmp_path: Path) -> None:
+    """A silo whose upload came counts, whether or not it answers afterwards."""
+    secure, plain = met(tmp_path / "secure"), Loop(settle(tmp_path / "plain"))
+    for loop in (secure, plain):
+        missing = kind if loop is secure else "train"
+        if loop is secure or kind == "train":
+            gone = lambda r, its=missing: r.kind == its and r.silo == "south" and r.round == 1  # noqa: E731
+            setattr(loop, how, gone)
+    found = [
+        values(deployed(tmp_path, "fedavg", loop=secure, secagg={})),
+        values(deployed(tmp_path, "fedavg", loop=plain)),
+    ]
+    pd.testing.assert_series_equal(*found, atol=1e-4, rtol=0)
+
+
+def test_a_void_round_rolls_back_and_the_next_goes_on(tmp_path: Path) -> None:
+    loop = met(tmp_path)
+    loop.deaf = lambda r: r.kind == "confirm" and r.silo != "north" and r.round == 1
+    found = deployed(tmp_path, "fedavg-local", TRAINING, loop=loop, secagg={})
+    assert {(each["round"], each["reason"]) for each in found.rejected} == {
+        (2, "1 of 3 silos are left, and a sum needs 2: void")
+    }
+    assert found.measured[-1] == 3 and len(found.rejected) == 3
+
+
+def test_a_silo_reveals_for_one_set_of_uploads_in_a_round_alone(tmp_path: Path) -> None:
+    loop, work = met(tmp_path), job("fedavg", secagg={})
+    made, model, roster = work.built()
+    engine, everyone = Remote("run", work, made, model, loop), Cohort.everyone(roster, model, 0)
+    up = engine.train(everyone, made.send(made.open(roster, model), everyone)).up
+
+    def asked(places: list[int]) -> str:
+        cohort = replace(everyone, ids=everyone.ids[places])
+        question = made.confirm(everyone, cohort, up.take(cohort.ids))
+        assert isinstance(question, Question)
+        body = encode(question.one(0))
+        return loop.sides["north"].answer(Request("confirm", "north", "run", 0, cohort=3, job=work, body=body)).refusal
+
+    assert asked([0, 1, 2]) == ""
+    assert asked([0, 1, 2]) == ""
+    assert "not again" in asked([0, 1])
+    assert "not again" in asked([0, 2])
+
+
+def test_what_is_no_question_is_refused_and_a_silo_without_keys_too(tmp_path: Path) -> None:
+    loop, work = met(tmp_path), job("fedavg", secagg={})
+    broken = Request("confirm", "north", "run", 0, cohort=3, job=work, body=b"no question")
+    assert "damaged" in loop.sides["north"].answer(broken).refusal
+    (tmp_path / "north" / "peers" / "south.pub").unlink()
+    made, model, roster = work.built()
+    down = made.send(made.open(roster, model), Cohort.everyone(roster, model, 0))
+    request = Request("train", "north", "run", 0, cohort=3, job=work, body=encode(down.one(0)))
+    assert "whose key this silo lacks" in loop.sides["north"].answer(request).refusal
+    with pytest.raises(BadInput):
+        decode(Question, b"", rows=1)
