@@ -3,9 +3,10 @@
 python bench/stack.py --out FILE [--on digits-groups,tables-clusters,…] [--seeds 3] [--rounds 20]: every method's
 learning rate is searched for on the first seed's validation data, the stack takes its members' rates; then all train on
 every seed and are judged on test data at the round that validation data pick. FILE gets a line of JSON for each result
-as it comes, and a run that is started again goes on after the last. --page PAGE writes the tables of FILE as Markdown.
-Fashion-MNIST, CIFAR-10 and OrganAMNIST (--on fmnist-groups,fmnist-pathological,fmnist-iid,cifar10-pathological,
-organamnist-pathological) need their files, and better a GPU.
+as it comes, and a run that is started again goes on after the last. --page PAGE writes the tables of FILE as Markdown,
+below what `words/` beside PAGE has of the same name.
+Fashion-MNIST, CIFAR-10 and OrganAMNIST (--on fashion-mnist-groups,fashion-mnist-pathological,fashion-mnist-iid,
+cifar10-pathological,organamnist-pathological) need their files, and better a GPU.
 """
 
 import argparse
@@ -42,7 +43,7 @@ NAMED: dict[str, dict[str, Any]] = {
 LARGE: dict[str, dict[str, Any]] = {
     f"{name}-{split}": {"data": {"name": name, "split": split}, "model": {"name": "cnn"}}
     for name, splits in {
-        "fmnist": ("groups", "pathological", "iid"),
+        "fashion-mnist": ("groups", "pathological", "iid"),
         "cifar10": ("pathological",),
         "organamnist": ("pathological",),
     }.items()
@@ -52,6 +53,14 @@ TABLES = tuple(f"tables-{kind}" for kind in KINDS if kind not in ("rare", "numbe
 DEFAULT = (*NAMED, *TABLES)
 FRESH = 1000  # test rows of each silo of a made table
 Line = dict[str, Any]
+ABOUT = """# Stack against each of its members
+
+Test accuracy in percent at the round that validation data pick, mean over silos, then over seeds. The rate of every
+method was searched for in the same way on the first seed's validation data, and the stack takes its members' rates. The
+best single method is the best in hindsight, by test data; beside it the one that validation accuracy picks. ± is half
+of a 95% interval over silos and seeds. A silo is worse off than alone by a sign test of its test rows at 5%, Bonferroni
+over all silos and seeds. CPU time is the stack's by the sum of its members'.
+"""
 
 
 def assembled(name: str, seed: int) -> Assembly:
@@ -169,7 +178,7 @@ def _share(right: str) -> float:
 
 
 def page(lines: list[Line]) -> str:
-    """The tables."""
+    """The tables: of each federation the best single method beside the stack, then every method with its log-loss."""
     names = list(dict.fromkeys(line["federation"] for line in lines))
     found = {name: Compared([line for line in lines if line["federation"] == name]) for name in names}
     columns = "federation | best single | stack | difference | picked by validation | bottom decile, best / stack"
@@ -182,7 +191,8 @@ def page(lines: list[Line]) -> str:
             f"| {each.decile(best):.1f} / {each.decile('stack'):.1f} "
             f"| {each.log_loss(best):.3f} / {each.log_loss('stack'):.3f} | {worse} of {silos} | {each.cost():.2f} |"
         )
-    rows += ["", "| federation | " + " | ".join((*MEMBERS, "stack")) + " |", "|---" * (len(MEMBERS) + 2) + "|"]
+    rows += ["", "Every method: accuracy (log-loss).", ""]
+    rows += ["| federation | " + " | ".join((*MEMBERS, "stack")) + " |", "|---" * (len(MEMBERS) + 2) + "|"]
     for name, each in found.items():
         cells = (f"{each.accuracy[m].mean():.2f} ({each.log_loss(m):.3f})" for m in (*MEMBERS, "stack"))
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
@@ -205,7 +215,9 @@ def main() -> None:
                 file.write(json.dumps(line) + "\n")
             print({key: value for key, value in line.items() if key not in ("test", "validation")}, flush=True)
     if given.page is not None:
-        given.page.write_text(page(_read(given.out)), "utf-8")
+        words = given.page.parent / "words" / given.page.name
+        above = "\n" + words.read_text("utf-8") if words.exists() else ""
+        given.page.write_text(f"{ABOUT}{above}\n{page(_read(given.out))}", "utf-8")
 
 
 def _read(path: Path) -> list[Line]:

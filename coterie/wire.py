@@ -345,6 +345,10 @@ class Deployable(Record):
         """
         raise NotImplementedError
 
+    def held_out(self, samples: slice) -> "Deployable":
+        """The models that judge these validation samples: of what was fitted on them, without the sample's own part."""
+        return self
+
     def module(self, model: Network, row: int) -> nn.Module:
         """One silo's as a module of its own, which gives the same for x (n, ...)."""
         raise NotImplementedError

@@ -10,7 +10,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-TOOL = run_path(str(ROOT / ".ci" / "supply_chain.py"))
+SCRIPT = ROOT / ".ci" / "supply_chain.py"
+if not SCRIPT.exists():
+    pytest.skip("no part of the source distribution", allow_module_level=True)
+TOOL = run_path(str(SCRIPT))
 TEXT = TOOL["LOCK"].read_text("utf-8")
 LOCKED = TOOL["locked"](TEXT)
 

@@ -10,7 +10,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from coterie.deploy.flower.figures import silent
+from coterie.deploy.flower.figures import reply, silent
+
+STYLES = {"no answer yet": "yellow", "asked …": "dim", "replied": "green"}
 
 
 class View:
@@ -100,9 +102,5 @@ def _score(news: dict[str, Any]) -> str:
 
 def _reply(news: dict[str, Any], name: str) -> Text:
     """What a silo did when last asked."""
-    why = news.get("absent", {}).get(name) or news.get("silos", {}).get(name)
-    if name in news.get("waiting", []):
-        return Text("no answer yet", "yellow") if silent(news) else Text("asked …", "dim")
-    if why:
-        return Text(f"missing: {why}", "red")
-    return Text("replied", "green") if name in news.get("silos", {}) else Text("")
+    text = reply(news, name)
+    return Text(text, STYLES.get(text, "red" if text else ""))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,9 +13,15 @@ from rich.text import Text
 
 from coterie.errors import BadInput
 
+if TYPE_CHECKING:
+    from coterie.report.live import Live
+
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="the folder of a run, finished or not")]
 Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", help="folders of runs")]
 Metric = Annotated[str | None, typer.Option(help="the measure to go by, e.g. auroc; none: the runs' own")]
+Watched = Annotated[
+    Path, typer.Argument(metavar="DIR", help="the folder of a run, finished or not, or of a federation")
+]
 Open = Annotated[bool, typer.Option("--open", help="open it in the browser")]
 
 
@@ -105,20 +111,33 @@ def figures(
         Console().print(str(path), markup=False, highlight=False, soft_wrap=True)
 
 
-def watch(folder: Folder, show: Open = False) -> None:
-    """See a running study live in the browser.
+def watch(folder: Watched, show: Open = False) -> None:
+    """See a running study, or a federation between real silos, live in the browser.
 
     Served to this machine only, until Ctrl-C.
     """
-    from coterie.report.live import Live
-
-    with Live(folder) as server:
+    with live_page(folder) as server:
         line = f"Watching [bold]{escape(str(folder))}[/] at [bold]{server.address}[/] (Ctrl-C ends)"
         Console().print(line, highlight=False, soft_wrap=True)
         if show:
             _browse(server.address)
         with suppress(KeyboardInterrupt):
             server.serve_forever()
+
+
+def live_page(folder: Path) -> "Live":
+    """What serves the page of a run's folder, or of a federation's or its coordinator's."""
+    from coterie.report.live import Live
+
+    coordinator = folder / "coordinator" if (folder / "coordinator").is_dir() else folder
+    if not (coordinator / "members").is_dir():
+        return Live(folder)
+    from coterie.commands.federation import need_flower
+
+    need_flower()
+    from coterie.deploy.flower.live_page import FederationLive
+
+    return FederationLive(coordinator)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -296,7 +296,9 @@ def restore(folder: Path, file: Path) -> None:
     when = show_restored(file, folder, "silo")
     typer.echo(
         f"spent.json and the ledger are those of {when}: answers since then are not counted. Put the newest there; "
-        "without any, and with an epsilon in silo.toml, lower that by what runs since then have spent."
+        "without any, and with an epsilon in silo.toml, lower that by what runs since then have spent. "
+        "If a run since then has summed uploads that its server does not see, make a new key (`coterie silo rotate`): "
+        "this silo no longer knows for which rounds it has revealed its shares."
     )
 
 

@@ -57,13 +57,16 @@ class Ensemble(Deployable):
 
     temperatures: Tensor = rows("what each candidate's log-probabilities are divided by", "c")
     weights: Tensor = rows("the candidates' shares of the prediction", "c")
+    others: Tensor | None = rows("the shares for each validation sample, found without it", "c", "n", default=None)
     candidates: Record
 
     @classmethod
-    def of(cls, candidates: Sequence[Deployable], temperatures: Tensor, weights: Tensor) -> "Ensemble":
-        """These candidates, with temperatures (k, c) and weights (k, c)."""
+    def of(
+        cls, candidates: Sequence[Deployable], temperatures: Tensor, weights: Tensor, others: Tensor | None = None
+    ) -> "Ensemble":
+        """These candidates, with temperatures (k, c), weights (k, c) and those of validation samples (k, c, n)."""
         inner = _several(len(candidates))(**{f"c{i}": each for i, each in enumerate(candidates)})
-        return cls(temperatures=temperatures, weights=weights, candidates=inner)
+        return cls(temperatures=temperatures, weights=weights, others=others, candidates=inner)
 
     @property
     def parts(self) -> list[Deployable]:
@@ -78,6 +81,9 @@ class Ensemble(Deployable):
     def networks(self) -> int:
         return max(part.networks for part in self.parts)  # one candidate after the other
 
+    def held_out(self, samples: slice) -> "Ensemble":
+        return self if self.others is None else self.replace(weights=self.others[..., samples])
+
     def predict(self, model: Network, x: Tensor, beside: Tensor | None = None) -> Tensor:
         mixed: Tensor | None = None
         for c, part in enumerate(self.parts):
@@ -86,7 +92,8 @@ class Ensemble(Deployable):
             wide = (-1, *[1] * (out.ndim - 1))
             if model.classes:
                 out = tempered(out, self.temperatures[:, c].reshape(wide), 2)
-            share = self.weights[:, c].reshape(wide)
+            share = self.weights[:, c]  # (k,), or (k, b) of held-out samples
+            share = share.reshape(*share.shape, *[1] * (out.ndim - share.ndim))
             out = torch.where(share == 0, 0, share * out)  # a candidate that diverged has no share, and 0 · NaN is NaN
             mixed = out if mixed is None else mixed + out
         assert mixed is not None  # there is at least one candidate
@@ -107,7 +114,7 @@ class Ensemble(Deployable):
     @classmethod
     def restore(cls, form: Form, tensors: Mapping[str, Tensor]) -> "Ensemble":
         parts = [restored(inner, under(f"candidates.c{c}.", tensors)) for c, inner in enumerate(form[1:])]
-        return cls.of(parts, tensors["temperatures"], tensors["weights"])
+        return cls.of(parts, tensors["temperatures"], tensors["weights"], tensors.get("others"))
 
 
 class Ensembled(nn.Module):

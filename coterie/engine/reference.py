@@ -210,8 +210,9 @@ def gradients(out: Tensor, weights: Mapping[str, Tensor], slope: Tensor) -> dict
     """Of Σ slope · out with respect to each of the weights; None where it does not depend on them."""
     if not out.requires_grad:
         return dict.fromkeys(weights)
-    # A sum needs no slope of its own, for which PyTorch would import sympy.
-    found = torch.autograd.grad((slope * out).sum(), list(weights.values()), allow_unused=True)
+    with torch.enable_grad():  # a silo examines where nothing is differentiated
+        total = (slope * out).sum()  # which needs no slope of its own, for which PyTorch would import sympy
+    found = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
     return {name: g.to_dense() if g is not None and g.is_sparse else g for name, g in zip(weights, found, strict=True)}
 
 

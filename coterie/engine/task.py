@@ -304,8 +304,10 @@ class Task:
             names = next((found for found in each if found), {})
             return {name: _filled([found.get(name, like[:, :0]) for found in each], 1) for name, like in names.items()}
         parts: dict[str, list[Tensor]] = {}
+        done = 0
         for x, y, mask, beside in self._samples(split, predictor.networks):
-            out = self.predict(predictor, x, beside)
+            part = slice(done, done := done + x.shape[1])
+            out = self.predict(predictor.held_out(part) if split == "validation" else predictor, x, beside)
             if self.model.classes:
                 hits = (out.argmax(2) == y).reshape(*y.shape[:2], -1).to(out.dtype).mean(-1)
                 chosen = out.gather(2, y.unsqueeze(2)).squeeze(2).clamp_min(1e-30).log()

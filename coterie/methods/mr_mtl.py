@@ -5,8 +5,7 @@ F_k(w_k) + λ/2 ‖w_k − w̄‖². A silo goes on from its own model, never fr
 that of the models of those who replied, weighted by samples, so that an endless pull is FedAvg. The published code adds
 up the mean of the silos' changes instead, from a start of its own: with different starts that is no mean of the models.
 The pull is an exact proximal step, with SGD w_k ← (w_k − η ∇F_k + η λ w̄) / (1 + η λ), of which a step along its
-gradient is the first order. The paper's noise on every sample's gradient is left out; `privacy` adds noise to what
-leaves.
+gradient is the first order. The paper's noise on every sample's gradient is `privacy = {level = "record"}`.
 """
 
 from collections.abc import Mapping

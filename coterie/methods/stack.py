@@ -261,7 +261,8 @@ class Stack(Method):
         held = self._held(task, down, self._deployed(task, down, private))
         every = held.prior.new_tensor(KAPPAS)
         pi = stacking.weigh(held.likelihoods, held.mask, held.prior, every, stacking.ITERATIONS)
-        fits = stacking.left_out(held.likelihoods, held.mask, held.prior, every, pi).sum(2)
+        others = stacking.others(held.likelihoods, held.mask, held.prior, every, pi)
+        fits = stacking.left_out(held.likelihoods, held.mask, others).sum(2)
         found = stacking.weighed(held.likelihoods, held.mask, held.prior, down.fitted[0])
         return {"curves": held.curves, "counts": found.counts, "fits": fits}
 
@@ -275,10 +276,12 @@ class Stack(Method):
         candidates = self._deployed(task, down, private)
         held = self._held(task, down, candidates)
         found = stacking.weighed(held.likelihoods, held.mask, held.prior, down.fitted[0])
-        weights = self._gated(held, found, float(down.fitted[1].clamp(1e-12, 0.5)))
+        weights, others = self._gated(held, found, float(down.fitted[1].clamp(1e-12, 0.5)))
         temperatures = down.scale if task.model.classes else torch.ones_like(down.scale)
-        kind = task.model.dtype
-        mixture = Ensemble.of(candidates, temperatures.expand(task.k, -1).to(kind), weights.to(kind))
+        kind, most = task.model.dtype, int(task.store["validation"].count.max(initial=0))
+        others = torch.nn.functional.pad(others, (0, most - others.shape[2]))  # alike, however few silos are here
+        temperatures = temperatures.expand(task.k, -1).to(kind)
+        mixture = Ensemble.of(candidates, temperatures, weights.to(kind), others.to(kind))
         return distilled(self._alone(task), mixture) if self.distil else mixture
 
     def _alone(self, task: Task) -> Task:
@@ -286,9 +289,10 @@ class Stack(Method):
         alone = (each for each in self.members.values() if is_alone(each) and isinstance(each, WithTraining))
         return next((each.task(task) for each in alone), task)
 
-    def _gated(self, held: "Held", found: stacking.Weighed, level: float) -> Tensor:
-        """The weights, or all of it for what a silo has today, where that is better by the test."""
-        weights, best = found.weights, torch.full_like(held.prior[:, 0], -torch.inf)
+    def _gated(self, held: "Held", found: stacking.Weighed, level: float) -> tuple[Tensor, Tensor]:
+        """The weights, and those for each sample; or all of it for what a silo has today, where that is better."""
+        weights, others = found.weights, found.others
+        best = torch.full_like(held.prior[:, 0], -torch.inf)
         for c in self.today:
             own = held.likelihoods[:, c]
             closed = stacking.gated(own, found.left_out, held.mask, level / len(self.today)) & (held.prior[:, c] > 0)
@@ -297,7 +301,8 @@ class Stack(Method):
             best = torch.where(closed, worth, best)
             only = torch.nn.functional.one_hot(torch.tensor(c), weights.shape[1]).to(weights)
             weights = torch.where(closed[:, None], only, weights)
-        return weights
+            others = torch.where(closed[:, None, None], only[:, None], others)
+        return weights, others
 
     def _deployed(self, task: Task, down: Any, private: Any) -> list[Deployable]:
         made = []

@@ -1,9 +1,11 @@
 """Models of timm and transformers, where these are installed: `--model timm:NAME` and `--model hf:FOLDER`."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -48,6 +50,33 @@ def hf_model(path: str) -> Make:
         return made  # type: ignore[no-any-return]
 
     return make
+
+
+def tokenizer_of(name: object) -> dict[str, Any]:
+    """The tokenizer in the folder of a model of transformers, as its file's JSON, and the token that fills a text."""
+    folder = Path(name.removeprefix("hf:")) if isinstance(name, str) and name.startswith("hf:") else None
+    if folder is None or not (folder / "tokenizer.json").is_file():
+        return {}
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    return {"tokenizer": (folder / "tokenizer.json").read_text("utf-8"), "padding": config.get("pad_token_id") or 0}
+
+
+def tokens_of(texts: Sequence[str], tokenizer: str, padding: int, length: int) -> np.ndarray:
+    """Texts as tokens (n, length): longer ones are cut, shorter ones filled."""
+    try:
+        from tokenizers import Tokenizer  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise BadInput("texts need tokenizers; pip install 'coterie[transformers]', or give tokens") from None
+    try:
+        made = Tokenizer.from_str(tokenizer)
+    except Exception as error:  # the library raises nothing more particular
+        raise BadInput(f"the tokenizer in the model's file cannot be read ({error}); give tokens") from None
+    made.no_padding()
+    made.enable_truncation(length)
+    found = np.full((len(texts), length), padding, dtype=np.int64)
+    for row, each in zip(found, made.encode_batch(list(texts)), strict=True):
+        row[: len(each.ids)] = each.ids
+    return found
 
 
 class Sequences:

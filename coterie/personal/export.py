@@ -14,6 +14,7 @@ from coterie.data.silo import Array
 from coterie.engine import ranks
 from coterie.engine.predictors import Incumbent
 from coterie.engine.rows import Model
+from coterie.models.foreign import tokenizer_of
 from coterie.personal.base import without_base, write_base
 from coterie.wire import Deployable, Predictor
 
@@ -46,10 +47,11 @@ def save_models(
     form = {} if predictor.form == Predictor.kind else {"kind": json.dumps(predictor.form)}
     if apart and ranks.rank() == 0:
         write_base(model, folder.parent)
-    names = file_names(silos if among is None else among)
+    names, table = file_names(silos if among is None else among), about.get("model")
+    tokenizer = tokenizer_of(table.get("name")) if isinstance(table, Mapping) else {}
     for row, silo in enumerate(silos):
         known = {"silo": silo, **about, **form, "classes": model.classes, **((own or {}).get(silo, {}))}
-        known |= {"base": model.base_checksum} if model.base else {}
+        known |= ({"base": model.base_checksum} if model.base else {}) | tokenizer
         tensors = model_tensors(model, predictor, row)
         if apart:
             tensors, lacking = without_base(tensors, model)

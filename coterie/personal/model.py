@@ -18,6 +18,7 @@ from coterie.data.own.schema import Schema
 from coterie.data.silo import Array, check_finite
 from coterie.engine.predictors import tempered
 from coterie.errors import BadInput
+from coterie.models.foreign import tokens_of
 
 AT_ONCE = 4096  # samples
 
@@ -61,8 +62,8 @@ class PersonalModel:
         """The names of the classes, in the order of their probabilities; none where the label is a number."""
         return list(self.schema.classes) or [str(c) for c in range(self.module.classes)]
 
-    def predict(self, data: "DataFrame | Array | Tensor") -> DataFrame:
-        """A prediction for each row of a table or sample of an array, and of classes their probabilities."""
+    def predict(self, data: "DataFrame | Array | Tensor | Sequence[str]") -> DataFrame:
+        """A prediction for each row of a table, sample of an array or text, and of classes their probabilities."""
         out = self._outputs(data)
         index = data.index if isinstance(data, DataFrame) else RangeIndex(len(out))
         if not self.module.classes:
@@ -75,13 +76,13 @@ class PersonalModel:
         table.insert(0, "prediction", np.array(self.classes, dtype=object)[called])
         return table
 
-    def predict_proba(self, data: "DataFrame | Array | Tensor") -> Array:
+    def predict_proba(self, data: "DataFrame | Array | Tensor | Sequence[str]") -> Array:
         """(n, classes): the probability of each class, in the order of `classes`."""
         if not self.module.classes:
             raise BadInput("this model predicts numbers, which have no probabilities; take predict")
         return self._outputs(data)
 
-    def score(self, data: "DataFrame | Array | Tensor", labels: Any) -> float:
+    def score(self, data: "DataFrame | Array | Tensor | Sequence[str]", labels: Any) -> float:
         """The accuracy of the most probable class, or of numbers r2; rows without a label are left out."""
         out = self._outputs(data)
         predicted = np.array(self.classes, dtype=object)[out.argmax(1)] if self.module.classes else out[:, 0]
@@ -95,7 +96,7 @@ class PersonalModel:
         # Labels that are all alike leave nothing to explain: no r2.
         return float(1 - (off @ off) / (spread @ spread)) if spread.any() else float("nan")
 
-    def _outputs(self, data: "DataFrame | Array | Tensor") -> Array:
+    def _outputs(self, data: "DataFrame | Array | Tensor | Sequence[str]") -> Array:
         """(n, classes) probabilities, or (n, targets) numbers."""
         x = self.encode(data)
         beside = self._beside(data, x)
@@ -107,7 +108,7 @@ class PersonalModel:
             raise BadInput("this model tells a class for every place of a sequence; load it in PyTorch instead")
         return out[:, : len(self.classes)] if self.module.classes else out
 
-    def _beside(self, data: "DataFrame | Array | Tensor", x: Array) -> Array | None:
+    def _beside(self, data: "DataFrame | Array | Tensor | Sequence[str]", x: Array) -> Array | None:
         """What the silo's own model gives for the rows: the one that was given, or as the file names it."""
         named, own = str(self.about.get("incumbent", "")), self.incumbent
         path = own if isinstance(own, str | Path) else named if is_column(named) else ""  # a file opens no other file
@@ -124,8 +125,10 @@ class PersonalModel:
         write_onnx(self, Path(path))
         return Path(path)
 
-    def encode(self, data: "DataFrame | Array | Tensor") -> Array:
-        """Rows or samples as the model takes them, just as in training."""
+    def encode(self, data: "DataFrame | Array | Tensor | Sequence[str]") -> Array:
+        """Rows, samples or texts as the model takes them, just as in training."""
+        if isinstance(data, list | tuple) and data and all(isinstance(each, str) for each in data):
+            return self._tokens(data)
         if isinstance(data, DataFrame):
             if not self.schema.columns:
                 raise BadInput("this model takes arrays, not a table; give it what it was trained on")
@@ -140,6 +143,12 @@ class PersonalModel:
             raise BadInput(f"data: samples are {x.shape[1:]}, the model takes {self.schema.shape}")
         check_finite(x, "data")
         return x
+
+    def _tokens(self, texts: Sequence[str]) -> Array:
+        tokenizer, padding = self.about.get("tokenizer"), str(self.about.get("padding", ""))
+        if not tokenizer or not padding.isdecimal() or len(self.schema.shape) != 1:
+            raise BadInput("data: this model's file has no tokenizer, so it cannot read texts; give it tokens")
+        return tokens_of(texts, tokenizer, int(padding), self.schema.shape[0])
 
 
 def _split(rows: Array | None, x: Array) -> Sequence[Tensor | None]:

@@ -30,11 +30,32 @@ class Live(ThreadingHTTPServer):
     """Serves one folder to this machine; the system chooses the port."""
 
     daemon_threads = True
+    body = BODY
 
     def __init__(self, folder: Path) -> None:
-        read_run(folder)  # a folder that cannot be read is an error before a browser opens
-        super().__init__(("127.0.0.1", 0), Handler)
         self.folder = folder
+        self.read()  # a folder that cannot be read is an error before a browser opens
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    def read(self) -> Run:
+        """The run as it is now."""
+        return read_run(self.folder)
+
+    def title(self) -> str:
+        """What the page is called."""
+        return self.read().name
+
+    def status(self, run: Run) -> str:
+        """How far the run is."""
+        return _status(run)
+
+    def version(self) -> str:
+        """Changes whenever the run has written."""
+        return written(self.folder)
+
+    def always(self) -> dict[str, str]:
+        """Parts of the page by their ids that change though nothing was written."""
+        return {}
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that left before its answer came is no error to report."""
@@ -60,12 +81,12 @@ class Handler(BaseHTTPRequestHandler):
         asked = urlsplit(self.path)
         try:
             if asked.path == "/":
-                self._answer(page(read_run(self.server.folder)), "text/html")
+                self._answer(page(self.server), "text/html")
             elif asked.path == "/state":
                 known = parse_qs(asked.query).get("known", [""])[0]
-                self._answer(json.dumps(state(self.server.folder, known)), "application/json")
+                self._answer(json.dumps(state(self.server, known)), "application/json")
             elif asked.path == "/report":
-                self._answer(page_of(read_run(self.server.folder)), "text/html")
+                self._answer(page_of(self.server.read()), "text/html")
             else:
                 self.send_error(404)
         except BadInput as error:
@@ -85,22 +106,23 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def page(run: Run) -> str:
+def page(live: Live) -> str:
     """What the browser keeps open."""
+    title = live.title()
     header = (
         "<p class='kicker'>Coterie, live</p>"
-        f"<h1>{escape(run.name)}</h1><p class='lead' id='status' role='status'>Reading…</p>"
+        f"<h1>{escape(title)}</h1><p class='lead' id='status' role='status'>Reading…</p>"
         "<p><a href='/report' target='_blank'>The whole report as of now</a></p>"
     )
-    return shell(run.name, header, BODY, asset("page.js") + asset("live.js"), f"{POLICY}; connect-src 'self'")
+    return shell(title, header, live.body, asset("page.js") + asset("live.js"), f"{POLICY}; connect-src 'self'")
 
 
-def state(folder: Path, known: str) -> dict[str, Any]:
-    """What the page shows, or only its version where that is known already."""
-    version = _version(folder)
+def state(live: Live, known: str) -> dict[str, Any]:
+    """What the page shows, or of a version that is known already only what changes by itself."""
+    version, always = live.version(), live.always()
     if version == known:
-        return {"version": version}
-    run = read_run(folder)
+        return {"version": version, **always}
+    run = live.read()
     drawn = {}
     if run.methods:
         measure = main_measure(run.results)
@@ -110,10 +132,11 @@ def state(folder: Path, known: str) -> dict[str, Any]:
     dots = {method: ink.colour for method, ink in inks(run.methods).items()}
     return {
         "version": version,
-        "status": _status(run),
+        "status": live.status(run),
         "progress": _progress(run),
         "scores": table(["method", *headings], cells, dots=dots) if rows else "",
         "figures": drawn,
+        **always,
     }
 
 
@@ -141,8 +164,8 @@ def _progress(run: Run) -> str:
     return bars
 
 
-def _version(folder: Path) -> str:
-    """Changes whenever the run has written."""
+def written(folder: Path) -> str:
+    """Changes whenever the run in a folder has written."""
     files = [folder / "summary.json", *sorted((folder / CHECKPOINTS).glob("*/journal"))]
     found = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.exists()]
     return hashlib.sha256(repr(found).encode()).hexdigest()[:16]

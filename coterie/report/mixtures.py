@@ -11,10 +11,11 @@ from coterie.report.theme import PALETTE
 from coterie.runs.read import Run
 
 TEXT = (
-    "Each silo's model mixes the predictions of several; a bar shows their shares. They were found on the silo's "
-    "validation rows, with what all silos prefer as a prior. What is guaranteed: on these rows the mixture's mean "
-    "log-loss is never above that of any of its parts by more than log(1/share in the prior) divided by the number of "
-    "rows. How it does on new rows is measured on test data, not guaranteed."
+    "Each silo's model mixes the predictions of several; a bar shows their shares. The silo's validation rows found "
+    "them, together with what all silos prefer: a silo with few rows follows the others. Guaranteed: on these rows the "
+    "mixture is never much worse than any of its parts, whichever turns out best. Its mean log-loss is above that of a "
+    "part by at most log(1/share in the prior) divided by the number of rows. Not guaranteed, but measured on test "
+    "data: how it does on new rows."
 )
 
 

@@ -102,7 +102,7 @@ def read_run(folder: Path) -> Run:
         raise BadInput(f"{folder}: no such folder; give the folder of a run, as `coterie run --out` made it")
     if not (folder / "summary.json").exists():
         if (folder / UNFINISHED).exists():
-            return _so_far(folder)
+            return so_far(folder, Begun.read(folder))
         raise BadInput(f"{folder}: no summary.json in it; give the folder of a run, as `coterie run --out` made it")
     try:
         summary = json.loads((folder / "summary.json").read_text("utf-8"))
@@ -141,9 +141,8 @@ def _labels(path: Path) -> DataFrame | None:
     return labels[labels["seed"] == labels["seed"].iloc[0]] if "seed" in labels and len(labels) else labels
 
 
-def _so_far(folder: Path) -> Run:
+def so_far(folder: Path, begun: Begun) -> Run:
     """A run that is going on, or was stopped: what its journals hold."""
-    begun = Begun.read(folder)
     study = tomllib.loads(begun.study)
     results = partial_results(folder)
     results = results[results["method"].isin(study["methods"])]
@@ -160,7 +159,7 @@ def _so_far(folder: Path) -> Run:
             silos = results.loc[(results["method"] == name) & (results["round"] == 0), "silo"].unique()
             traces[name] = {"silos": silos.astype(str), **found}
     about = {"toml": begun.study, "command": begun.command, "device": begun.machine.get("device")}
-    return Run(str(study["name"]), methods, results, traces, about=about, finished=False)
+    return Run(str(study["name"]), methods, results, traces, about=about, finished=False, data=study.get("data", {}))
 
 
 def _current(verdict: Any) -> Any:

@@ -61,6 +61,9 @@ def test_without_a_passphrase_no_key_is_in_the_file_and_those_that_are_missing_a
 
 def test_with_a_passphrase_the_keys_come_back_for_who_knows_it(fed: Path, tmp_path: Path) -> None:
     file, north = tmp_path / "backup.zip", fed / "silos" / "north"
+    (north / "group.key").write_text("ab" * 32)
+    assert set(back_up(north, tmp_path / "bare.zip")) == {"key", "group.key", "state/secret"}
+    assert b"ab" * 32 not in (tmp_path / "bare.zip").read_bytes()
     assert back_up(north, file, lambda: "correct horse") == []
     assert (north / "key").read_bytes() not in file.read_bytes()
     with pytest.raises(BadInput, match="its keys have another passphrase"):

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ pytest.importorskip("cryptography")
 from command import call
 
 from coterie.deploy import parties
-from coterie.deploy.flower import health
+from coterie.deploy.flower import health, services
 from coterie.deploy.flower.health import ailment
 from coterie.deploy.flower.programs import only_one
 from coterie.deploy.home import ALIVE
@@ -96,3 +97,17 @@ def test_the_coordinators_health_is_asked_by_the_federations_folder(
 ) -> None:
     assert call("federation", "health", homes["coordinator"].parent) == 1
     assert capfd.readouterr().out == "its service is not running\n"
+
+
+def test_a_coordinator_whose_program_keeps_ending_gives_no_sign_that_all_is_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes, said = iter([None, 1, 1, None]), list[str]()
+    program = SimpleNamespace(name="nginx", log="nginx.log", process=None, start=lambda: None, rotate=lambda: None)
+    program.ended = lambda: program.code
+    monkeypatch.setattr(services, "time", SimpleNamespace(sleep=lambda seconds: None))
+    found = []
+    for program.code in codes:
+        found.append(services._revived(tmp_path, [program], said.append))
+    assert found == [True, False, False, True]
+    assert said == ["nginx ended (1) and is started again; see nginx.log"] * 2

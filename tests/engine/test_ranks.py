@@ -15,6 +15,8 @@ import pytest
 import safetensors.torch
 from command import call
 
+from coterie.runs.checkpoint import Checkpoint
+
 pytestmark = pytest.mark.slow
 
 STUDY = """
@@ -126,3 +128,23 @@ def test_what_cannot_run_is_said_once(folder):
     said = [line for line in ended.stderr.splitlines() if line.startswith("coterie:")]
     assert ended.returncode != 0 and len(said) == 1 and "exists already" in said[0]
     assert "RuntimeError" not in ended.stderr
+
+
+def test_a_run_that_one_process_began_goes_on_in_two(folder, tmp_path, monkeypatch):
+    out, keep = tmp_path / "stopped", Checkpoint.keep
+
+    def stop(self, outcome, engine, done):
+        keep(self, outcome, engine, done)
+        if self.method == "fedem" and done == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "keep", stop)
+        assert call("run", folder / "study.toml", "--device", "cpu", "--out", out, "--quiet") == 130
+    ended = on_two_ranks("run", "--resume", out)
+    assert ended.returncode == 0, ended.stderr
+    one, other = (table(run, "results.parquet", KEYS) for run in (folder / "one", out))
+    pd.testing.assert_frame_equal(one[KEYS], other[KEYS])
+    np.testing.assert_allclose(one["value"], other["value"], rtol=0, atol=1e-6)
+    assert len(list(out.glob("models/*/*"))) == len(list((folder / "one").glob("models/*/*")))
+    assert not (out / ".checkpoints").exists()

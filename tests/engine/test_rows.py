@@ -235,6 +235,11 @@ def test_random_numbers_that_cannot_be_keyed_are_refused() -> None:
         Model(lambda: Recurrent(dropout=0.5), 3).probe(x)
 
 
+def test_a_model_is_examined_where_nothing_is_differentiated() -> None:
+    with torch.no_grad():
+        Model(lambda: nn.Linear(3, 2), 2).probe(torch.randn(4, 3))
+
+
 def test_a_draw_of_another_thread_is_not_the_models(monkeypatch):
     states = iter([0, 1])  # before and after the first look, then the same
     monkeypatch.setattr("coterie.engine.reference._random_states", lambda device: next(states, 1))

@@ -25,12 +25,11 @@ from plain import make_silos, TRAINING
 def build():
     return nn.Sequential(nn.Linear(5, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Linear(40, 3))
 
-silos = make_silos(sizes=(7, 10, 6), test=(6, 0, 6))
 training = replace(TRAINING, participation=0.6)
 KEYS = ["round", "silo", "split", "measure"]
 for name in sys.argv[1:]:
     name, _, more = name.partition("+")
-    found = []
+    found, silos = [], make_silos(sizes=(7, 10, 6), test=(6, 0, 6))
     if more == "rogue":
         silos[1] = replace(silos[1], train=replace(silos[1].train, x=silos[1].train.x * np.float32(1e9)))
     for kind in (Simulator, Sharded):

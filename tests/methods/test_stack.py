@@ -168,6 +168,23 @@ def test_it_takes_no_more_gradients_than_its_members_with_what_they_share_taken_
     assert gradient_rows(monkeypatch, shared) < tuned + once
 
 
+def test_a_validation_sample_is_judged_by_weights_found_without_it():
+    ground = Ground(Stack(of=("separate", "fedavg"), fit_every=1))
+    engine = ground.engine()
+    server, _ = rounds(ground, engine, ground.method.open(engine.roster, engine.model), 0, 2)
+    mixed = engine.personal(everyone(engine, 2), ground.method.send(server, everyone(engine, 2)))
+    task = engine.task(torch.arange(4), 1)
+    found = {split: task.outcomes(mixed, split)["outputs"] for split in ("validation", "test")}
+    parts = [{s: task.outcomes(part, s)["outputs"] for s in found} for part in mixed.parts]
+    for split, given in found.items():
+        p = [each[split] ** (1 / mixed.temperatures[:, c, None, None]) for c, each in enumerate(parts)]
+        p = torch.stack([each / each.sum(2, keepdim=True).clamp_min(1e-30) for each in p], 1)  # (k, c, n, C)
+        shares = mixed.others if split == "validation" else mixed.weights[..., None]
+        for row, n in enumerate(task.counts(split).tolist()):
+            close(given[row, :n], (shares[..., None] * p)[row].sum(0)[:n])
+    assert not torch.allclose(mixed.others, mixed.weights[..., None].expand_as(mixed.others))
+
+
 def test_what_is_mixed():
     assert [each.name for each in Stack().candidates] == [
         "separate", "fedavg-ft", "fedamp", "ditto", "fedem", "fedavg", "fedamp cloud",

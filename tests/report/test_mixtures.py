@@ -16,7 +16,7 @@ def test_a_bar_for_each_silo_and_a_colour_for_each_candidate():
 
 def test_the_page_names_who_was_switched_and_is_silent_without_mixtures():
     run = Run("made", {"stack": {"mixtures": SHARES, "gated": {"south": "separate"}}}, None)
-    assert "taken alone: south (separate)" in mixtures(run) and "not guaranteed" in mixtures(run)
+    assert "taken alone: south (separate)" in mixtures(run) and "Not guaranteed" in mixtures(run)
     assert "No silo has anything today" in mixtures(replace(run, methods={"stack": {"mixtures": SHARES}}))
     assert mixtures(replace(run, methods={"fedavg": {}})) == ""
 

@@ -80,7 +80,7 @@ class SiloFigures:
     contact: float | None  # when it last answered or refused, in seconds since 1970
     answers: int  # about its data, over all runs
     refused: int  # in its events.log
-    epsilon: float  # what all uploads have spent; infinite once one left without noise
+    epsilon: float | None  # what all uploads have spent; infinite once one left without noise; None: noise of records
     free: int  # bytes of the disk that holds its folder
     certificate: float | None  # when the federation's CA expires, in seconds since 1970
 
@@ -88,7 +88,6 @@ class SiloFigures:
 def silo_figures(folder: Path) -> SiloFigures:
     """All figures of a silo's folder."""
     spent, events = _table(folder, "spent.json"), folder / EVENTS
-    bare, squares = int(spent.get("bare", 0)), float(spent.get("squares", 0))
     lines = events.read_bytes().splitlines() if events.exists() else []
     return SiloFigures(
         name=str(settings(folder, name=str)["name"]),
@@ -96,7 +95,7 @@ def silo_figures(folder: Path) -> SiloFigures:
         contact=_touched(events) or None,
         answers=int(spent.get("answers", 0)),
         refused=sum(b" refused" in line[:40] for line in lines),
-        epsilon=math.inf if bare else gaussian_epsilon(squares, _delta(folder)),
+        epsilon=_epsilon(spent, _delta(folder)),
         free=shutil.disk_usage(folder).free,
         certificate=_expires(folder / "ca.crt"),
     )
@@ -117,6 +116,16 @@ def newest_run(coordinator: Path) -> Path | None:
 def silent(news: Mapping[str, Any]) -> list[str]:
     """Who was asked long ago; `time` is when somebody last answered."""
     return list(news.get("waiting", [])) if time.time() - news.get("time", time.time()) > SILENT else []
+
+
+def reply(news: Mapping[str, Any], name: str) -> str:
+    """What a silo did when it was last asked; empty where it was not."""
+    why = news.get("absent", {}).get(name) or news.get("silos", {}).get(name)
+    if name in news.get("waiting", []):
+        return "no answer yet" if silent(news) else "asked …"
+    if why:
+        return f"missing: {why}"
+    return "replied" if name in news.get("silos", {}) else ""
 
 
 def _contacts(coordinator: Path) -> dict[str, tuple[str, float | None]]:
@@ -151,6 +160,13 @@ def _expires(certificate: Path) -> float | None:
     from coterie.deploy.certificates import days_left
 
     return time.time() + DAY * days_left(certificate)
+
+
+def _epsilon(spent: Mapping[str, Any], delta: float) -> float | None:
+    """ε for all data of the silo; that of single records takes an accountant, which a service does not load."""
+    if int(spent.get("bare", 0)):
+        return math.inf
+    return None if spent.get("steps") else gaussian_epsilon(float(spent.get("squares", 0)), delta)
 
 
 def _delta(folder: Path) -> float:

@@ -88,17 +88,24 @@ def _coordinate(folder: Path, own: dict[str, Any], say: Say) -> None:
                     for program in programs:
                         if program.name != "SuperExec":
                             program.stop()
-                for program in programs:
-                    if program.ended() is not None:
-                        say(f"{program.name} ended ({program.ended()}) and is started again; see {program.log}")
-                        time.sleep(1)
-                        program.start()
-                        remember(folder, programs)
-                    program.rotate()
+                if _revived(folder, programs, say):
+                    (folder / ALIVE).touch()
                 if ca is not None:
                     members.align()
-                (folder / ALIVE).touch()
                 time.sleep(1)
+
+
+def _revived(folder: Path, programs: list[Program], say: Say) -> bool:
+    """Start again what has ended; whether all were running before."""
+    ended = [program for program in programs if program.ended() is not None]
+    for program in ended:
+        say(f"{program.name} ended ({program.ended()}) and is started again; see {program.log}")
+        time.sleep(1)
+        program.start()
+        remember(folder, programs)
+    for program in programs:
+        program.rotate()
+    return not ended
 
 
 @owner_only()

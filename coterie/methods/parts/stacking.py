@@ -28,6 +28,7 @@ class Weighed:
     weights: Tensor  # (k, c)
     counts: Tensor  # (k, c) samples that each candidate accounts for
     left_out: Tensor  # (k, n) log-likelihood of a sample by the weights of the others
+    others: Tensor  # (k, c, n) these weights
 
 
 def class_likelihoods(p: Tensor, loss: Tensor, temperature: Tensor) -> Tensor:
@@ -79,15 +80,19 @@ def weigh(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappas: Tensor, iter
     return pi
 
 
-def left_out(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappas: Tensor, pi: Tensor) -> Tensor:
-    """log Σ_c π_c^(−j) ℓ_cj, where a sample's own share r_cj is taken out of the weights: (k, g, n)."""
-    scaled = _scaled(likelihoods, mask)
-    shares = pi[..., None] * scaled[:, None]  # (k, g, c, n)
-    r = shares / shares.sum(2, keepdim=True).clamp_min(LEAST) * mask[:, None, None]
-    others = r.sum(3, keepdim=True) - r + (kappas[None, :, None] * prior[:, None])[..., None]
-    others = others / others.sum(2, keepdim=True).clamp_min(LEAST)
-    found = (others * scaled[:, None]).sum(2).clamp_min(LEAST).log()
+def left_out(likelihoods: Tensor, mask: Tensor, others: Tensor) -> Tensor:
+    """log Σ_c π_c^(−j) ℓ_cj, by the weights of the others (k, g, c, n): (k, g, n)."""
+    found = (others * _scaled(likelihoods, mask)[:, None]).sum(2).clamp_min(LEAST).log()
     return (found + _top(likelihoods)[:, None]) * mask[:, None]
+
+
+def others(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappas: Tensor, pi: Tensor) -> Tensor:
+    """π^(−j): the weights for each sample, without its own share r_cj of them: (k, g, c, n)."""
+    shares = pi[..., None] * _scaled(likelihoods, mask)[:, None]
+    r = shares / shares.sum(2, keepdim=True).clamp_min(LEAST) * mask[:, None, None]
+    left = r.sum(3, keepdim=True) - r + (kappas[None, :, None] * prior[:, None])[..., None]
+    total = left.sum(2, keepdim=True)
+    return torch.where(total > 0, left / total.clamp_min(LEAST), prior[:, None, :, None])
 
 
 def weighed(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappa: Tensor) -> Weighed:
@@ -109,12 +114,10 @@ def weighed(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappa: Tensor) -> 
         own = slice(row, row + 1)
         weights[row] = weigh(likelihoods[own], mask[own], prior[own], every.new_zeros(1), steps)[0, 0]
         worth[row] = 0
-    apart = [
-        left_out(likelihoods[i : i + 1], mask[i : i + 1], prior[i : i + 1], worth[i : i + 1], weights[i : i + 1, None])
-        for i in range(len(weights))
-    ]
+    each = (slice(i, i + 1) for i in range(len(weights)))
+    apart = torch.cat([others(likelihoods[i], mask[i], prior[i], worth[i], weights[i, None]) for i in each])
     counts = _counts(_scaled(likelihoods, mask), mask, weights[:, None])[:, 0]
-    return Weighed(weights, counts, torch.cat(apart)[:, 0])
+    return Weighed(weights, counts, left_out(likelihoods, mask, apart)[:, 0], apart[:, 0])
 
 
 def gated(alone: Tensor, mixed: Tensor, mask: Tensor, level: float) -> Tensor:
@@ -130,7 +133,7 @@ def gated(alone: Tensor, mixed: Tensor, mask: Tensor, level: float) -> Tensor:
 
 def _mean(each: Tensor) -> Tensor:
     """The mean over a sample's places: (k, n)."""
-    return each.reshape(*each.shape[:2], -1).mean(2)
+    return each.flatten(2).mean(2) if each.ndim > 2 else each
 
 
 def _holds(likelihoods: Tensor, mask: Tensor, prior: Tensor, pi: Tensor) -> Tensor:

@@ -102,3 +102,5 @@ def test_a_silo_shows_what_it_has_answered_and_spent(tmp_path: Path, coordinator
     assert not found.connected
     (silo / "spent.json").write_text(json.dumps({"answers": 8, "squares": 2.0, "bare": 1}))
     assert silo_figures(silo).epsilon == float("inf")
+    (silo / "spent.json").write_text(json.dumps({"answers": 8, "squares": 2.0, "bare": 0, "steps": [[0.1, 1.0, 9.0]]}))
+    assert silo_figures(silo).epsilon is None  # of single records: not to be had here, and never less than it is

@@ -37,11 +37,13 @@ def test_weights_are_em_from_the_prior_and_each_sample_is_judged_by_the_others(s
     every = torch.tensor(KAPPAS).double()
     likelihoods, mask, priors = tensors(ll, prior)
     pi = stacking.weigh(likelihoods, mask, priors, every, ITERATIONS)
-    apart = stacking.left_out(likelihoods, mask, priors, every, pi)
+    left = stacking.others(likelihoods, mask, priors, every, pi)
+    apart = stacking.left_out(likelihoods, mask, left)
     for g, kappa in enumerate(KAPPAS):
         expected, r = em(ll, prior, kappa)
         close(pi[0, g], expected)
         others = r.sum(1, keepdims=True) - r + kappa * prior[:, None]
+        close(left[0, g], others / others.sum(0))
         close(apart[0, g], np.log((others / others.sum(0) * np.exp(ll)).sum(0)))
 
 
