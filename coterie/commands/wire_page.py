@@ -18,6 +18,7 @@ from coterie.data.own.statistics import declare
 from coterie.deploy.messages import Declared, Done, Measured, Scored
 from coterie.engine.judge import judged
 from coterie.engine.method import Cohort, Method
+from coterie.measure.predictions import RAW
 from coterie.measure.tempering import GRID
 from coterie.methods import METHODS, make
 from coterie.run.experiment import prepare
@@ -103,7 +104,11 @@ def _reported() -> str:
         Declared(sizes=three.long(), sample=count[None], classes=count, outputs=count, shares=torch.zeros(1, 2).long()),
         Measured(**dict.fromkeys(described(Measured), three)),
         Scored(loss=torch.zeros(1, 7, dtype=torch.float64)),
-        Done(round=count, curve=torch.zeros(1, len(GRID), dtype=torch.float64)),
+        Done(
+            round=count,
+            curve=torch.zeros(1, len(GRID), dtype=torch.float64),
+            tempered=torch.zeros(1, 2 * len(RAW), dtype=torch.float64),
+        ),
     ]
     return "\n".join([REPORTED, *(line for each in records for line in _rows("Up", each, "server")), ""])
 
