@@ -123,5 +123,7 @@ def summed(part: Tensor) -> Tensor:
 def _called(collective: Callable[..., Any], *given: Any) -> None:
     try:
         collective(*given)
-    except RuntimeError:  # gloo has no other kind
-        raise Stopped("another process that torchrun started has ended, or the network to it has failed") from None
+    except RuntimeError as error:  # gloo has no other kind
+        why = (str(error).splitlines() or [""])[0]
+        message = "another process that torchrun started has ended, or the network to it has failed"
+        raise Stopped(f"{message} ({why})") from None
