@@ -12,6 +12,7 @@ cifar10-pathological,organamnist-pathological) need their files, and better a GP
 import argparse
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -179,8 +180,10 @@ def _share(right: str) -> float:
 
 def page(lines: list[Line]) -> str:
     """The tables: of each federation the best single method beside the stack, then every method with its log-loss."""
-    names = list(dict.fromkeys(line["federation"] for line in lines))
-    found = {name: Compared([line for line in lines if line["federation"] == name]) for name in names}
+    run = Counter((line["federation"], line["seed"]) for line in lines if "seed" in line)
+    whole = [line for line in lines if run[line["federation"], line.get("seed")] == len(MEMBERS) + 1]
+    names = list(dict.fromkeys(line["federation"] for line in whole))
+    found = {name: Compared([line for line in whole if line["federation"] == name]) for name in names}
     columns = "federation | best single | stack | difference | picked by validation | bottom decile, best / stack"
     rows = [f"| {columns} | log-loss, best / stack | worse off than alone | CPU time |", "|---" * 9 + "|"]
     for name, each in found.items():

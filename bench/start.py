@@ -27,11 +27,11 @@ import os, sys
 from coterie.run import experiment
 run_into = experiment.run_into
 
-def until_round_1(study, out, command, watch, say):
+def until_round_1(study, out, command, watch, say, *more):
     def first(method, seed, progress):
         if progress.round == 1 and not progress.tuning:
             os._exit(0)
-    return run_into(study, out, command, first, say)
+    return run_into(study, out, command, first, say, *more)
 
 experiment.run_into = until_round_1
 from coterie.commands.main import main

@@ -3,7 +3,6 @@
 import hashlib
 
 import numpy as np
-from scipy.special import ndtri
 
 
 def generator(seed: int, *key: object) -> np.random.Generator:
@@ -22,6 +21,8 @@ def uniform(key: bytes, size: int) -> np.ndarray:
 
 def gaussian(key: bytes, size: int) -> np.ndarray:
     """Standard normal numbers of the same kind."""
+    from scipy.special import ndtri  # here, because no run without noise waits for it
+
     normal: np.ndarray = ndtri(uniform(key, size))
     return normal
 

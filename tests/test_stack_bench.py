@@ -29,6 +29,8 @@ def test_the_stack_is_set_beside_the_best_in_hindsight() -> None:
     assert found.gain() == (12.5, pytest.approx(1.96 * 14.434 / 2, rel=1e-3))
     assert found.decile("stack") == pytest.approx(55.0) and found.cost() == 0.5
     assert found.worse() == (0, 4)
+    begun = line("fedavg", 2, ["1111", "1111"])  # a seed that is not whole does not count
+    assert stack.page([*lines(), begun]) == stack.page(lines())
     assert "| it | ditto 62.50 | 75.00 | +12.50 ± 14.1" in stack.page(lines())
 
 

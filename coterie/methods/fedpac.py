@@ -9,6 +9,8 @@ head still, on the loss plus λ times the mean square of what parts a sample's f
 non-negative least squares. As in the published code the square is a mean over features, and statistics are of the body
 that was sent, centroids of the trained one. A silo deploys its model as its own training left it; the mean body under
 its combination of heads is its cloud model.
+
+Its equations stand here without their numbers, which nobody has checked against the paper.
 """
 
 from collections.abc import Mapping

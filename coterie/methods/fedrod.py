@@ -7,6 +7,8 @@ is no alternative to those it has, and are averaged. The personal head trains on
 heads' logits and moves nothing else. Both heads being linear, their sum is one head: a silo deploys one model, its own
 copy after local training with the sum of the heads; the generic model is its cloud model. The personal head starts at
 zero. The paper's hypernetwork, which makes heads for newcomers, is left out.
+
+Its equations stand here without their numbers, which nobody has checked against the paper.
 """
 
 from dataclasses import dataclass

@@ -7,6 +7,8 @@ p + cos_i / 2α onto the simplex. A silo then trains from u_i = Σ_j x_j w_j on 
 The published code adds λ cos(w, u_i), which turns models away from u_i, and counts cosines above 0.9 as 1; this does
 neither. The graph is over the silos that have ever replied, each with its last model; one that has not is sent their
 mean.
+
+Its equations stand here without their numbers, which nobody has checked against the paper.
 """
 
 from collections.abc import Mapping

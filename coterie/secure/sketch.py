@@ -11,7 +11,6 @@ from functools import cache
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
 from coterie.secure.masks import stream, subkey
@@ -36,6 +35,8 @@ def normal(key: bytes, size: int) -> Tensor:
 @cache
 def _quantiles() -> np.ndarray:
     """The middles of 65,536 equally likely intervals, stretched to a variance of one."""
+    from scipy.special import ndtri
+
     middles = ndtri((np.arange(1 << 16) + 0.5) / (1 << 16))
     made: np.ndarray = (middles / middles.std()).astype(np.float32)
     return made

@@ -359,7 +359,8 @@ def test_a_run_says_everywhere_what_all_its_methods_spent_of_privacy(tmp_path, c
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     told = summary["methods"]["fedavg"]["privacy"]
     assert told["uploads"] == 2 * tomllib.loads(SMALL)["train"]["rounds"]
-    assert summary["privacy"] == {"epsilon": None, "delta": 1e-5, "silo": None, "unprotected": ["fedamp"]}
+    expected = {"epsilon": None, "level": "silo", "delta": 1e-5, "silo": None, "unprotected": ["fedamp"]}
+    assert summary["privacy"] == expected
     words = "no differential privacy in all (ε = ∞): what fedamp uploads is not noised"
     assert words in " ".join(capsys.readouterr().out.split())
     assert words in (tmp_path / "out" / "report.html").read_text()

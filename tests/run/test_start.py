@@ -11,12 +11,12 @@ import os, sys
 from coterie.run import experiment
 run_into = experiment.run_into
 
-def until_round_1(study, out, command, watch, say):
+def until_round_1(study, out, command, watch, say, *more):
     def first(method, seed, progress):
         if progress.round == 1:
             print(*{name.split(".")[0] for name in sys.modules}, flush=True)
             os._exit(0)
-    return run_into(study, out, command, first, say)
+    return run_into(study, out, command, first, say, *more)
 
 experiment.run_into = until_round_1
 from coterie.commands.main import main
@@ -35,7 +35,7 @@ def test_the_first_round_comes_before_the_libraries_that_it_does_not_need(tmp_pa
         [sys.executable, "-c", UNTIL_ROUND_1, *map(str, words), "--quiet"],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

@@ -26,12 +26,13 @@ from coterie.deploy.silo import as_measured
 from coterie.deploy.vault import rebuilt
 from coterie.engine.exchange import Engine, Failure, Rejected, Replies
 from coterie.engine.judge import alike, judged
-from coterie.engine.method import Cohort, Method, Roster
+from coterie.engine.method import Cohort, Method, Roster, local_round
 from coterie.engine.rows import Model
 from coterie.engine.store import Store
 from coterie.engine.task import Task, measured, task_of
 from coterie.engine.training import Training
 from coterie.errors import BadInput, nearest, plain, warn
+from coterie.methods.wrappers.spent import privacy_of
 from coterie.models.code import code_name, factory
 from coterie.options import option, parse
 from coterie.personal.export import save_models
@@ -205,6 +206,8 @@ class SiloHalf:
             if key not in LOCAL:
                 raise BadInput(f"SiloHalf: unknown key '{key}'; {nearest(key, LOCAL)}")
         self.training = parse(Training, training, "SiloHalf")
+        if (privacy := privacy_of(method)) is not None and privacy.epsilon is not None:
+            raise BadInput("SiloHalf: how many rounds an epsilon is for, only the server knows; give privacy its noise")
         self.method, self.code, self.device = method, model, device
         own = _part(*train)
         rest = (Part(own.x[:0], own.y[:0]) if part is None else _part(*part) for part in (validation, test))
@@ -234,8 +237,7 @@ class SiloHalf:
         if head is None:
             return encode_up(self._declared())
         task, down, private = self._task(head, body, context)
-        state = task.run(self.method.step, self.method.begin(task, down, private), "train")
-        up, kept = self.method.end(task, state, down, private)
+        up, kept = local_round(self.method, task, down, private)
         for key in [key for key in context.state if key.startswith(KEPT) and key != f"{KEPT}{head.received}"]:
             del context.state[key]
         context.state[f"{KEPT}{head.round}"] = packed(encode(kept))

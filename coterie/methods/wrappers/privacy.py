@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from coterie.engine.dpsgd import DPSGD, sampling
-from coterie.engine.method import Method, Model, Roster, Task
+from coterie.engine.method import Batch, Method, Model, Roster, Task
 from coterie.engine.wrapper import Wrapper
 from coterie.errors import BadInput
 from coterie.keys import gaussian
@@ -85,6 +85,10 @@ class WithPrivacy(Wrapper):
     @property
     def base(self) -> Method:
         return self.method
+
+    def step(self, task: Task, state: Any, batch: Batch) -> Any:
+        assert self.options.level == "silo" or task.dpsgd is not None, "a loop without the noise that hides records"
+        return self.method.step(task, state, batch)
 
     def end(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
         up, kept = self.method.end(task, state, down, private)

@@ -100,6 +100,15 @@ def test_a_flower_app_gives_every_silo_what_a_simulation_gives_it(method: co.Met
         assert scores["loss"] == pytest.approx(own["loss"], abs=1e-5) and scores["accuracy"] == own["accuracy"]
 
 
+def test_what_hides_records_hides_them_in_an_app_too() -> None:
+    """Gradients that are clipped to nothing move no model."""
+    method = co.with_privacy(co.FedAvg(), level="record", clip=1e-30, noise=0.0)
+    first, third = (rounds(ServerHalf(method, net), Grid(3, answers(silos(method))), count) for count in (1, 3))
+    assert first["silo-0"]["loss"] == pytest.approx(third["silo-0"]["loss"], abs=1e-6)
+    with pytest.raises(co.BadInput, match="give privacy its noise"):
+        silos(co.with_privacy(co.FedAvg(), level="record", epsilon=2.0))
+
+
 def test_an_upload_that_was_lost_leaves_no_trace_at_its_silo() -> None:
     method, lose = co.SCAFFOLD(), [True]
     call = answers(silos(method))

@@ -182,6 +182,15 @@ def test_a_model_whose_samples_see_each_other_is_refused() -> None:
     assert "one record to clip" in (method.refusal(engine.roster, engine.model) or "")
 
 
+def test_no_loop_without_its_noise_takes_a_step() -> None:
+    method = record("fedavg")
+    engine = Ground(method).engine()
+    task = engine.task(torch.tensor([2, 0, 1, 3]), 0)
+    down = method.send(method.open(engine.roster, engine.model), None)  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match="without the noise"):
+        task.run(method.step, method.begin(task, down, engine.private()), "train")
+
+
 def test_a_newcomers_upload_is_refused_and_a_newcomer_that_uploads_nothing_is_not() -> None:
     for name, refused in (("fedamp", True), ("fedavg", False)):
         method = record(name)
