@@ -331,7 +331,7 @@ def test_docstrings_list_the_options_with_the_defaults_that_hold():
             if each.name != "rounds":
                 default = OWN["train"].get(each.name, each.default)
                 assert f"{each.name}={default!r}: {each.doc}" in call.__doc__
-    assert "noise=1.0: z; the noise" in co.with_privacy.__doc__
+    assert "clip=1.0: C, the longest change" in co.with_privacy.__doc__
 
 
 def test_plain_pytorch_loads_a_saved_model_in_three_lines(comparison, tmp_path):

@@ -29,7 +29,7 @@ def test_tests_lie_in_the_rooms_of_what_they_test() -> None:
     assert {room for room in tested if room.parts[:1] not in {(name,) for name in BESIDE}} <= rooms
 
 
-@pytest.mark.parametrize("module", ["figures", "services", "supernode", "superlink"])
+@pytest.mark.parametrize("module", ["monitoring", "services", "supernode", "superlink"])
 def test_programs_that_mostly_wait_do_not_import_pytorch(module: str) -> None:
     pytest.importorskip("cryptography")
     code = f"import sys, coterie.deploy.flower.{module}; sys.exit('torch' in sys.modules)"

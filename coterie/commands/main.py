@@ -109,7 +109,7 @@ def run(
     STUDY is a built-in study or a .toml file; without one it is digits, or with --silos FOLDER --label COLUMN your own
     data: one file or folder for each silo.
     """
-    from coterie.engine.ranks import first_says, join
+    from coterie.engine.ranks import from_first, join
     from coterie.models.code import is_code
     from coterie.report.table import differences_table
     from coterie.report.terminal import show_outcome
@@ -195,7 +195,7 @@ def run(
         folder = out if out is not None else default_folder(checked)
         if torchrun.used():
             join()
-            folder = Path(first_says(str(folder)))  # which may be named by the clock
+            folder = Path(from_first(str(folder)))  # which may be named by the clock
         if torchrun.follower():
             with promptly(""):
                 experiment.accompany(checked, folder)

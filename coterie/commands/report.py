@@ -112,7 +112,7 @@ def figures(
 
 
 def watch(folder: Watched, show: Open = False) -> None:
-    """See a running study, or a federation between real silos, live in the browser.
+    """See a running study or federation live in the browser.
 
     Served to this machine only, until Ctrl-C.
     """

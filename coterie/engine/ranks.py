@@ -54,8 +54,8 @@ def check_device(device: torch.device) -> None:
         )
 
 
-def told(value: Any) -> list[Any]:
-    """What each process has to say, as JSON, in their order."""
+def from_all(value: Any) -> list[Any]:
+    """What each process gives, as JSON, in their order."""
     if not joined():
         return [value]
     text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
@@ -67,10 +67,10 @@ def told(value: Any) -> list[Any]:
     return [json.loads(body[: int(size)].numpy().tobytes()) for body, size in zip(bodies, sizes, strict=True)]
 
 
-def first_says(value: T) -> T:
-    """What the first process has to say."""
-    said: T = told(value if rank() == 0 else None)[0]
-    return said
+def from_first(value: T) -> T:
+    """What the first process gives."""
+    given: T = from_all(value if rank() == 0 else None)[0]
+    return given
 
 
 def agreed(work: Callable[[], T], where: Any) -> T:
@@ -80,7 +80,7 @@ def agreed(work: Callable[[], T], where: Any) -> T:
         found.append(work())
     except BadInput as error:
         failed = str(error)
-    for each in told([failed, where]):
+    for each in from_all([failed, where]):
         if each[0]:
             raise BadInput(each[0])
         if each[1] != where:

@@ -77,7 +77,7 @@ class Sharded(Simulator):
         places = self.deal.places(cohort.ids)
         found = super().measure(self.here(cohort), down, splits)
         count = len(places[self.deal.rank])
-        keys = dict.fromkeys((split, measure) for each in ranks.told(list(found.values)) for split, measure in each)
+        keys = dict.fromkeys((split, measure) for each in ranks.from_all(list(found.values)) for split, measure in each)
         none = np.full(len(found.cohort.ids), np.nan)
         values = {key: ranks.gathered(torch.from_numpy(found.values.get(key, none)), places).numpy() for key in keys}
         known = {key: value for key, value in values.items() if not np.isnan(value).all()}
@@ -100,9 +100,9 @@ class Sharded(Simulator):
     def _outputs(self, cohort: Cohort, each: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
         """By silo of the cohort what its model gives, of what the models of this process give."""
         mine = each if count else {}
-        sizes = ranks.told({name: len(rows) for name, rows in mine.items()})
+        sizes = ranks.from_all({name: len(rows) for name, rows in mine.items()})
         like = next(iter(each.values()), None)
-        known = [form for form in ranks.told(None if like is None else [str(like.dtype), like.shape[1:]]) if form]
+        known = [form for form in ranks.from_all(None if like is None else [str(like.dtype), like.shape[1:]]) if form]
         if not known:
             return {}
         kind, shape = known[0]

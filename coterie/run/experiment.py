@@ -187,7 +187,7 @@ def _one(
     """One method on one seed: its models in the folder of the run, what was measured in the checkpoint's journal."""
     checkpoint = Checkpoint(folder, name, federation.seed, study.machine.checkpoint_every)
     outcome = checkpoint.ended()
-    if ranks.first_says(outcome is not None):
+    if ranks.from_first(outcome is not None):
         outcome = outcome or Outcome(None)  # which the first process alone reads
         on_round(Progress(study.training.rounds, study.training.rounds, outcome.score, outcome.measure))
         return outcome
@@ -217,7 +217,7 @@ def _save(
         judged.refit_rounds = saved.measured[-1]
     if ranks.rank() == 0:
         shutil.rmtree(folder, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
-    ranks.told(None)  # that is done before any process writes
+    ranks.from_all(None)  # that is done before any process writes
     if saved.models is None or saved.picked is None:
         return
     silos, names = federation.here(), [silo.name for silo in federation.members]
@@ -253,7 +253,7 @@ def _note_mixtures(outcome: Outcome, method: Method, federation: Assembly) -> No
 def _of_all(silos: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     """What is known of the silos of this process (or nothing is), with what is known of the others'."""
     here = dict(zip(silos, values, strict=True)) if values else {}
-    return {silo: value for each in ranks.told(here) for silo, value in each.items()}
+    return {silo: value for each in ranks.from_all(here) for silo, value in each.items()}
 
 
 def _calibration(outcome: Outcome, silo: str, positive: int | str) -> dict[str, float]:
@@ -293,8 +293,8 @@ def accompany(study: Study, out: Path) -> None:
 
 def _meet(out: Path) -> None:
     """Wait until the folder of a run is there, and refuse one that not all processes see."""
-    ranks.told(None)  # the first has made it
-    if not all(ranks.told(out.is_dir())):
+    ranks.from_all(None)  # the first has made it
+    if not all(ranks.from_all(out.is_dir())):
         raise BadInput(f"--out {out}: not all hosts see this folder; give one on a disk that they share")
 
 

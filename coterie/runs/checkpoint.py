@@ -65,7 +65,7 @@ class Checkpoint:
         state = {f"server.{name}": t for name, t in outcome.server.tensors().items()}
         state |= {f"engine.{name}": t for name, t in kept.tensors.items()}
         models = self._unwritten(outcome)
-        if ranks.first_says(self._due(done, sum(t.nbytes for t in (*state.values(), *models.values())))):
+        if ranks.from_first(self._due(done, sum(t.nbytes for t in (*state.values(), *models.values())))):
             began = time.monotonic()
             if models:
                 self._write_models(outcome, models, kept.about.get("silos"))
@@ -76,7 +76,7 @@ class Checkpoint:
 
     def restore(self, outcome: Outcome, engine: Engine) -> int | None:
         """Bring a run that has not begun to where it was kept last: the rounds done, or None if it begins anew."""
-        names = ranks.first_says(self._sound() if ranks.rank() == 0 else [])
+        names = ranks.from_first(self._sound() if ranks.rank() == 0 else [])
         if not names:
             return None
         paths = [self.folder / name for name in names]
@@ -131,7 +131,7 @@ class Checkpoint:
     def end(self, outcome: Outcome, server: bool = False) -> None:
         """Write that a run has ended; of its last state only the server's stays, and that where it is asked for."""
         self.note(outcome)
-        ranks.told(None)  # all have written their models
+        ranks.from_all(None)  # all have written their models
         if ranks.rank():
             return
         self._models = None

@@ -20,6 +20,7 @@ from coterie.deploy.flower import launch, services
 from coterie.deploy.parties import new_federation
 from coterie.errors import BadInput
 from coterie.methods import METHODS
+from coterie.report.live import Live
 from coterie.run import experiment
 from coterie.runs import folder as run_folder
 from coterie.studies.study import built_in
@@ -107,6 +108,7 @@ def nothing_long() -> Any:
             patch.setattr(services, name, _stop)
         patch.setattr(launch, "running_coordinator", lambda folder: folder / "coordinator")
         patch.setattr(launch, "follow", _stop)
+        patch.setattr(Live, "serve_forever", _stop)
         patch.setattr(launch, "silo_states", lambda folder: {"north": "online"})
         yield
 

@@ -29,7 +29,7 @@ def quick():
     """No baselines beside, no page, and few trees: neither is asked about here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("coterie.run.experiment.suits", lambda *given: False)
-        patch.setattr("coterie.run.finished.render", lambda *given: None)
+        patch.setattr("coterie.report.page.render", lambda *given: None)
         patch.setattr("coterie.data.own.trees.ROUNDS", 10)
         yield
 

@@ -5,7 +5,6 @@ a service starts only on a machine without other people's accounts, unless its o
 """
 
 import os
-import pwd
 import socket
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -47,6 +46,8 @@ def check_accounts(shared_ok: bool) -> None:
     """Refuse a machine with other people's accounts where nobody can tell whose process connects (macOS)."""
     if CONNECTIONS.exists() or shared_ok:
         return
+    import pwd  # which Windows has not
+
     own = os.geteuid()
     others = [a.pw_name for a in pwd.getpwall() if a.pw_uid >= PEOPLE and a.pw_uid != own and _logs_in(a.pw_shell)]
     if others:

@@ -78,6 +78,7 @@ class Basis:
     """Stands in for a model at the server: a row (..., n) has the coefficients of n cells."""
 
     dtype = torch.float64
+    sliced = False
 
     def __init__(self, width: int, sketches: Tensor, device: torch.device) -> None:
         self.width = self.trained = width

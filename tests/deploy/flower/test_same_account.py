@@ -109,7 +109,7 @@ def test_without_a_list_of_connections_a_service_starts_only_where_nobody_else_h
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     known = [SimpleNamespace(pw_name=name, pw_uid=number, pw_shell=shell) for name, number, shell in accounts]
-    monkeypatch.setattr(same_account.pwd, "getpwall", lambda: known)
+    monkeypatch.setattr("pwd.getpwall", lambda: known)
     monkeypatch.setattr(same_account.os, "geteuid", lambda: 501)
     check_accounts(shared_ok)  # with a list, whoever else is there
     monkeypatch.setattr(same_account, "CONNECTIONS", tmp_path / "tcp")
