@@ -1,6 +1,6 @@
 """Local training on a GPU by a recording: a small step takes longer to launch than to compute, so launch it once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TypeVar
 
@@ -21,9 +21,7 @@ _impossible: set[str] = set()  # steps that look at what they compute, which no 
 
 def pays(device: torch.device, steps: int, step: Callable[..., object], state: Record) -> bool:
     """Whether so many steps alike are better recorded."""
-    return (
-        device.type == "cuda" and steps >= LEAST and step.__qualname__ not in _impossible and state.nbytes() <= LARGEST
-    )
+    return device.type == "cuda" and steps >= LEAST and _name(step) not in _impossible and state.nbytes() <= LARGEST
 
 
 def replayed(
@@ -39,8 +37,13 @@ def replayed(
     with torch.cuda.stream(stream):
         at = torch.full((1,), first, device=device)
         held = state.map(torch.clone)
-        for _ in range(WARM):
-            _hold(held, taken(held, at))
+        for warm in range(WARM):
+            new = taken(held, at)
+            if not _fits(held, new):
+                _impossible.add(_name(step))
+                torch.cuda.current_stream(device).wait_stream(stream)
+                return new, first + warm + 1
+            _hold(held, new)
             at += 1
         try:
             graph.capture_begin(pool=_keeper(device).pool(), capture_error_mode="thread_local")
@@ -56,7 +59,7 @@ def replayed(
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:
-            _impossible.add(step.__qualname__)
+            _impossible.add(_name(step))
             times = 0
         else:
             times = (last - first - WARM) // UNROLLED
@@ -66,15 +69,28 @@ def replayed(
     return held, first + WARM + times * UNROLLED
 
 
+def _name(step: Callable[..., object]) -> str:
+    return getattr(step, "__qualname__", repr(step))
+
+
+def _fits(held: Record, new: Record) -> bool:
+    """Whether a state can be copied to where the next step reads it: none of its parts changes its place or shape."""
+    old, tensors = held.tensors(), new.tensors()
+    places = {t.untyped_storage().data_ptr(): name for name, t in old.items()}
+    stays = (places.get(t.untyped_storage().data_ptr(), name) == name for name, t in tensors.items())
+    return _form(old) == _form(tensors) and all(stays)
+
+
+def _form(tensors: Mapping[str, Tensor]) -> dict[str, object]:
+    return {name: (t.shape, t.dtype) for name, t in tensors.items()}
+
+
 def _hold(held: Record, new: Record) -> None:
     """Copy a state to where the next step reads it."""
-    tensors = held.tensors()
-    places = {t.data_ptr(): name for name, t in tensors.items()}
-    changed = {name: t for name, t in new.tensors().items() if t is not tensors[name]}
-    if any(places.get(t.data_ptr(), name) != name or t.shape != tensors[name].shape for name, t in changed.items()):
-        raise RuntimeError("a state whose parts change places or shapes")
-    for name, t in changed.items():
-        tensors[name].copy_(t)
+    old = held.tensors()
+    for name, t in new.tensors().items():
+        if t is not old[name]:
+            old[name].copy_(t)
 
 
 @cache

@@ -43,7 +43,7 @@ class Batch(HoldsData):
     lr: float | Tensor  # one number, or (k,) with one for each row
     round: int
     ragged: bool = False  # whether a model that couples samples has to tell them from the filling
-    step: int = 0  # of its loop, counted from 0
+    draw: int = 0  # which of DP-SGD's draws of noise are this batch's
 
     def about(self) -> str:
         return f"{len(self.x)} silos, {self.x.shape[1]} samples each, round {self.round + 1}"
@@ -171,7 +171,7 @@ class Task:
             raise BadInput("privacy: level = 'record' is for the plain loss of each sample; take class_weight = 'none'")
         several = models if models.ndim == 3 else models[:, None]
         total = self.dpsgd.clipped_sum(self.model, several, batch.x, batch.y, batch.mask, batch.keys)
-        total += self.dpsgd.noise_of(self.model, self.names, self.silos, several.shape[1], batch.step)
+        total += self.dpsgd.noise_of(self.model, self.names, self.silos, several.shape[1], batch.draw)
         expected = self.counts().clamp_max(self.batch_size).to(total.dtype)  # q n, whatever this batch has
         grads = self._clipped((total / expected[:, None, None]).flatten(0, 1)).reshape(models.shape)
         return Gradient(grads, grads.new_full(models.shape[:-1], torch.nan), still=self.model.still)
@@ -361,7 +361,7 @@ class Task:
 
         def batch(task: Task, rows: Tensor | slice, t: int, size: int, ragged: bool = False) -> Batch:
             made = task._batch(index[rows, t, :size], mask[rows, t, :size], keys[rows, t], ragged)
-            return replace(made, step=t)
+            return replace(made, draw=t)
 
         t, total = 0, int(plan.steps.max(initial=0))
         while t < total:

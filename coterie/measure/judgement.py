@@ -27,7 +27,7 @@ def judgement(
     """The `verdict` and the `significance` of a summary."""
     costs = {name: float((each.get("bytes_up") or 0) + (each.get("bytes_down") or 0)) for name, each in methods.items()}
     verdict = judge(results, predictions, traces, alone, sizes, by, costs, baselines)
-    verdict |= {"refit": True} if methods.get(verdict["chosen"], {}).get("refit_rounds") else {}
+    verdict |= {"refit": True} if any(each.get("refit_rounds") for each in methods.values()) else {}
     words = {
         "consortium": verdict_words.consortium(verdict),
         "silos": [verdict_words.silo(standing, verdict) for standing in verdict["silos"]],

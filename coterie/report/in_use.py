@@ -34,7 +34,7 @@ def predictions(run: Run) -> str:
 
 
 def _about(methods: Mapping[str, Predicted]) -> str:
-    text = "Test rows and the models that are saved: those of the picked round, first seed."
+    text = "Test rows and the models that were judged: those of the picked round, first seed."
     found = next(iter(methods.values()))
     if not found.names:
         return text

@@ -29,7 +29,9 @@ def scores(run: Run) -> str:
         if main_score(run.methods)[0].startswith("val_picked")
         else "Without validation data the last round is judged"
     )
-    text += "; the saved models are of that round."
+    again = any(each.get("refit_rounds") for each in run.methods.values())
+    saved = "were trained again, with these test rows too" if again else "are of that round"
+    text += f"; the saved models {saved}."
     if not run.own:
         best = f"Best {error}" if error else "BMTA, the best over rounds of the mean test accuracy over silos,"
         text += (

@@ -8,7 +8,6 @@ from typing import Any
 
 from coterie.measure.measures import measure_of
 from coterie.measure.verdict_words import listed, score, span
-from coterie.personal.export import file_name
 from coterie.personal.file import about_of, copy_whole
 
 FOLDER = "deploy"
@@ -24,7 +23,7 @@ def write_deployable(out: Path, summary: Mapping[str, Any], counts: Mapping[str,
     for file in sorted(models.glob("*.safetensors")):
         known = about_of(file)
         silo = known["silo"]
-        folder = out / FOLDER / file_name(silo)
+        folder = out / FOLDER / file.stem  # which is each silo's own, where two names make one
         folder.mkdir(parents=True, exist_ok=True)
         copy_whole(file, folder / MODEL)
         about = _about(known, folder / MODEL, summary, counts.get(silo, {}))

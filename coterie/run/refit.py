@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from coterie.data.silo import Part, Silo
+from coterie.engine import ranks
 from coterie.engine.rounds import Outcome, Progress
 from coterie.methods.wrappers.spent import privacy_of
 from coterie.run.assembly import Assembly
@@ -18,8 +19,11 @@ from coterie.studies.study import Study
 
 
 def refits(study: Study, name: str) -> bool:
-    """Whether a method is trained again: not where its uploads would add to ε."""
-    return bool(study.data.get("time")) and privacy_of(study.methods[name]) is None
+    """Whether a method is trained again: not where its uploads would add to ε, nor over several processes.
+
+    A process has the samples of its own silos alone, and with more rows others would be its own.
+    """
+    return bool(study.data.get("time")) and privacy_of(study.methods[name]) is None and ranks.count() == 1
 
 
 def refit(

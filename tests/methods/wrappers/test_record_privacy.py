@@ -66,7 +66,7 @@ def test_methods_whose_uploads_depend_on_more_than_one_gradient_of_each_batch_re
 
     def counted(task: Task, models: torch.Tensor, batch: object, *more: object, **named: object) -> object:
         if task.dpsgd is not None:
-            seen[task.dpsgd.key, task.names, batch.step] += 1  # type: ignore[attr-defined]
+            seen[task.dpsgd.key, task.names, batch.draw] += 1  # type: ignore[attr-defined]
         return plain(task, models, batch, *more, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Task, "grad", counted)
