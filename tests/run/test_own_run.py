@@ -198,3 +198,13 @@ def test_mistakes_about_splits_are_one_line(words, said, capfd):
     assert call("run", *words, "--out", "a") == 2
     err = capfd.readouterr().err
     assert said in err and err.count("\n") == 1
+
+
+def test_silos_whose_names_make_one_file_name_are_deployed_apart():
+    Path("wards").mkdir()
+    for name, source in (("Ward 1", "north"), ("Ward_1", "coast"), ("east", "east")):
+        Path("wards", f"{name}.csv").write_bytes(Path("hospitals", f"{source}.csv").read_bytes())
+    words = ["run", "--silos", "wards", "--label", "outcome", "--drop", "patient,cost", *QUICK, "--quiet"]
+    assert call(*words, "--out", "a") == 0
+    cards = [json.loads(path.read_text("utf-8")) for path in Path("a/deploy").glob("*/card.json")]
+    assert sorted(card["silo"] for card in cards) == ["Ward 1", "Ward_1", "east"]
