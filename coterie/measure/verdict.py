@@ -156,8 +156,15 @@ def _compared(
             found |= {"gain": gain.value, "low": gain.low, "high": gain.high}
         own = float(np.mean(list(methods[chosen].validation.values())))
         margin = measure.margin * (abs(own) if measure.relative else 1)
-        beats = measure.better(validation, own) > AS_GOOD * margin
+        beats = measure.better(validation, own) > AS_GOOD * margin and _ahead(name, chosen, methods, scores, measure)
     return {"name": name, "beats": bool(beats), **_written(found, measure)}
+
+
+def _ahead(name: str, chosen: str, methods: Mapping[str, Judged], scores: Scores, measure: Measure) -> bool:
+    """Whether a baseline's lead over a method on the same validation rows is more than chance, as far as that shows."""
+    leads = [gain_over(silo, "validation", name, chosen, scores, measure) for silo in methods[chosen].validation]
+    known = [lead for lead in leads if lead is not None and np.isfinite(lead.error)]
+    return not known or mean_of(known).low > 0
 
 
 def _judged(runs: DataFrame, measure: str, by: str) -> Judged:

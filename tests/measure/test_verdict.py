@@ -240,3 +240,18 @@ def test_the_number_of_test_rows_is_said_as_it_is():
     assert ", with 200 test rows each." in verdict_words.consortium(verdict)[1]
     standing(verdict, "west")["n"] = 90
     assert ", with 90 to 200 test rows each." in verdict_words.consortium(verdict)[1]
+
+
+@pytest.mark.parametrize(("right", "beats"), [(172, False), (190, True)])
+def test_todays_model_is_to_be_stayed_with_only_where_its_lead_is_no_chance(right, beats):
+    results, predictions = made()
+    for place, silo in enumerate(SAMPLES["fedamp"]):
+        shuffled = np.random.default_rng(place).permutation(N)
+        for split in ("validation", "test"):
+            known = rows(right)
+            mixed = Rows(2, known.labels, known.predicted[shuffled], np.arange(N), np.arange(N))
+            predictions[Key("boosted trees", 0, silo, split)] = mixed
+    sizes = {0: dict.fromkeys(SAMPLES["fedamp"], N)}
+    verdict = judge(results, predictions, {}, "separate", sizes, "accuracy", {}, ["boosted trees"])
+    assert verdict["chosen"] == "fedamp" and verdict["baseline"]["validation"] == pytest.approx(right / N * 100)
+    assert verdict["baseline"]["beats"] is beats
