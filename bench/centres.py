@@ -17,7 +17,10 @@ from coterie.data.centres import CENTRES, place
 from coterie.run.experiment import run_into
 from coterie.studies.study import check
 
-METHODS = ("separate", "fedavg", "fedavg-ft", "ditto", "fedamp", "stack")
+METHODS = (
+    "separate", "fedavg", "fedavg-ft", "ditto", "apfl", "mr-mtl", "fedala", "fedamp", "heurfedamp", "fedacs", "pfedgraph",
+    "ifca", "fedem", "stack",
+)  # fmt: skip
 NO_SKILL = ("majority", "median")
 TRAIN = {
     "rounds": 40, "patience": 10, "local_epochs": 2, "batch_size": 0, "optimizer": "adam", "lr": "auto",
