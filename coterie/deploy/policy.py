@@ -80,6 +80,11 @@ class Policy:
         if request.kind == "train" and request.cohort < smallest:
             raise Refused(f"a cohort of {request.cohort}; at least {smallest} silos must be asked")
 
+    def judge_sum(self, silos: int) -> None:
+        """Refuse a sum of fewer silos, each of which this one shares a key with, than a round must ask."""
+        if silos < self.smallest_cohort:
+            raise Refused(f"a sum of {silos} silos; at least {self.smallest_cohort} must be in it")
+
     def judge_steps(self, method: Method, training: Training, samples: int) -> None:
         """Refuse training whose upload would show through to a few samples; `samples`: what this silo trains on."""
         if not fields(method.up):
@@ -174,7 +179,7 @@ rounds = {default.rounds}
 fields = []
 
 # Silos that a round must ask, at least: in an average of few, one silo's model shows through. It is the coordinator's
-# own number: no silo can verify who else was asked, nor who answered.
+# own number: no silo can verify who else was asked, nor who answered; of `secagg` it counts whose uploads are summed.
 smallest_cohort = {default.smallest_cohort}
 
 # Samples of a training step (but for an epoch's last) and steps between two uploads, at least: the fewer, the more
