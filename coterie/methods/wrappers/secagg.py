@@ -69,7 +69,7 @@ class SecAgg:
 
     def least(self, silos: int) -> int:
         """t, how many of so many silos a sum needs."""
-        return max(2, math.ceil(self.threshold * silos - 1e-9))
+        return max(2, silos // 2 + 1, math.ceil(self.threshold * silos - 1e-9))
 
 
 @cache
