@@ -231,7 +231,7 @@ def _title(proposal: "Proposal") -> str:
 def _described(proposal: "Proposal") -> str:
     """What a person approves: what is computed on which columns, and what of it leaves."""
     from coterie.deploy.messages import Job
-    from coterie.methods import name_of
+    from coterie.methods import name_of, seen_of
     from coterie.methods.wrappers.spent import privacy_of
 
     job: Job = proposal.job
@@ -248,6 +248,7 @@ def _described(proposal: "Proposal") -> str:
         "reads": ", ".join(columns[:SHOWN_COLUMNS]) + more if columns else "the arrays as they are",
         "trains": f"{training.rounds} rounds of {training.local_epochs} epochs, batches of {training.batch_size}",
         "leaves each round": ", ".join(f.name for f in fields(method.up)) or "nothing",
+        "the server learns": seen_of(method),
         "noise": _noise(privacy),
         "measured on": ", ".join(training.measure),
     }

@@ -2,13 +2,16 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from coterie.deploy.home import json_table, write_whole
+from coterie.deploy.ledger import FILE as LEDGER
 from coterie.deploy.messages import Request
 from coterie.deploy.policy import Policy, Refused
+from coterie.errors import BadInput
 from coterie.measure.gaussian import gaussian_epsilon
 from coterie.methods.wrappers.accounting import composed
 from coterie.methods.wrappers.spent import privacy_of
@@ -16,7 +19,7 @@ from coterie.options import option, parse
 from coterie.wire import Up
 
 FILE = "spent.json"  # beside the ledger and not in `state/`: a backup that is restored there must not undo it
-ABOUT_DATA = ("train", "adapt", "measure")  # requests whose answers are computed from the silo's rows
+ABOUT_DATA = ("train", "adapt", "measure", "keep")  # requests whose answers are computed from the silo's rows
 TRAINED = ("train", "adapt")
 
 
@@ -37,14 +40,21 @@ class Spent:
             return math.inf
         if not self.steps:
             return gaussian_epsilon(self.squares, delta)
-        whole = {(1.0, self.squares**-0.5): 1} if self.squares else {}
-        return composed(whole | {(q, noise): int(times) for q, noise, times in self.steps}, delta)
+        whole = Counter({(1.0, self.squares**-0.5): 1} if self.squares else {})
+        whole.update({(q, noise): int(times) for q, noise, times in self.steps})
+        return composed(whole, delta)
 
     def with_steps(self, q: float, noise: float, times: int) -> "Spent":
         """The same after so many more steps."""
         known = {(each[0], each[1]): each[2] for each in self.steps}
         known[q, noise] = known.get((q, noise), 0) + times
         return replace(self, steps=tuple((*key, float(count)) for key, count in sorted(known.items())))
+
+
+def has_left(folder: Path) -> bool:
+    """Whether the ledger of a silo's folder holds anything."""
+    path = folder / LEDGER
+    return path.exists() and path.stat().st_size > 0
 
 
 class Budget:
@@ -57,6 +67,8 @@ class Budget:
     def spent(self) -> Spent:
         """What all answers so far have spent."""
         if not self.path.exists():
+            if has_left(self.path.parent):
+                raise BadInput(f"{self.path}: missing, though the ledger is not; see `coterie silo repair`")
             return Spent()
         return parse(Spent, json_table(self.path, "restore the newest copy of it"), str(self.path))
 
@@ -82,7 +94,7 @@ class Budget:
         """Write down what an answer spends, before it leaves."""
         before = self.spent()
         after = self._after(before, request, leaves=bool(up.tensors()))
-        if after != before:
+        if after != before or not self.path.exists():  # once anything is in the ledger, there is a count
             write_whole(self.path, json.dumps(asdict(after)).encode())
 
     def _after(self, spent: Spent, request: Request, leaves: bool) -> Spent:

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from coterie.deploy.certificates import fingerprint, read_key
 from coterie.deploy.home import owner_only, write_whole
+from coterie.deploy.parties import check_name
 from coterie.errors import BadInput
 from coterie.secure.masks import KEY, subkey
 
@@ -41,8 +42,7 @@ def make_group(folder: Path, members: Sequence[Path]) -> tuple[list[Path], str]:
     group, own = secrets.token_bytes(KEY), _private(folder)
     made = []
     for path in members:
-        text = read_key(path)
-        name = (text.split()[2:] or [path.stem])[0]
+        name, text = _member(path)
         sealed = _sealed(group, own, text)
         made.append(folder / "group" / f"{name}{SEALED}")
         if made[-1] in made[:-1]:
@@ -95,10 +95,11 @@ def meet(folder: Path, keys: Sequence[Path]) -> dict[str, str]:
     """Keep other silos' public keys, by which this one shares a secret with each; their fingerprints by name."""
     found = {}
     for path in keys:
-        text = read_key(path)
-        name = (text.split()[2:] or [path.stem])[0]
-        write_whole(folder / PEERS / f"{name}.pub", text.encode())
-        found[name] = fingerprint(text)
+        name, text = _member(path)
+        known, found[name] = folder / PEERS / f"{name}.pub", fingerprint(text)
+        if known.exists() and fingerprint(read_key(known)) != found[name]:
+            raise BadInput(f"{path}: another key of '{name}' than {known}; if it has a new one, remove that file first")
+        write_whole(known, text.encode())
     return found
 
 
@@ -107,6 +108,7 @@ def pair_of(folder: Path, name: str, run: str) -> Callable[[str], bytes]:
     own = _private(folder)
 
     def pair(other: str) -> bytes:
+        check_name(other)  # comes from the coordinator, and becomes a path
         path = folder / "key.pub" if other == name else folder / PEERS / f"{other}.pub"
         if not path.is_file():
             raise BadInput(f"the run sums uploads with '{other}', whose key this silo lacks; see `coterie silo meet`")
@@ -120,6 +122,14 @@ def group_fingerprint(group: bytes) -> str:
     """What people compare of a group key, which it cannot be found from."""
     digest = hashlib.sha256(subkey(group, "fingerprint")).digest()
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
+
+
+def _member(path: Path) -> tuple[str, str]:
+    """The name of the silo that a public key is of, and the key in ssh's form."""
+    text = read_key(path)
+    name = (text.split()[2:] or [path.stem])[0]
+    check_name(name)
+    return name, text
 
 
 def _sealed(group: bytes, own: ec.EllipticCurvePrivateKey, member: str) -> dict[str, str]:

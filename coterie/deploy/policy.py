@@ -14,7 +14,7 @@ from coterie.deploy.messages import BUILD, Request
 from coterie.engine.method import Method
 from coterie.engine.training import Training
 from coterie.errors import BadInput, plain
-from coterie.methods import METHODS, innermost, name_of
+from coterie.methods import METHODS, innermost, level_of, name_of
 from coterie.options import option, parse
 from coterie.wire import Up
 
@@ -43,6 +43,9 @@ class Policy:
     epsilon: float = option(math.inf, "privacy that all runs together may spend; inf: none is demanded", above=0)
     require: Literal["none", "record", "silo"] = option(
         "none", "what noise must hide: each record, or all data; none: all data where epsilon is a number, else nothing"
+    )
+    secure: Literal["none", "blind", "secagg"] = option(
+        "none", "at which level of [secure] uploads must leave, at that one alone; none: at any, or in the open"
     )
     delta: float = option(1e-5, "δ, for which epsilon is counted", above=0, below=1)
     largest_upload: int = option(1 << 30, "bytes of one answer, at most", low=1)
@@ -80,6 +83,11 @@ class Policy:
         if request.kind == "train" and request.cohort < smallest:
             raise Refused(f"a cohort of {request.cohort}; at least {smallest} silos must be asked")
 
+    def judge_sum(self, silos: int) -> None:
+        """Refuse a sum of fewer silos, each of which this one shares a key with, than a round must ask."""
+        if silos < self.smallest_cohort:
+            raise Refused(f"a sum of {silos} silos; at least {self.smallest_cohort} must be in it")
+
     def judge_steps(self, method: Method, training: Training, samples: int) -> None:
         """Refuse training whose upload would show through to a few samples; `samples`: what this silo trains on."""
         if not fields(method.up):
@@ -96,6 +104,10 @@ class Policy:
         name, leaving = name_of(method), [f.name for f in fields(method.up) if f.default is MISSING]
         if name not in self.methods:
             raise Refused(f"method '{name}' is not among those allowed: {', '.join(self.methods)}")
+        level = level_of(method)
+        if fields(method.up) and self.secure not in ("none", level):
+            found = f"method '{name}' runs {level}" if level else f"of method '{name}' the server learns every upload"
+            raise Refused(f"this silo demands {self.secure}, and {found}")
         if leaving and not fields(innermost(method).up):
             raise Refused(f"field '{leaving[0]}' would leave, and of method '{name}' nothing may")
         if trains:
@@ -174,7 +186,7 @@ rounds = {default.rounds}
 fields = []
 
 # Silos that a round must ask, at least: in an average of few, one silo's model shows through. It is the coordinator's
-# own number: no silo can verify who else was asked, nor who answered.
+# own number: no silo can verify who else was asked, nor who answered; of `secagg` it counts whose uploads are summed.
 smallest_cohort = {default.smallest_cohort}
 
 # Samples of a training step (but for an epoch's last) and steps between two uploads, at least: the fewer, the more
@@ -182,7 +194,8 @@ smallest_cohort = {default.smallest_cohort}
 smallest_batch = {default.smallest_batch}
 fewest_steps = {default.fewest_steps}
 
-# Answers to training and measuring, over all runs, at most; `coterie silo approve` prints how many were given.
+# Answers to training, measuring and keeping a model, over all runs, at most; `coterie silo approve` prints how many
+# were given.
 answers = {default.answers}
 
 # Differential privacy that all runs, methods and seeds together may spend. With a number, nothing trained leaves
@@ -192,6 +205,11 @@ epsilon = inf
 # study's privacy does; ε is then of one record. "none": all data where epsilon is a number, else nothing.
 require = "{default.require}"
 delta = {default.delta}
+
+# What the coordinator may learn of uploads. "blind": it computes on what it cannot read; a silo on its side gives it
+# everything. "secagg": it sees sums of uploads alone, also with some silos on its side. Each is satisfied by itself
+# alone, since they protect from different parties. "none": nothing is demanded, and it may see every upload.
+secure = "{default.secure}"
 
 # Bytes of one answer, at most.
 largest_upload = {default.largest_upload}

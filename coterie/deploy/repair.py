@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from coterie.deploy.budget import ABOUT_DATA, TRAINED, Budget, Spent
+from coterie.deploy.budget import ABOUT_DATA, TRAINED, Budget, Spent, has_left
 from coterie.deploy.budget import FILE as SPENT
 from coterie.deploy.home import close_folder, owner_only, set_aside, settings, write_whole
 from coterie.deploy.ledger import FILE as LEDGER
@@ -47,7 +47,7 @@ def _mended_budget(folder: Path) -> list[str]:
     """What was spent, counted anew from the ledger where the count is lost; uploads count as made without noise."""
     path, lines = folder / SPENT, _legible(folder / LEDGER)
     try:
-        if Budget(folder, Policy()).path.exists() or not lines:
+        if path.exists() or not has_left(folder):
             Budget(folder, Policy()).spent()
             return []
         why = "missing"

@@ -92,6 +92,8 @@ class SiloSide:
         """Refuse what the policy does not allow; the operator who started the run, where one is verified."""
         if request.silo != self.name:
             raise Refused(f"a request for silo '{request.silo}' reached '{self.name}'")
+        if request.newcomer and request.kind in ("train", "confirm"):  # its vault knows of no sum that was opened
+            raise Refused(f"{request.kind}: not of a newcomer, who takes part in no round")
         operator = judged_operator(self.folder, request)
         policy.judge(request)
         if request.job is not None:
@@ -142,7 +144,7 @@ class SiloSide:
         task = task_of(job.training, model, store, silos, round, job.seed, secret=secret)
         task = self._with_secrets(task, job, request.run)
         if request.kind == "confirm":
-            return self._confirmed(method, task, roster, request, vault), Revealed
+            return self._confirmed(method, task, roster, request, vault, policy), Revealed
         template = self._template(method, model, roster, store, request.newcomer)
         if request.kind == "adapt" and request.round == 0:
             vault.clear()
@@ -151,6 +153,8 @@ class SiloSide:
         known = {axis: size for axis, size in axes.items() if not request.newcomer or axis not in ("N", "m")}
         down = decode(method.down, request.body, model.dtype, rows=1, **known)
         down = down.map(lambda t: t.to(model.device))
+        if request.kind == "train" and isinstance(method, WithSecAgg):
+            policy.judge_sum(len(down.peers))
         if request.kind == "adapt":
             before = None if request.round == 0 else vault.load(template).map(lambda t: t.to(model.device))
             up, kept = method.adapt(task, down, before)
@@ -211,10 +215,13 @@ class SiloSide:
             return replace(task, pair=pair_of(self.folder, self.name, run), members=job.names)
         return task
 
-    def _confirmed(self, method: Method, task: Task, roster: Roster, request: Request, vault: Vault) -> Up:
+    def _confirmed(
+        self, method: Method, task: Task, roster: Roster, request: Request, vault: Vault, policy: Policy
+    ) -> Up:
         """Shares for the sum of a round; for one set of uploads alone, since two would show single ones."""
         question = decode(Question, request.body, rows=1, N=len(roster))
-        vault.confirm(request.round, hashlib.sha256(request.body).hexdigest())
+        policy.judge_sum(int(question.counted.sum()))
+        vault.confirm(task.round, hashlib.sha256(request.body).hexdigest())
         return method.confirmed(task, question.map(lambda t: t.to(task.model.device)))
 
     def _secret(self) -> str:
@@ -255,11 +262,13 @@ class SiloSide:
 
 
 def _check_search(kind: str, job: Job) -> None:
-    """Refuse what no search asks, and a search that would spend privacy which nobody counts."""
+    """Refuse what no search asks, and a search that would spend privacy which nobody counts, or that nobody sums."""
     if kind not in ("train", "measure"):
         raise BadInput(f"{kind}: nothing is kept of a search")
     if privacy_of(job.made()) is not None:
         raise BadInput("a search with privacy: every candidate's upload would spend some of it; give lr a value")
+    if isinstance(job.made(), WithSecAgg):
+        raise BadInput("a search with secagg: its candidates would leave under one mask; give lr a value")
 
 
 def declared(name: str, source: SiloSource) -> Declared:

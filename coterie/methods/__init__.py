@@ -1,6 +1,7 @@
 """The methods by name: one that comes with Coterie is one file and one line here."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -174,6 +175,12 @@ def learned(level: str, method: Method) -> str:
 def level_of(method: Method) -> str | None:
     """The level at which a method runs; None: the server sees every upload."""
     return next((level for level in LEVELS if isinstance(method, WRAPPERS[level][1])), None)
+
+
+def seen_of(method: Method) -> str:
+    """What the server of a method learns of what leaves a silo."""
+    level = level_of(method)
+    return learned(level, method) if level else "every upload" if fields(method.up) else "nothing"
 
 
 def levels(method: Method) -> tuple[str, ...]:

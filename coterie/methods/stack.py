@@ -51,7 +51,9 @@ from coterie.methods.parts.members import (
     trainings_of,
 )
 from coterie.methods.parts.stacking import KAPPAS, TEMPERATURES
+from coterie.methods.wrappers.blind import WithBlind
 from coterie.methods.wrappers.privacy import WithPrivacy
+from coterie.methods.wrappers.secagg import WithSecAgg
 from coterie.methods.wrappers.trained import WithTraining
 from coterie.options import option
 from coterie.wire import Record, rows, shared
@@ -371,8 +373,11 @@ class Stack(Method):
 
     def refusal(self, roster: Roster, model: Model) -> str | None:
         for label, member in self.members.items():
-            if any(isinstance(each, WithPrivacy) for each in layers(member)):
-                return f"{label}: privacy covers its upload, not the sums by which candidates are weighed; leave it out"
+            for key, wrap in COVERS.items():
+                if any(isinstance(each, wrap) for each in layers(member)):
+                    return (
+                        f"{label}: {key} covers its upload, not the sums by which candidates are weighed; leave it out"
+                    )
             if reason := member.refusal(roster, model):
                 return f"{label}: {reason}"
         return None
@@ -385,6 +390,7 @@ class Stack(Method):
         return {**found, "shares": server.counts / server.counts.sum(1, keepdim=True).clamp_min(1)}
 
 
+COVERS = {"privacy": WithPrivacy, "blind": WithBlind, "secagg": WithSecAgg}
 UPLOADED = ("curves", "counts", "fits")
 
 

@@ -62,8 +62,10 @@ def test_without_a_passphrase_no_key_is_in_the_file_and_those_that_are_missing_a
 def test_with_a_passphrase_the_keys_come_back_for_who_knows_it(fed: Path, tmp_path: Path) -> None:
     file, north = tmp_path / "backup.zip", fed / "silos" / "north"
     (north / "group.key").write_text("ab" * 32)
+    (north / "state" / "secret.damaged-1").write_text("half of a secret")
     assert set(back_up(north, tmp_path / "bare.zip")) == {"key", "group.key", "state/secret"}
     assert b"ab" * 32 not in (tmp_path / "bare.zip").read_bytes()
+    assert b"half of a secret" not in (tmp_path / "bare.zip").read_bytes()
     assert back_up(north, file, lambda: "correct horse") == []
     assert (north / "key").read_bytes() not in file.read_bytes()
     with pytest.raises(BadInput, match="its keys have another passphrase"):
@@ -71,7 +73,7 @@ def test_with_a_passphrase_the_keys_come_back_for_who_knows_it(fed: Path, tmp_pa
     assert not (tmp_path / "no").exists()
     assert restore(file, tmp_path / "north", "silo", lambda: "correct horse")[1] == []
     before, found = contents(north), contents(tmp_path / "north")
-    assert set(before) - set(found) == {"data.npz", "state/data.safetensors"}  # a backup holds no rows
+    assert set(before) - set(found) == {"data.npz", "state/data.safetensors", "state/secret.damaged-1"}  # no rows
     assert found == {name: before[name] for name in found}
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "north").rglob("*"))
 

@@ -113,6 +113,14 @@ def test_a_silo_without_the_key_refuses_and_one_with_another_opens_nothing(tmp_p
     assert "does not open" in (tmp_path / "south" / "events.log").read_text()
 
 
+def test_a_method_that_hides_inside_another_does_not_hide_under_a_public_key(tmp_path: Path) -> None:
+    work = job("stack", of=["separate", {"method": "fedavg", "blind": {}}])
+    made, model, roster = work.built()
+    down = made.send(made.open(roster, model), Cohort.everyone(roster, model, 0))
+    request = Request("train", "north", "run", 0, cohort=3, job=work, body=encode(down.one(0)))
+    assert "this silo has no key for it" in grouped(tmp_path).sides["north"].answer(request).refusal
+
+
 def test_the_same_round_asked_with_another_model_has_another_mask(tmp_path: Path) -> None:
     """A server that asks twice would see the difference of two models, were they under one mask."""
     loop = grouped(tmp_path)

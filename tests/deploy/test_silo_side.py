@@ -5,7 +5,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import safetensors.torch
@@ -19,7 +19,7 @@ from coterie.codec import decode, encode, encode_up
 from coterie.deploy.ledger import FILE as LEDGER
 from coterie.deploy.ledger import HEAD, Ledger
 from coterie.deploy.messages import Done, Request, request
-from coterie.deploy.policy import FILE, read_policy
+from coterie.deploy.policy import FILE, Policy, Refused, read_policy
 from coterie.deploy.silo import SiloSide
 from coterie.deploy.vault import Vault
 from coterie.engine.method import Cohort
@@ -39,6 +39,17 @@ def question(method: str = "fedavg", **changes: object) -> Request:
     return replace(Request("train", "north", "run", 0, cohort=3, job=work, body=encode(down.one(0))), **changes)
 
 
+@pytest.mark.parametrize(("demanded", "level"), [("secagg", "blind"), ("blind", "secagg")])
+def test_one_level_is_not_the_other(demanded: str, level: str) -> None:
+    """The one hides sums from the server, the other a silo's upload from a server that a silo helps."""
+    policy = Policy(secure=cast(Any, demanded))
+    for kind in ("train", "measure", "keep"):
+        with pytest.raises(Refused, match=f"demands {demanded}, and method 'fedavg' runs {level}"):
+            policy.judge(Request(kind, "north", "run", 0, cohort=3, job=job("fedavg", **{level: {}})))
+        policy.judge(Request(kind, "north", "run", 0, cohort=3, job=job("fedavg", **{demanded: {}})))
+    policy.judge(Request("train", "north", "run", 0, cohort=3, job=job("separate")))  # of which nothing leaves
+
+
 def with_policy(folder: Path, text: str) -> SiloSide:
     side = settle(folder)["north"]
     (side.folder / FILE).write_text(f'approve = "all"\n{text}')
@@ -53,6 +64,8 @@ def with_policy(folder: Path, text: str) -> SiloSide:
         ('fields = ["loss"]', {}, "may not leave; allowed: loss"),
         ("smallest_cohort = 4", {}, "a cohort of 3; at least 4 silos must be asked"),
         ("largest_upload = 10", {}, "bytes; allowed: 10"),
+        ('secure = "blind"', {}, "this silo demands blind, and of method 'fedavg' the server learns every upload"),
+        ('secure = "secagg"', {}, "this silo demands secagg, and of method 'fedavg' the server learns every upload"),
         ("", {"silo": "south"}, "a request for silo 'south' reached 'north'"),
         ("", {"received": 4}, "the server counts on the state after round 5"),
         ("", {"body": b"rubbish"}, "arrived damaged"),

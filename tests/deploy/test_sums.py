@@ -12,8 +12,10 @@ from test_remote import deployed, simulated, values
 pytest.importorskip("cryptography")
 from coterie.codec import decode, encode
 from coterie.deploy.certificates import make_key
-from coterie.deploy.group import meet, pair_of
+from coterie.deploy.group import make_group, meet, pair_of
 from coterie.deploy.messages import Request
+from coterie.deploy.policy import FILE as POLICY
+from coterie.deploy.policy import policy_text
 from coterie.deploy.remote import Remote, largest_upload
 from coterie.engine.method import Cohort
 from coterie.errors import BadInput
@@ -37,6 +39,37 @@ def test_two_silos_share_what_a_third_does_not_know(tmp_path: Path) -> None:
     assert north("south") != pair_of(tmp_path / "north", "north", "another")("south")
     with pytest.raises(BadInput, match="whose key this silo lacks"):
         north("west")
+
+
+@pytest.mark.parametrize("name", ["../operators/alice", "..", "a/b", "", "South"])
+def test_a_members_name_is_no_path(name: str, tmp_path: Path) -> None:
+    """Whoever else has a key in a silo's folder, an operator say, is no member that it shares secrets with."""
+    met(tmp_path)
+    (tmp_path / "north" / "operators").mkdir()
+    make_key(tmp_path / "north" / "operators" / "alice", "alice")
+    with pytest.raises(BadInput, match="silo name"):
+        pair_of(tmp_path / "north", "north", "run")(name)
+    key = " ".join((tmp_path / "south" / "key.pub").read_text().split()[:2])
+    (tmp_path / "Sent.pub").write_text(f"{key} {name}\n")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for take in (meet, make_group):
+        with pytest.raises(BadInput, match="silo name"):
+            take(tmp_path / "north", [tmp_path / "Sent.pub"])
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_a_key_that_is_known_is_not_replaced_by_another(tmp_path: Path) -> None:
+    met(tmp_path)
+    known = tmp_path / "north" / "peers" / "south.pub"
+    before = known.read_text()
+    other = " ".join((tmp_path / "east" / "key.pub").read_text().split()[:2])
+    (tmp_path / "sent.pub").write_text(f"{other} south\n")
+    with pytest.raises(BadInput, match=r"another key of 'south'.*remove"):
+        meet(tmp_path / "north", [tmp_path / "sent.pub"])
+    assert known.read_text() == before
+    kind, itself, _ = before.split()
+    (tmp_path / "again.pub").write_text(f"{kind} {itself} south more\n")
+    assert [*meet(tmp_path / "north", [tmp_path / "again.pub"])] == ["south"]
 
 
 def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -99,6 +132,43 @@ def test_a_silo_reveals_for_one_set_of_uploads_in_a_round_alone(tmp_path: Path) 
     assert asked([0, 1, 2]) == ""
     assert "not again" in asked([0, 1])
     assert "not again" in asked([0, 2])
+
+
+def test_a_newcomer_takes_no_part_in_sums(tmp_path: Path) -> None:
+    """Its vault is another one: a second set of uploads of the last round would be answered there."""
+    loop, work = met(tmp_path), job("fedavg", replace(TRAINING, rounds=1), secagg={})
+    made, model, roster = work.built()
+    engine, everyone = Remote("run", work, made, model, loop), Cohort.everyone(roster, model, 0)
+    down = made.send(made.open(roster, model), everyone)
+    up = engine.train(everyone, down).up
+    asked = {"confirm": made.confirm(everyone, everyone, up), "train": down}
+    for kind, record in asked.items():
+        given = Request(kind, "north", "run", 0, newcomer=True, cohort=3, job=work, body=encode(record.one(0)))
+        assert f"{kind}: not of a newcomer" in loop.sides["north"].answer(given).refusal
+
+
+def test_the_smallest_cohort_is_counted_where_a_silo_can(tmp_path: Path) -> None:
+    loop, work = met(tmp_path), job("fedavg", secagg={"threshold": 0.6})
+    policy = tmp_path / "north" / POLICY
+    made, model, roster = work.built()
+    engine, everyone = Remote("run", work, made, model, loop), Cohort.everyone(roster, model, 0)
+    down = made.send(made.open(roster, model), everyone)
+    up = engine.train(everyone, down).up
+    two = replace(everyone, ids=everyone.ids[:2])
+    asked = {"confirm": made.confirm(everyone, two, up.take(two.ids)), "train": down}
+    for kind, smallest, seen in (("confirm", 3, 2), ("train", 4, 3)):
+        policy.write_text(policy_text("all").replace("smallest_cohort = 2", f"smallest_cohort = {smallest}"))
+        given = Request(kind, "north", "other", 0, cohort=10, job=work, body=encode(asked[kind].one(0)))
+        why = f"a sum of {seen} silos; at least {smallest} must be in it"
+        assert loop.sides["north"].answer(given).refusal == why
+
+
+def test_no_search_is_summed(tmp_path: Path) -> None:
+    loop, work = met(tmp_path), replace(job("fedavg", secagg={}), tuning=2, rates=(1.0, 2.0), going=(0, 1))
+    made, model, roster = work.built()
+    down = made.send(made.open(roster, model), Cohort.everyone(roster, model, 0))
+    given = Request("train", "north", "run", 0, cohort=3, job=work, body=encode(down.one(0)))
+    assert "a search with secagg" in loop.sides["north"].answer(given).refusal
 
 
 def test_what_is_no_question_is_refused_and_a_silo_without_keys_too(tmp_path: Path) -> None:

@@ -18,10 +18,12 @@ from coterie.codec import encode
 from coterie.data.own.schema import Column, Schema
 from coterie.data.own.statistics import LEVELS
 from coterie.deploy.approval import PROPOSED, Approvals, study_hash
-from coterie.deploy.budget import Budget
+from coterie.deploy.budget import FILE as SPENT
+from coterie.deploy.budget import Budget, Spent
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.messages import Job, Request
-from coterie.deploy.policy import FILE, MOST_PROPOSED, policy_text, read_policy
+from coterie.deploy.policy import FILE, MOST_PROPOSED, Policy, policy_text, read_policy
+from coterie.deploy.repair import repair
 from coterie.deploy.silo import SiloSide
 from coterie.engine.method import Cohort
 from coterie.engine.training import Training
@@ -167,6 +169,7 @@ def test_an_owner_reads_what_is_computed_on_which_columns_before_approving_it(
     assert call("silo", "approve", side.folder) == 0
     printed = capfd.readouterr().out
     assert study_hash(request.job)[:16] in printed and "age (number), ward (category)" in printed
+    assert "the server learns: every upload" in printed
     assert "leaves each round: w" in printed and "noise: none" in printed and "\x1b" not in printed
     assert "0 of 100000 answers given over all runs" in printed
     assert len(proposed(side)) == 2
@@ -354,3 +357,30 @@ def test_answers_are_counted_over_all_runs(tmp_path: Path) -> None:
     assert "this silo has given 3 answers over all runs; allowed: 3" in side.answer(replace(first, run="d")).refusal
     assert side.answer(measured).body  # given before: the same bytes
     assert side.answer(Request("declare", "north", "e", 0)).body
+
+
+def test_what_is_kept_is_an_answer_about_the_data_too(tmp_path: Path) -> None:
+    """It has the curve of a model that the request brings."""
+    side, first = settle(tmp_path)["north"], replace(private("a", finetune={}), kind="keep")
+    (side.folder / FILE).write_text('approve = "all"\nanswers = 1\n')
+    assert side.answer(first).refusal == ""
+    assert Budget(side.folder, Policy()).spent().answers == 1
+    assert "this silo has given 1 answers" in side.answer(replace(first, run="b")).refusal
+
+
+def test_a_count_that_is_lost_does_not_begin_anew(tmp_path: Path) -> None:
+    side = settle(tmp_path)["north"]
+    assert side.answer(Request("declare", "north", "run", 0)).refusal == ""
+    assert side.answer(private("a", finetune={})).refusal == ""
+    (side.folder / SPENT).unlink()
+    assert "coterie silo repair" in side.answer(replace(private("a", finetune={}), run="b")).refusal
+    with pytest.raises(BadInput, match="coterie silo repair"):
+        Budget(side.folder, Policy()).spent()
+    repair(side.folder)
+    assert Budget(side.folder, Policy()).spent().answers == 1
+
+
+def test_noise_on_all_data_and_on_records_of_the_same_size_add_up() -> None:
+    squares = 0.25
+    both = Spent(squares=squares).with_steps(1.0, squares**-0.5, 1)
+    assert both.epsilon(1e-5, "record") == pytest.approx(Spent().with_steps(1.0, 2.0, 2).epsilon(1e-5, "record"))

@@ -361,6 +361,7 @@ class WithBlind(Wrapper):
 
 
 OUT_OF_RANGE = About("0; not a number where its model is out of range, and nothing of it left", "rows", "number", ())
+NO_KEY = "this silo has no key for it, and a simulation's is public; run the method by itself, under `coterie silo`"
 MOST_STARTS = 64  # beside one for each silo
 NOT_SUMS = "blind: its server does more with models than add them up, which it must be able to read them for"
 _OPENED: WeakKeyDictionary[Record, tuple[bytes, Record]] = WeakKeyDictionary()  # a round opens what it is sent twice
@@ -375,6 +376,8 @@ def innermost(method: Method) -> Method:
 
 def group_key(task: Task) -> bytes:
     """The key that the silos of a run share; of a simulation it goes by the seed."""
+    if task.secret and not task.group:
+        raise BadInput(f"blind: {NO_KEY}")
     return task.group or subkey(b"simulation", task.seed)
 
 

@@ -30,6 +30,7 @@ from coterie.engine.wrapper import Wrapper
 from coterie.errors import BadInput
 from coterie.methods.wrappers.blind import (
     MODULUS,
+    NO_KEY,
     NOT_LINEAR,
     OUT_OF_RANGE,
     Basis,
@@ -69,7 +70,7 @@ class SecAgg:
 
     def least(self, silos: int) -> int:
         """t, how many of so many silos a sum needs."""
-        return max(2, math.ceil(self.threshold * silos - 1e-9))
+        return max(2, silos // 2 + 1, math.ceil(self.threshold * silos - 1e-9))
 
 
 @cache
@@ -352,16 +353,23 @@ class _NoModel:
 
 def _named(task: Task, peers: list[int]) -> list[str]:
     """The names of a round's silos, each once; their places are those of the roster."""
+    _check_keys(task)
     names = [(task.members or task.store.names)[each] for each in peers]
     if len({*names}) < len(names) or not {*task.names} <= {*names}:
         raise BadInput("secagg: the silos of the round are not this one and others, each once")
     return names
 
 
+def _check_keys(task: Task) -> None:
+    if task.secret and task.pair is None:
+        raise BadInput(f"secagg: {NO_KEY}")
+
+
 def _pair(task: Task, own: str, other: str) -> bytes:
     """What two silos of a run share; in a simulation it goes by the seed."""
     if task.pair is not None:
         return task.pair(other)
+    _check_keys(task)
     return subkey(b"simulation", task.seed, *sorted((own, other)))
 
 

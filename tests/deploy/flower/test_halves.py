@@ -17,7 +17,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import coterie as co
 from coterie.codec import encode
-from coterie.deploy.flower.grid import packed
+from coterie.deploy.flower.grid import answer_of, packed
 from coterie.deploy.flower.halves import ServerHalf, SiloHalf
 from coterie.engine.training import Training
 from coterie.run.assembly import Assembly
@@ -107,6 +107,15 @@ def test_what_hides_records_hides_them_in_an_app_too() -> None:
     assert first["silo-0"]["loss"] == pytest.approx(third["silo-0"]["loss"], abs=1e-6)
     with pytest.raises(co.BadInput, match="give privacy its noise"):
         silos(co.with_privacy(co.FedAvg(), level="record", epsilon=2.0))
+
+
+@pytest.mark.parametrize("method", [co.with_blind(co.FedAvg()), co.with_secagg(co.FedAvg())], ids=["blind", "secagg"])
+def test_an_app_of_ones_own_has_no_keys_and_hides_nothing_under_public_ones(method: co.Method) -> None:
+    server, grid = ServerHalf(method, net), Grid(3, answers(silos(method)))
+    server.enroll(grid.send_and_receive(server.greetings(grid.get_node_ids())))
+    replies = grid.send_and_receive(server.messages())
+    refusals = [answer_of(each).refusal for each in replies]
+    assert len(refusals) == 3 and all("no key for it" in each and "coterie silo" in each for each in refusals)
 
 
 def test_an_upload_that_was_lost_leaves_no_trace_at_its_silo() -> None:

@@ -225,6 +225,8 @@ def test_a_search_and_a_federation_of_two_are_refused() -> None:
 
 def test_how_many_are_needed() -> None:
     assert [SecAgg().least(n) for n in (3, 4, 6, 10)] == [2, 3, 4, 7]
+    barely = SecAgg(threshold=0.5 + 1e-12)  # of two halves, each would reveal for another set
+    assert [barely.least(n) for n in (3, 4, 5, 10)] == [2, 3, 3, 6]
 
 
 NOISE = {"clip": 0.01, "noise": 100.0}  # a deviation of 1 on every number of every upload
