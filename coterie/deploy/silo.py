@@ -46,7 +46,7 @@ from coterie.methods.wrappers.spent import privacy_of
 from coterie.personal.export import save_models
 from coterie.run.assembly import pick_device
 from coterie.run.tuning import validation_loss
-from coterie.wire import Up
+from coterie.wire import Down, Up
 
 
 class SiloSide:
@@ -150,6 +150,9 @@ class SiloSide:
         axes = method.axes(roster, model)
         known = {axis: size for axis, size in axes.items() if not request.newcomer or axis not in ("N", "m")}
         down = decode(method.down, request.body, model.dtype, rows=1, **known)
+        if request.kind == "train" and task.pair is not None:
+            task = replace(task, context=_context(request, down))
+            vault.ask(request.round, task.context)
         down = down.map(lambda t: t.to(model.device))
         if request.kind == "adapt":
             before = None if request.round == 0 else vault.load(template).map(lambda t: t.to(model.device))
@@ -214,6 +217,7 @@ class SiloSide:
     def _confirmed(self, method: Method, task: Task, roster: Roster, request: Request, vault: Vault) -> Up:
         """Shares for the sum of a round; for one set of uploads alone, since two would show single ones."""
         question = decode(Question, request.body, rows=1, N=len(roster))
+        task = replace(task, context=vault.asked(request.round))
         vault.confirm(request.round, hashlib.sha256(request.body).hexdigest())
         return method.confirmed(task, question.map(lambda t: t.to(task.model.device)))
 
@@ -252,6 +256,16 @@ class SiloSide:
             raise BadInput(f"'{self.name}' is not among the members of this run: {', '.join(roster.names)}")
         place = torch.tensor([roster.names.index(self.name)], device=model.device)
         return method.enroll(roster, model, place)
+
+
+def _context(request: Request, down: Down) -> bytes:
+    """A digest of what a silo is asked to train; where all fields are shared, that of any other silo of the round."""
+    assert request.job is not None
+    total = hashlib.sha256(f"{request.job.digest()} {request.newcomer}\n".encode())
+    for name, tensor in sorted(down.tensors().items()):
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        total.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return total.digest()
 
 
 def _check_search(kind: str, job: Job) -> None:

@@ -299,6 +299,8 @@ class WithSecAgg(Wrapper):
             return "secagg: nothing leaves a silo, so there is nothing to hide from the server"
         if held(self.method.up) or held(self.method.down) or not all(about.has_columns for about in up.values()):
             return "secagg: more than models leaves a silo, and a sum would not cover that"
+        if any(about.kind != "shared" for about in described(self.method.down).values()):
+            return "secagg: its silos are sent different things, and a sum hides those alone that are asked the same"
         if not self.method.averages or weighing(self.method) is None:
             return "secagg: its server takes in more than a mean of the uploads"
         if len(roster) < 3:
