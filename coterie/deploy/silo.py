@@ -46,6 +46,7 @@ from coterie.methods.wrappers.spent import privacy_of
 from coterie.personal.export import save_models
 from coterie.run.assembly import pick_device
 from coterie.run.tuning import validation_loss
+from coterie.secure.masks import subkey
 from coterie.wire import Down, Up
 
 
@@ -204,10 +205,12 @@ class SiloSide:
     def _with_secrets(self, task: Task, job: Job, run: str) -> Task:
         """The task with what this silo shares with the others of a run, where the server is not to see uploads."""
         method = job.made()
+        if isinstance(method, WithBlind | WithSecAgg):
+            Vault(self.folder / "state", run).pin(job.digest())
         if isinstance(method, WithBlind):
             from coterie.deploy.group import group_of
 
-            return replace(task, group=group_of(self.folder, run))
+            return replace(task, group=subkey(group_of(self.folder, run), "job", job.digest()))
         if isinstance(method, WithSecAgg):
             from coterie.deploy.group import pair_of
 
