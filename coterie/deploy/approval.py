@@ -20,7 +20,7 @@ LARGEST = 1 << 20  # bytes of a study that waits to be approved
 SHOWN = 16  # digits of a hash that people compare
 ROSTER = ("seed", "names", "sizes", "validation")  # of a job: what does not change what one silo computes and sends
 CANDIDATES = ("rates", "going")  # of a job: what a search tries of what its rounds (`tuning`) allow
-SEARCHED = ("lr", "optimizer")  # of its training: what a search on the silos' own data may choose
+SEARCHED = ("lr", "optimizer")  # of its training: what a search on the silos' own data may choose, where there is one
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Approvals:
 def study_hash(job: Job) -> str:
     """The same for every seed and whoever takes part; any other schema, model, method or training has another."""
     table: dict[str, Any] = {key: value for key, value in asdict(job).items() if key not in (*ROSTER, *CANDIDATES)}
-    table["train"] = {key: value for key, value in job.train.items() if key not in SEARCHED}
+    table["train"] = {key: value for key, value in job.train.items() if not (job.tuning and key in SEARCHED)}
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
 

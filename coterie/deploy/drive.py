@@ -57,9 +57,11 @@ class RemoteRun:
     def run(self, command: str) -> Finished:
         """All methods and seeds; then results, summary and report in the run's folder."""
         members = self.gathering.members()
+        fixed = self.study.fixed()  # what trains where nothing is searched for
         if any(each.sizes[1] for each in members.values()):
-            self.tuning = extra_rounds(self.study)
-        self.gathering.await_approval([self._job(name, self.study.seeds[0], members) for name in self.study.methods])
+            self.tuning, fixed = extra_rounds(self.study), replace(self.study, own=fixed.own)
+        proposed = replace(self, study=fixed)
+        self.gathering.await_approval([proposed._job(name, fixed.seeds[0], members) for name in fixed.methods])
         self.study = self.tuned(members)
         outcomes = {
             (name, seed): self._one(place, name, seed, members)

@@ -150,6 +150,11 @@ class Job:
         """How silos train."""
         return parse(Training, self.train, "[train]")
 
+    def digest(self) -> str:
+        """The same for all silos and rounds of a run, whichever candidates of a search still train."""
+        table = {key: value for key, value in asdict(self).items() if key != "going"}
+        return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+
     def made(self) -> Method:
         """The method that runs, whatever its label."""
         return make(self.method, self.options)

@@ -46,7 +46,8 @@ from coterie.methods.wrappers.spent import privacy_of
 from coterie.personal.export import save_models
 from coterie.run.assembly import pick_device
 from coterie.run.tuning import validation_loss
-from coterie.wire import Up
+from coterie.secure.masks import subkey
+from coterie.wire import Down, Up
 
 
 class SiloSide:
@@ -152,6 +153,9 @@ class SiloSide:
         axes = method.axes(roster, model)
         known = {axis: size for axis, size in axes.items() if not request.newcomer or axis not in ("N", "m")}
         down = decode(method.down, request.body, model.dtype, rows=1, **known)
+        if request.kind == "train" and task.pair is not None:
+            task = replace(task, context=_context(request, down))
+            vault.ask(request.round, task.context)
         down = down.map(lambda t: t.to(model.device))
         if request.kind == "train" and isinstance(method, WithSecAgg):
             policy.judge_sum(len(down.peers))
@@ -205,10 +209,12 @@ class SiloSide:
     def _with_secrets(self, task: Task, job: Job, run: str) -> Task:
         """The task with what this silo shares with the others of a run, where the server is not to see uploads."""
         method = job.made()
+        if isinstance(method, WithBlind | WithSecAgg):
+            Vault(self.folder / "state", run).pin(job.digest())
         if isinstance(method, WithBlind):
             from coterie.deploy.group import group_of
 
-            return replace(task, group=group_of(self.folder, run))
+            return replace(task, group=subkey(group_of(self.folder, run), "job", job.digest()))
         if isinstance(method, WithSecAgg):
             from coterie.deploy.group import pair_of
 
@@ -221,6 +227,7 @@ class SiloSide:
         """Shares for the sum of a round; for one set of uploads alone, since two would show single ones."""
         question = decode(Question, request.body, rows=1, N=len(roster))
         policy.judge_sum(int(question.counted.sum()))
+        task = replace(task, context=vault.asked(request.round))
         vault.confirm(task.round, hashlib.sha256(request.body).hexdigest())
         return method.confirmed(task, question.map(lambda t: t.to(task.model.device)))
 
@@ -259,6 +266,16 @@ class SiloSide:
             raise BadInput(f"'{self.name}' is not among the members of this run: {', '.join(roster.names)}")
         place = torch.tensor([roster.names.index(self.name)], device=model.device)
         return method.enroll(roster, model, place)
+
+
+def _context(request: Request, down: Down) -> bytes:
+    """A digest of what a silo is asked to train; where all fields are shared, that of any other silo of the round."""
+    assert request.job is not None
+    total = hashlib.sha256(f"{request.job.digest()} {request.newcomer}\n".encode())
+    for name, tensor in sorted(down.tensors().items()):
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        total.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return total.digest()
 
 
 def _check_search(kind: str, job: Job) -> None:

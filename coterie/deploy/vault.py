@@ -25,6 +25,8 @@ P = TypeVar("P", bound=Private)
 DAMAGED = (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
 COMMITTED, TENTATIVE = "committed.safetensors", "tentative.safetensors"
 CONFIRMED = "confirmed"  # for which uploads of which round shares were revealed
+PINNED = "job"  # the digest of the one job of a run whose models are hidden
+ASKED = "asked"  # what the upload of which round was asked for
 REJOINS = "rejoins"  # its owner lets this run go on from a state that is not the server's last
 
 
@@ -113,6 +115,28 @@ class Vault:
         if round < int(last) or (round == int(last) and question != known):
             raise BadInput(f"this silo has revealed its shares of round {int(last) + 1} for other uploads; not again")
         write_whole(path, f"{round} {question}".encode())
+
+    def pin(self, job: str) -> None:
+        """Take part in a run for this job alone: of many jobs' answers a server could solve for what hides models."""
+        path = self.folder / PINNED
+        if not path.exists():
+            write_whole(path, job.encode())
+        elif path.read_text("ascii") != job:
+            raise BadInput("this run hides models, and this silo takes part in it for another job; start a new run")
+
+    def ask(self, round: int, context: bytes) -> None:
+        """Note what a round's upload was asked for."""
+        write_whole(self.folder / ASKED, f"{round} {context.hex()}".encode())
+
+    def asked(self, round: int) -> bytes:
+        """What a round's upload was asked for, which its secrets go by."""
+        with suppress(OSError, ValueError):
+            last, context = (self.folder / ASKED).read_text("ascii").split()
+            if int(last) == round:
+                return bytes.fromhex(context)
+        raise BadInput(
+            f"this silo has sent no upload of round {round + 1} that is still to be summed: nothing revealed"
+        )
 
     # The model of every measured round is held until it is known which round is picked.
 

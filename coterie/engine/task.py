@@ -92,6 +92,7 @@ class Task:
     dpsgd: DPSGD | None = None  # within a loop whose gradients hide every single sample
     group: bytes = b""  # what all silos of a run know and the server does not; a simulation's goes by the seed
     pair: Callable[[str], bytes] | None = None  # what the silo and another one of a run alone know; likewise
+    context: bytes = b""  # a digest of what all silos of a round are asked; a simulation asks all the same
     members: tuple[str, ...] = ()  # the roster's names, where the store has not all of them
 
     def __post_init__(self) -> None:

@@ -1,7 +1,9 @@
 """The group key: made by one silo, opened by the members it is sealed to, and by nobody else."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import call
@@ -13,9 +15,9 @@ import pandas as pd
 
 from coterie.codec import decode, encode
 from coterie.deploy.certificates import make_key
-from coterie.deploy.group import FILE, group_of, join_group, make_group
+from coterie.deploy.group import FILE, group_of, join_group, make_group, meet
 from coterie.deploy.ledger import Ledger
-from coterie.deploy.messages import Request
+from coterie.deploy.messages import Answer, Job, Request
 from coterie.engine.method import Cohort
 from coterie.errors import BadInput
 
@@ -139,3 +141,35 @@ def test_the_same_round_asked_with_another_model_has_another_mask(tmp_path: Path
     assert not (one.nonce == two.nonce).all() and (one.nonce == again.nonce).all()
     assert (one.w == again.w).all()
     assert (one.w - two.w).double().abs().median() > 2.0**55
+
+
+def first_round(loop: Loop, work: Job, kind: Any = "train") -> Answer:
+    made, model, roster = work.built()
+    down = made.send(made.open(roster, model), Cohort.everyone(roster, model, 0))
+    body, splits = encode(down.one(0)), ("test",) if kind == "measure" else ()
+    return loop.sides["north"].answer(Request(kind, "north", "run", 0, cohort=3, job=work, body=body, splits=splits))
+
+
+@pytest.mark.parametrize("level", ["blind", "secagg"])
+@pytest.mark.parametrize("kind", ["train", "measure"])
+def test_a_run_whose_models_are_hidden_is_of_one_job(level: str, kind: str, tmp_path: Path) -> None:
+    """Asked for the sketches of many starts, each by a seed, a silo would give away the matrix that they hide under."""
+    loop, work = grouped(tmp_path), job("fedavg" if level == "secagg" else "fedamp", **{level: {}})
+    for name in NAMES:
+        make_key(tmp_path / name / "key", name)
+    meet(tmp_path / "north", [tmp_path / name / "key.pub" for name in NAMES])
+    assert first_round(loop, work).refusal == ""
+    refused = first_round(loop, replace(work, seed=2), kind).refusal
+    assert refused == "this run hides models, and this silo takes part in it for another job; start a new run"
+    assert first_round(loop, work, "measure").refusal == ""
+
+
+def test_sketches_of_two_jobs_have_nothing_in_common(tmp_path: Path) -> None:
+    work = job("fedamp", blind={})
+    made, model, roster = work.built()
+    found = []
+    for folder, each in (("one", work), ("again", work), ("other", replace(work, study="other"))):
+        answer = first_round(grouped(tmp_path / folder), each)
+        found.append(decode(made.up, answer.body, model.dtype, rows=1, **made.axes(roster, model)).start_sketch)
+    one, again, other = found
+    assert (one == again).all() and not (one == other).any()

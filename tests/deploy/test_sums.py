@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from command import call
 from loop import NAMES, TRAINING, Loop, job, settle
 from test_remote import deployed, simulated, values
@@ -13,13 +14,14 @@ pytest.importorskip("cryptography")
 from coterie.codec import decode, encode
 from coterie.deploy.certificates import make_key
 from coterie.deploy.group import make_group, meet, pair_of
-from coterie.deploy.messages import Request
+from coterie.deploy.messages import Answer, Job, Request
 from coterie.deploy.policy import FILE as POLICY
 from coterie.deploy.policy import policy_text
 from coterie.deploy.remote import Remote, largest_upload
 from coterie.engine.method import Cohort
 from coterie.errors import BadInput
-from coterie.methods.wrappers.secagg import Question
+from coterie.methods.wrappers.secagg import Question, Revealed
+from coterie.wire import Down, stack
 
 
 def met(folder: Path) -> Loop:
@@ -169,6 +171,57 @@ def test_no_search_is_summed(tmp_path: Path) -> None:
     down = made.send(made.open(roster, model), Cohort.everyone(roster, model, 0))
     given = Request("train", "north", "run", 0, cohort=3, job=work, body=encode(down.one(0)))
     assert "a search with secagg" in loop.sides["north"].answer(given).refusal
+
+
+def trained(loop: Loop, name: str, work: Job, down: Down, run: str = "run") -> Answer:
+    """What a silo answers when it is asked to train so."""
+    return loop.sides[name].answer(Request("train", name, run, 0, cohort=3, job=work, body=encode(down)))
+
+
+def test_every_silo_is_sent_the_silos_of_a_round_in_the_same_order(tmp_path: Path) -> None:
+    """Told two orders, silos would open under one question masks of pairs that both count."""
+    loop, work = met(tmp_path), job("fedavg", secagg={})
+    made, model, roster = work.built()
+    down = made.send(made.open(roster, model), Cohort.everyone(roster, model, 0))
+    assert trained(loop, "north", work, down).refusal == ""
+    assert "in the roster's order" in trained(loop, "south", work, down.replace(peers=torch.tensor([1, 2, 0]))).refusal
+
+
+@pytest.mark.parametrize("what", ["nothing", "lr", "epochs", "model"])
+def test_masks_cancel_between_silos_that_were_asked_the_same_alone(what: str, tmp_path: Path) -> None:
+    """Were all others to train at a rate of almost 0, the sum less what is known of them would be one silo's model."""
+    loop, work = met(tmp_path), job("fedavg", secagg={})
+    made, model, roster = work.built()
+    everyone = Cohort.everyone(roster, model, 0)
+    down = made.send(made.open(roster, model), everyone)
+    changes = {"lr": {"lr": 1e-30}, "epochs": {"local_epochs": 1}}
+    other = replace(work, train=work.train | changes.get(what, {}))
+    moved = down.replace(w=down.w + 1) if what == "model" else down
+    asked = {"north": (work, down), "south": (other, moved), "east": (other, moved)}
+    up = stack([decode(made.up, trained(loop, name, *each).body, model.dtype, rows=1) for name, each in asked.items()])
+    question = made.confirm(everyone, everyone, up)
+    revealed = []
+    for place, (name, (its, _)) in enumerate(asked.items()):
+        body = encode(question.one(place))
+        answer = loop.sides[name].answer(Request("confirm", name, "run", 0, cohort=3, job=its, body=body))
+        revealed.append(decode(Revealed, answer.body, rows=1))
+    if what == "nothing":
+        assert made.summed(everyone, everyone, up, everyone, stack(revealed)).w.isfinite().all()
+    else:
+        with pytest.raises(BadInput, match="missing or wrong: void"):
+            made.summed(everyone, everyone, up, everyone, stack(revealed))
+
+
+def test_nothing_is_revealed_of_a_round_that_was_not_trained(tmp_path: Path) -> None:
+    loop, work = met(tmp_path), job("fedavg", secagg={})
+    made, model, roster = work.built()
+    everyone = Cohort.everyone(roster, model, 0)
+    down = made.send(made.open(roster, model), everyone)
+    up = stack([decode(made.up, trained(loop, name, work, down).body, model.dtype, rows=1) for name in NAMES])
+    body = encode(made.confirm(everyone, everyone, up).one(0))
+    for round, newcomer in ((1, False), (0, True)):
+        asked = Request("confirm", "north", "run", round, cohort=3, job=work, body=body, newcomer=newcomer)
+        assert "has sent no upload" in loop.sides["north"].answer(asked).refusal
 
 
 def test_what_is_no_question_is_refused_and_a_silo_without_keys_too(tmp_path: Path) -> None:

@@ -143,6 +143,8 @@ def test_a_silo_made_by_itself_trains_nothing_that_its_owner_has_not_approved(tm
         lambda job: {"model": {"name": "mlp", "hidden": [2]}},
         lambda job: {"train": job.train | {"rounds": 4}},
         lambda job: {"train": job.train | {"batch_size": 4}},
+        lambda job: {"train": job.train | {"lr": 1e-30}},
+        lambda job: {"train": job.train | {"optimizer": "adam"}},
         lambda job: {"schema": schema(replace(AGE, scale=9.0), WARD).as_table()},
         lambda job: {"study": "another"},
     ],
@@ -155,6 +157,14 @@ def test_what_was_approved_is_that_very_study(change: Callable[[Job], dict[str, 
     Approvals(side.folder).approve(proposed(side)[0])
     answer = side.answer(replace(request, job=replace(request.job, **change(request.job))))
     assert answer.refusal.startswith("awaits approval") and len(proposed(side)) == 1
+
+
+def test_a_search_that_was_approved_may_choose_rate_and_optimiser(tmp_path: Path) -> None:
+    job = asked(schema(AGE, WARD)).job
+    assert job is not None
+    found = replace(job, train=job.train | {"lr": 0.3, "optimizer": "adam"})
+    assert study_hash(job) != study_hash(found)
+    assert study_hash(replace(job, tuning=4)) == study_hash(replace(found, tuning=4)) != study_hash(job)
 
 
 def test_an_owner_reads_what_is_computed_on_which_columns_before_approving_it(
@@ -209,6 +219,18 @@ def test_a_run_waits_until_all_owners_have_approved_all_its_methods(tmp_path: Pa
             Approvals(side.folder).approve(digest)
     finished = federated(tmp_path / "run", Loop(sides), table).run("")
     assert set(finished.results["silo"]) == {*sides} and set(finished.results["seed"]) == {1, 2}
+
+
+def test_what_is_approved_has_the_rate_that_it_trains_at(tmp_path: Path) -> None:
+    """Also where a study leaves its rate to a search, and privacy allows none."""
+    table = TABLE | {"train": TABLE["train"] | {"lr": "auto"}, "methods": {"fedem": PRIVATE}}
+    sides = settled(tmp_path, policy_text())
+    with pytest.raises(BadInput, match="awaits approval"):
+        federated(tmp_path / "run", Loop(sides), table).run("")
+    for side in sides.values():
+        (digest,) = proposed(side)
+        Approvals(side.folder).approve(digest)
+    assert set(federated(tmp_path / "run", Loop(sides), table).run("").results["silo"]) == {*sides}
 
 
 PRIVATE = {"privacy": {"clip": 1.0, "noise": 8.0}}

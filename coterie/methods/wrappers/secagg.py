@@ -5,7 +5,8 @@ upload a mask of its own and, for each other silo j of the round, one that the t
 of all they cancel. Its own mask's seed, and those of its pairs, leave with the upload as Shamir's shares, each sealed
 to one silo. Once the server has announced whose uploads count, these silos reveal for each of them the share of its own
 seed, and of its pairs' with each that is missing; of a silo that does not count, the own seed stays a secret. A silo
-reveals for one set of silos in a round alone.
+reveals for one set of silos in a round alone. Seeds and seals go by what the round is (its silos in order, the
+threshold, what all are asked): masks cancel, and shares open, among silos that were asked the same.
 
 Pairs share secrets by their registered keys, so nothing is exchanged before the upload. Who is weighed by samples
 multiplies before the mask, and sends the number of its samples as one more masked number.
@@ -244,17 +245,18 @@ class WithSecAgg(Wrapper):
         if n < 3:
             raise BadInput(f"secagg: a round of {n} silos; in a sum of two each sees the other's upload")
         own, least = names.index(name), self.options.least(n)
-        content = hashlib.sha256(vector.cpu().contiguous().numpy().data).digest()
-        root = subkey(task.secret.encode() or subkey(b"simulation", task.seed), "secagg", name, task.round, content)
+        bound, content = _bound(task, names, least), hashlib.sha256(vector.cpu().contiguous().numpy().data).digest()
+        root = subkey(task.secret.encode() or subkey(b"simulation", task.seed), "secagg", name, bound, content)
         nonce = subkey(root, "nonce")
-        seeds = [_seed(task, name, other) if other != name else bytes(KEY) for other in names] + [subkey(root, "self")]
+        seeds = [subkey(_pair(task, name, other), "mask", bound) if other != name else bytes(KEY) for other in names]
+        seeds.append(subkey(root, "self"))
         total = vector.clone()
         for j, seed in enumerate(seeds):
             if j != own:
                 total += (1 if own < j or j == n else -1) * mask(seed, len(vector)).to(total.device)
         split = [self._shares(root, number, seed, least, n) for number, seed in enumerate(seeds)]
         sealed = [
-            _box(task, name, other, nonce).encrypt(bytes(12), b"".join(each[j] for each in split), nonce)
+            _box(task, name, other, bound, nonce).encrypt(bytes(12), b"".join(each[j] for each in split), nonce)
             for j, other in enumerate(names)
         ]
         commitments = [_commitment(nonce, seed) for seed in seeds]
@@ -269,21 +271,17 @@ class WithSecAgg(Wrapper):
 
     def confirmed(self, task: Task, question: Any) -> Revealed:
         peers, counted = question.peers.tolist(), question.counted.tolist()
-        names, n = _named(task, peers), len(peers)
-        if sum(counted) < self.options.least(n):
-            raise BadInput(
-                f"{sum(counted)} of {n} silos count, and a sum needs {self.options.least(n)}: nothing revealed"
-            )
+        names, n, least = _named(task, peers), len(peers), self.options.least(len(peers))
+        if sum(counted) < least:
+            raise BadInput(f"{sum(counted)} of {n} silos count, and a sum needs {least}: nothing revealed")
         if not all(counted[names.index(name)] for name in task.names):
             raise BadInput("this silo's own upload does not count: nothing revealed")
-        found = torch.zeros(task.k, n, n + 1, WIDTH, dtype=torch.uint8)
+        bound, found = _bound(task, names, least), torch.zeros(task.k, n, n + 1, WIDTH, dtype=torch.uint8)
+        wanted = [n, *(j for j in range(n) if not counted[j])]
         for row, name in enumerate(task.names):
-            for i in range(n):
-                opened = (
-                    _opened(task, name, names[i], question.nonces[i], question.sealed[row, i]) if counted[i] else None
-                )
+            for i in (i for i in range(n) if counted[i]):
+                opened = _opened(task, name, names[i], bound, question.nonces[i], question.sealed[row, i])
                 if opened is not None:
-                    wanted = [n, *(j for j in range(n) if not counted[j])]
                     found[row, i, wanted] = opened[wanted]
         return Revealed(shares=found.to(question.sealed.device))
 
@@ -302,6 +300,8 @@ class WithSecAgg(Wrapper):
             return "secagg: nothing leaves a silo, so there is nothing to hide from the server"
         if held(self.method.up) or held(self.method.down) or not all(about.has_columns for about in up.values()):
             return "secagg: more than models leaves a silo, and a sum would not cover that"
+        if any(about.kind != "shared" for about in described(self.method.down).values()):
+            return "secagg: its silos are sent different things, and a sum hides those alone that are asked the same"
         if not self.method.averages or weighing(self.method) is None:
             return "secagg: its server takes in more than a mean of the uploads"
         if len(roster) < 3:
@@ -352,8 +352,10 @@ class _NoModel:
 
 
 def _named(task: Task, peers: list[int]) -> list[str]:
-    """The names of a round's silos, each once; their places are those of the roster."""
+    """The names of a round's silos, each once and in the roster's order, which all of them are sent alike."""
     _check_keys(task)
+    if peers != sorted({*peers}):
+        raise BadInput("secagg: the silos of the round are not each there once, in the roster's order")
     names = [(task.members or task.store.names)[each] for each in peers]
     if len({*names}) < len(names) or not {*task.names} <= {*names}:
         raise BadInput("secagg: the silos of the round are not this one and others, each once")
@@ -373,24 +375,25 @@ def _pair(task: Task, own: str, other: str) -> bytes:
     return subkey(b"simulation", task.seed, *sorted((own, other)))
 
 
-def _seed(task: Task, own: str, other: str) -> bytes:
-    return subkey(_pair(task, own, other), "mask", task.round)
+def _bound(task: Task, names: list[str], least: int) -> bytes:
+    """What the secrets of a round are bound to, so that two silos share none where they were asked different things."""
+    return subkey(task.context, "secagg", task.round, least, *names)
 
 
-def _box(task: Task, sender: str, receiver: str, nonce: bytes) -> Any:
+def _box(task: Task, sender: str, receiver: str, bound: bytes, nonce: bytes) -> Any:
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     own, other = (sender, receiver) if sender in task.names else (receiver, sender)
-    return ChaCha20Poly1305(subkey(_pair(task, own, other), "shares", sender, receiver, task.round, nonce))
+    return ChaCha20Poly1305(subkey(_pair(task, own, other), "shares", sender, receiver, bound, nonce))
 
 
-def _opened(task: Task, own: str, sender: str, nonce: Tensor, sealed: Tensor) -> Tensor | None:
+def _opened(task: Task, own: str, sender: str, bound: bytes, nonce: Tensor, sealed: Tensor) -> Tensor | None:
     """The shares that a silo has sealed to this one: (n + 1, WIDTH); None where they are not what it sealed."""
     from cryptography.exceptions import InvalidTag
 
     name = bytes(nonce.tolist())
     try:
-        found = _box(task, sender, own, name).decrypt(bytes(12), bytes(sealed.tolist()), name)
+        found = _box(task, sender, own, bound, name).decrypt(bytes(12), bytes(sealed.tolist()), name)
     except InvalidTag:
         return None
     return torch.frombuffer(bytearray(found), dtype=torch.uint8).reshape(-1, WIDTH)

@@ -140,6 +140,16 @@ def test_the_sum_is_that_of_the_uploads_that_count() -> None:
     torch.testing.assert_close(one.summed(SOME, one.answers(SOME))[0], one.mean(SOME), atol=1e-8, rtol=0)
 
 
+def test_what_was_sealed_in_a_round_opens_among_its_very_silos_alone() -> None:
+    one = Round()
+    ours, others = (replace(one.asked, ids=torch.tensor(silos)) for silos in ([0, 1, 2, 3], [0, 1, 2, 4]))
+    up = one.engine.train(ours, one.down.replace(peers=ours.ids)).up
+    counted = replace(one.asked, ids=torch.tensor([0, 1, 2]))
+    for asked, opens in ((ours, True), (others, False)):
+        question = one.method.confirm(asked, counted, up.take(torch.arange(3)))
+        assert bool(one.engine.confirm(counted, question).up.shares.any()) == opens
+
+
 def test_one_share_that_is_wrong_is_left_out_and_too_many_make_the_round_void() -> None:
     one = Round()
     answers = one.answers(SOME)
