@@ -90,6 +90,10 @@ def test_what_cannot_be_clients_is_named(tmp_path: Path) -> None:
     archive(folder / "train" / "0.npz", pickle.dumps(texts, 4))
     with pytest.raises(BadInput, match=r"train/0\.npz: damaged or not of PFLlib \(a list where a Call belongs\)"):
         gather(folder, "")
+    for damaged in (b"\x80\x04h\x05.", b"\x80\x04)."):  # what it refers to is not there; it holds nothing
+        archive(folder / "train" / "0.npz", damaged)
+        with pytest.raises(BadInput, match=r"train/0\.npz: damaged or not of PFLlib"):
+            gather(folder, "")
     (folder / "train" / "0.npz").write_bytes(b"no archive")
     with pytest.raises(BadInput, match=r"train/0\.npz: damaged or not of PFLlib"):
         gather(folder, "")
