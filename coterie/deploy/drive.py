@@ -59,6 +59,7 @@ class RemoteRun:
         members = self.gathering.members()
         if any(each.sizes[1] for each in members.values()):
             self.tuning = extra_rounds(self.study)
+        self.study = self.study.pinned()
         self.gathering.await_approval([self._job(name, self.study.seeds[0], members) for name in self.study.methods])
         self.study = self.tuned(members)
         outcomes = {
