@@ -279,10 +279,11 @@ class Stack(Method):
         found = stacking.weighed(held.likelihoods, held.mask, held.prior, down.fitted[0], held.units)
         weights, others = self._gated(held, found, float(down.fitted[1].clamp(1e-12, 0.5)))
         temperatures = down.scale if task.model.classes else torch.ones_like(down.scale)
-        kind, most = task.model.dtype, int(task.store["validation"].count.max(initial=0))
-        others = torch.nn.functional.pad(others, (0, most - others.shape[2]))  # alike, however few silos are here
+        kind = task.model.dtype
+        apart = weights[..., None].repeat(1, 1, task.most("validation"))  # alike in every process
+        apart[..., : others.shape[2]] = torch.where(held.mask[:, None] > 0, others, weights[..., None])
         temperatures = temperatures.expand(task.k, -1).to(kind)
-        mixture = Ensemble.of(candidates, temperatures, weights.to(kind), others.to(kind))
+        mixture = Ensemble.of(candidates, temperatures, weights.to(kind), apart.to(kind))
         return distilled(self._alone(task), mixture) if self.distil else mixture
 
     def _alone(self, task: Task) -> Task:
