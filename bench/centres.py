@@ -18,8 +18,8 @@ from coterie.run.experiment import run_into
 from coterie.studies.study import check
 
 METHODS = (
-    "separate", "fedavg", "fedavg-ft", "ditto", "apfl", "mr-mtl", "fedala", "fedamp", "heurfedamp", "fedacs", "pfedgraph",
-    "ifca", "fedem", "stack",
+    "separate", "fedavg", "fedavg-ft", "ditto", "apfl", "mr-mtl", "fedala", "fedamp", "heurfedamp", "fedacs",
+    "pfedgraph", "ifca", "fedem", "stack",
 )  # fmt: skip
 NO_SKILL = ("majority", "median")
 TRAIN = {

@@ -7,7 +7,7 @@ only by the few names of `NAMES`, and tables are made by hand from numbers, text
 import lzma
 import math
 import pickletools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,19 @@ class Call:
     state: Any = None
 
 
+@dataclass
+class Cells:
+    """How many cells of arrays may still be made: a pickle of few bytes may refer to one array without end."""
+
+    left: int
+
+    def take(self, cells: int) -> None:
+        """Refuse more than are left."""
+        self.left -= cells
+        if self.left < 0:
+            raise ValueError("too large")
+
+
 def read_pickled(path: Path) -> DataFrame:
     """The pandas table in a pickle of protocol 4 or 5, which may be packed as .xz."""
     try:
@@ -88,7 +101,7 @@ def read_pickled(path: Path) -> DataFrame:
             packed = file.read(len(XZ)) == XZ
         with lzma.open(path) if packed else path.open("rb") as file:
             data = bounded(file, LARGEST, str(path))
-        return _frame(interpreted(data))
+        return _frame(interpreted(data), Cells(LARGEST))
     except DAMAGED as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadInput(f"{path}: damaged or no table of pandas ({said}); install its package again") from None
@@ -100,7 +113,8 @@ def held_arrays(data: bytes) -> dict[str, Array]:
     """The arrays by name of a dict that NumPy wrote as the one object of an array; a ValueError of anything else."""
     state = _of(_calls(interpreted(data), RECONSTRUCT).state, tuple)
     (held,) = _of(state[4], list)
-    return {name: _array(value, MOST_AXES) for name, value in _of(held, dict).items()}
+    cells = Cells(len(data))  # none takes less than a byte
+    return {name: _array(value, cells, MOST_AXES) for name, value in _of(held, dict).items()}
 
 
 def interpreted(data: bytes) -> Any:
@@ -190,39 +204,39 @@ def _calls(value: Any, *names: str) -> Call:
     return found
 
 
-def _frame(whole: Any) -> DataFrame:
+def _frame(whole: Any, cells: Cells) -> DataFrame:
     """The table: its blocks' rows, each in the place of its column."""
     blocks, axes = _calls(_of(_calls(whole, FRAME).state, dict)["_mgr"], BLOCKS).arguments[:2]
-    names = [_of(name, str) for name in _index(axes[0])]
+    names = [_of(name, str) for name in _index(axes[0], cells)]
     if len(set(names)) < len(names):
         raise ValueError("two columns of one name")
     columns = dict[str, Array]()
     for block in blocks:
         values, places = _calls(block, BLOCK).arguments[:2]
-        rows = _columns(values)  # (columns, rows)
-        for place, row in zip(_places(places, len(names)), rows, strict=True):
+        rows = _columns(values, cells)  # (columns, rows)
+        for place, row in zip(_places(places, len(names), cells), rows, strict=True):
+            if names[place] in columns:
+                raise ValueError("a column that two blocks hold")
             columns[names[place]] = row
-            if len(columns) * len(row) > LARGEST:
-                raise ValueError("too large")
     if len(columns) < len(names) or len({len(column) for column in columns.values()}) > 1:
         raise ValueError("columns are missing or of different lengths")
     return DataFrame({name: columns[name] for name in names})
 
 
-def _columns(values: Any) -> Sequence[Array]:
+def _columns(values: Any, cells: Cells) -> Iterable[Array]:
     """The columns of a block: an array of numbers or objects, whole numbers with gaps, or categories."""
     called = _calls(values, BUFFER, RECONSTRUCT, INTEGERS, BACKED)
     if called.name == INTEGERS:
         state = _of(called.state, dict)
-        data, gaps = _array(state["_data"]), _array(state["_mask"])
+        data, gaps = _array(state["_data"], cells), _array(state["_mask"], cells)
         return [np.where(gaps.astype(bool), np.nan, data.astype(float))]
     if called.name == BACKED:
-        return [_categories(called)]
-    array = _array(values)
-    return list(array) if array.ndim == 2 else [array]
+        return [_categories(called, cells)]
+    array = _array(values, cells)
+    return array if array.ndim == 2 else [array]
 
 
-def _categories(called: Call) -> Array:
+def _categories(called: Call, cells: Cells) -> Array:
     """(n,) the text of each row, None where there is none."""
     kind, _, state = called.arguments
     if kind != Name(CATEGORICAL):
@@ -230,34 +244,33 @@ def _categories(called: Call) -> Array:
     state = _of(called.state if state is None else state, tuple)
     arrays = [each for each in state if isinstance(each, Call) and each.name in (BUFFER, RECONSTRUCT)]
     (types,) = [each for each in state if isinstance(each, Call) and each.name == CATEGORIES]
-    levels = np.array([*_index(_of(types.state, dict)["categories"]), None], dtype=object)
-    codes = _array(arrays[0]).astype(np.int64)
+    levels = np.array([*_index(_of(types.state, dict)["categories"], cells), None], dtype=object)
+    codes = _array(arrays[0], cells).astype(np.int64)
     if not ((codes >= -1) & (codes < len(levels) - 1)).all():
         raise ValueError("a category that is not listed")
     found: Array = levels[codes]  # -1, the last, is None
     return found
 
 
-def _index(value: Any) -> list[Any]:
+def _index(value: Any, cells: Cells) -> list[Any]:
     """What an index holds: the names of columns, or levels."""
     kind, state = _calls(value, INDEX).arguments
     if kind != Name("Index"):
         raise ValueError("an index of an unknown type")
-    (values,) = _columns(_of(state, dict)["data"])
-    found: list[Any] = values.tolist()
+    found: list[Any] = _array(_of(state, dict)["data"], cells, most_axes=1).tolist()
     return found
 
 
-def _places(value: Any, columns: int) -> Sequence[int]:
+def _places(value: Any, columns: int, cells: Cells) -> Sequence[int]:
     """Which columns of the table a block holds."""
     called = _calls(value, SLICE, BUFFER, RECONSTRUCT)
-    places = range(columns)[slice(*called.arguments)] if called.name == SLICE else _array(value).tolist()
+    places = range(columns)[slice(*called.arguments)] if called.name == SLICE else _array(value, cells, 1).tolist()
     if not all(0 <= place < columns for place in places):
         raise ValueError("a column out of range")
     return places
 
 
-def _array(value: Any, most_axes: int = 2) -> Array:
+def _array(value: Any, cells: Cells, most_axes: int = 2) -> Array:
     """An array of plain numbers, or of plain objects: text, numbers, None."""
     called = _calls(value, BUFFER, RECONSTRUCT)
     if called.name == BUFFER:
@@ -265,16 +278,17 @@ def _array(value: Any, most_axes: int = 2) -> Array:
     else:
         _, shape, dtype, fortran, data = _of(called.state, tuple)
         order = "F" if fortran else "C"
-    kind = _calls(dtype, DTYPE).arguments[0]
+    kind = _of(_calls(dtype, DTYPE).arguments[0], str)
     shape = tuple(_of(size, int) for size in _of(shape, tuple))
     if not 1 <= len(shape) <= most_axes or min(shape) < 0 or math.prod(shape) > LARGEST or max(shape) > LARGEST:
         raise ValueError(f"an array of shape {shape}")
+    cells.take(math.prod(shape))
     if kind == "O8":
         made = np.empty(len(_of(data, list)), dtype=object)
         made[:] = [each if each is None or isinstance(each, str) else float(each) for each in data]
     elif kind in PLAIN:
         ends = ">" if _of(dtype.state, tuple)[1] == ">" else "<"
-        made = np.frombuffer(bytes(data), np.dtype(f"{ends}{kind}"))
+        made = np.frombuffer(data, np.dtype(f"{ends}{kind}"))
     else:
         raise ValueError(f"an array of type {kind!r:.20}")
     return made.reshape(shape, order="F" if order == "F" else "C")

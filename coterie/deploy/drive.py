@@ -60,7 +60,8 @@ class RemoteRun:
         fixed = self.study.fixed()  # what trains where nothing is searched for
         if any(each.sizes[1] for each in members.values()):
             self.tuning, fixed = extra_rounds(self.study), replace(self.study, own=fixed.own)
-        proposed = replace(self, study=fixed)
+        self.study = self.study.pinned()
+        proposed = replace(self, study=fixed.pinned())
         self.gathering.await_approval([proposed._job(name, fixed.seeds[0], members) for name in fixed.methods])
         self.study = self.tuned(members)
         outcomes = {

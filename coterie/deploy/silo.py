@@ -158,7 +158,7 @@ class SiloSide:
             vault.ask(request.round, task.context)
         down = down.map(lambda t: t.to(model.device))
         if request.kind == "train" and isinstance(method, WithSecAgg):
-            policy.judge_sum(len(down.peers))
+            policy.judge_sum(len(down.tensors()["peers"]))
         if request.kind == "adapt":
             before = None if request.round == 0 else vault.load(template).map(lambda t: t.to(model.device))
             up, kept = method.adapt(task, down, before)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from coterie.engine.layout import Columns
 from coterie.engine.method import Cohort, Method, Roster, local_round
 from coterie.engine.over_processes import OverProcesses, columnwise, parts_of
 from coterie.engine.rows import Model
-from coterie.engine.store import Store
+from coterie.engine.store import SPLITS, Store
 from coterie.engine.task import Task, measured, task_of
 from coterie.engine.threads import WORTH_SHARING, fitting, side_by_side
 from coterie.engine.training import Training
@@ -60,6 +61,7 @@ class Simulator:
             model, store or Store([silos[i] for i in here], model.device, model.dtype), training.keep_features
         )
         self.roster = roster_of(silos, seed, model.device)
+        self._largest = {split: max(len(getattr(silo, split)) for silo in silos) for split in SPLITS}
         self._ids = torch.tensor(here, device=model.device)  # of the silos in the store
         self._row = torch.full((len(silos),), -1, device=model.device)  # of each silo in the store; -1: it is not here
         self._row[self._ids] = torch.arange(len(here), device=model.device)
@@ -78,7 +80,8 @@ class Simulator:
 
     def task(self, ids: Tensor, round: int) -> Task:
         """The silos at these places of the roster, in one round."""
-        return task_of(self.training, self.model, self.store, self._row[ids], round, self.seed, self.most_steps)
+        task = task_of(self.training, self.model, self.store, self._row[ids], round, self.seed, self.most_steps)
+        return replace(task, largest=self._largest)
 
     @torch.no_grad()
     def train(self, cohort: Cohort, down: Any) -> Replies:

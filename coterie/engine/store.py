@@ -22,6 +22,9 @@ class Ragged(HoldsData):
     start: Tensor  # (m,) where each silo's samples begin
     count: np.ndarray  # (m,) how many it has
     incumbent: Tensor | None = None  # (N, ...) what the silos' own models of today give; NaN of silos without one
+    units: Tensor | None = (
+        None  # (N,) a code, from 0 in each silo, that samples of one group share, where any has groups
+    )
 
     def about(self) -> str:
         return f"{len(self.count)} silos, {len(self.x)} samples"
@@ -38,6 +41,15 @@ class Ragged(HoldsData):
         if self.incumbent is None:
             return None
         return _picked(self.incumbent, (self.start[silos][:, None] + index).clamp_max(len(self.x) - 1))
+
+    def units_of(self, silos: Tensor, n: int) -> Tensor | None:
+        """The groups of k silos' first n samples (k, n), where any silo has groups; what is missing is in none."""
+        if self.units is None:
+            return None
+        index = torch.arange(n, device=silos.device).expand(len(silos), -1)
+        there = index < torch.from_numpy(self.count).to(silos.device)[silos][:, None]
+        found = _picked(self.units, (self.start[silos][:, None] + index).clamp_max(len(self.units) - 1))
+        return torch.where(there, found, index)
 
 
 class Store:
@@ -89,9 +101,17 @@ def _ragged(parts: list[Part], device: torch.device, dtype: torch.dtype) -> Ragg
     x = x.to(device, dtype) if x.is_floating_point() else x.to(device)
     y = y.to(device, dtype) if y.is_floating_point() else y.to(device)
     start = torch.from_numpy(np.concatenate([[0], np.cumsum(count)[:-1]])).to(device)
+    units = _units(parts, device)
     known = [part.incumbent for part in parts if part.incumbent is not None]
     if not known:
-        return Ragged(x, y, start, count)
+        return Ragged(x, y, start, count, units=units)
     absent = [np.full((len(part), *known[0].shape[1:]), np.nan, np.float32) for part in parts]
     beside = [own if part.incumbent is None else part.incumbent for part, own in zip(parts, absent, strict=True)]
-    return Ragged(x, y, start, count, torch.from_numpy(np.concatenate(beside)).to(device, dtype))
+    return Ragged(x, y, start, count, torch.from_numpy(np.concatenate(beside)).to(device, dtype), units)
+
+
+def _units(parts: list[Part], device: torch.device) -> Tensor | None:
+    if all(part.units is None for part in parts):
+        return None
+    every = [np.arange(len(p)) if p.units is None else np.unique(p.units, return_inverse=True)[1] for p in parts]
+    return torch.from_numpy(np.concatenate(every)).to(device)

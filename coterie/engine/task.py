@@ -1,7 +1,7 @@
 """What a method's silo half works with: k silos' data and the few things one can do with k rows on them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -94,6 +94,7 @@ class Task:
     pair: Callable[[str], bytes] | None = None  # what the silo and another one of a run alone know; likewise
     context: bytes = b""  # a digest of what all silos of a round are asked; a simulation asks all the same
     members: tuple[str, ...] = ()  # the roster's names, where the store has not all of them
+    largest: Mapping[str, int] = field(default_factory=dict)  # the most samples that a silo of the roster has, by split
 
     def __post_init__(self) -> None:
         self.model.examine(self.store["train"].x)
@@ -111,6 +112,10 @@ class Task:
     def counts(self, split: str = "train") -> Tensor:
         """How many samples each has: (k,)."""
         return torch.from_numpy(self.store[split].count).to(self.store.device)[self.silos]
+
+    def most(self, split: str) -> int:
+        """The most that any silo has, also of those in other processes."""
+        return max(int(self.store[split].count.max(initial=0)), self.largest.get(split, 0))
 
     def take(self, index: Tensor | slice) -> "Task":
         """Some of these silos."""

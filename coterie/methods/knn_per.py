@@ -77,7 +77,7 @@ class KNNPer(GlobalModel[Nothing, Weights]):
 
     def _remembered(self, task: Task, w: Tensor, split: str) -> tuple[Tensor, Tensor]:
         """Features (k, n, z) and classes (k, n) of a split, -1 where a silo has fewer than n, the most that any has."""
-        n = int(task.store[split].count.max())
+        n = task.most(split)
         z = task.features(w, split).flatten(2)
         labels = torch.full((task.k, n), -1, dtype=torch.int64, device=z.device)
         for row, name in enumerate(task.names):

@@ -9,7 +9,8 @@ Candidates are what each member would deploy and, where it has one, the model th
 3. Weigh: EM, r_cj ∝ π_c ℓ_cj and π_c ∝ Σ_j r_cj + κ π̄_c. The prior π̄ and κ, in samples, are common to all silos.
 4. Gate: a silo takes its model alone instead if that is better on its held-out samples by a paired test.
 Temperatures, prior and κ come from the uploads of earlier rounds. A silo finds its own weights whenever its model is
-asked for, from the candidates of that very round, so one round is one model.
+asked for, from the candidates of that very round, so one round is one model. Held-out samples of one group (a patient)
+are judged by the weights of the other groups, and the gate counts groups.
 
 Members that share a training share it: FedAvg is trained once for itself, for its fine-tuned and its local copies, and
 by Ditto. A member's draws, and with them its models, are those of a run of its own.
@@ -263,9 +264,9 @@ class Stack(Method):
         held = self._held(task, down, self._deployed(task, down, private))
         every = held.prior.new_tensor(KAPPAS)
         pi = stacking.weigh(held.likelihoods, held.mask, held.prior, every, stacking.ITERATIONS)
-        others = stacking.others(held.likelihoods, held.mask, held.prior, every, pi)
+        others = stacking.others(held.likelihoods, held.mask, held.prior, every, pi, held.units)
         fits = stacking.left_out(held.likelihoods, held.mask, others).sum(2)
-        found = stacking.weighed(held.likelihoods, held.mask, held.prior, down.fitted[0])
+        found = stacking.weighed(held.likelihoods, held.mask, held.prior, down.fitted[0], held.units)
         return {"curves": held.curves, "counts": found.counts, "fits": fits}
 
     def _nothing(self, task: Task) -> dict[str, Tensor]:
@@ -277,13 +278,14 @@ class Stack(Method):
     def personal(self, task: Task, down: Any, private: Any) -> Deployable:
         candidates = self._deployed(task, down, private)
         held = self._held(task, down, candidates)
-        found = stacking.weighed(held.likelihoods, held.mask, held.prior, down.fitted[0])
+        found = stacking.weighed(held.likelihoods, held.mask, held.prior, down.fitted[0], held.units)
         weights, others = self._gated(held, found, float(down.fitted[1].clamp(1e-12, 0.5)))
         temperatures = down.scale if task.model.classes else torch.ones_like(down.scale)
-        kind, most = task.model.dtype, int(task.store["validation"].count.max(initial=0))
-        others = torch.nn.functional.pad(others, (0, most - others.shape[2]))  # alike, however few silos are here
+        kind = task.model.dtype
+        apart = weights[..., None].repeat(1, 1, task.most("validation"))  # alike in every process
+        apart[..., : others.shape[2]] = torch.where(held.mask[:, None] > 0, others, weights[..., None])
         temperatures = temperatures.expand(task.k, -1).to(kind)
-        mixture = Ensemble.of(candidates, temperatures, weights.to(kind), others.to(kind))
+        mixture = Ensemble.of(candidates, temperatures, weights.to(kind), apart.to(kind))
         return distilled(self._alone(task), mixture) if self.distil else mixture
 
     def _alone(self, task: Task) -> Task:
@@ -297,7 +299,8 @@ class Stack(Method):
         best = torch.full_like(held.prior[:, 0], -torch.inf)
         for c in self.today:
             own = held.likelihoods[:, c]
-            closed = stacking.gated(own, found.left_out, held.mask, level / len(self.today)) & (held.prior[:, c] > 0)
+            closed = stacking.gated(own, found.left_out, held.mask, level / len(self.today), held.units)
+            closed = closed & (held.prior[:, c] > 0)
             worth = (own * held.mask).sum(1)
             closed = closed & (worth > best)
             best = torch.where(closed, worth, best)
@@ -340,7 +343,8 @@ class Stack(Method):
         finite = torch.stack(likelihoods, 1).nan_to_num(nan=-1e9, neginf=-1e9).clamp_min(-1e9)
         totals = torch.stack(curves, 1)
         totals = torch.where(sound[..., None] > 0, totals, torch.zeros_like(totals)).clamp_max(1e9)
-        return Held(finite, totals, mask, prior / prior.sum(1, keepdim=True))
+        units = task.store["validation"].units_of(task.silos, n)
+        return Held(finite, totals, mask, prior / prior.sum(1, keepdim=True), units)
 
     # A silo that arrives after training: it weighs its candidates by its own validation data and the members' prior.
 
@@ -401,6 +405,7 @@ class Held(NamedTuple):
     curves: Tensor  # (k, c, t)
     mask: Tensor  # (k, n)
     prior: Tensor  # (k, c)
+    units: Tensor | None  # (k, n) which samples belong together, where any do
 
 
 def _points(model: Model) -> int:

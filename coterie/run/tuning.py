@@ -53,6 +53,7 @@ def tuned(
     if not any(len(silo.validation) for silo in federation.members):
         warn("auto: no silo has validation data to search by; taking fixed values for rounds, lr and optimizer")
         return study.fixed(), pd.DataFrame(columns=COLUMNS)
+    study = study.pinned()
     return searched(
         study,
         lambda label, keys: search(

@@ -112,10 +112,23 @@ class Study:
         """The label of the same method in the study."""
         return next((label for label, method in self.methods.items() if method == member), None)
 
-    def settled(self, own: dict[str, dict[str, Any]]) -> "Study":
-        """The study with these values for what was `auto`; a stack's members take those of the same methods."""
+    def pinned(self) -> "Study":
+        """The study whose stacks' members with a rate of their own train as it has it before any search.
+
+        A rate goes with an optimiser: beside one that a search finds for another rate it would be wrong a hundredfold.
+        """
         methods = dict(self.methods)
         for label, method in self.methods.items():
+            if isinstance(method, Stack):
+                training = self.training_of(label)
+                before = {key: getattr(training, key) for key in self._open(label) if key != "lr"}
+                methods[label] = method.with_training([before if "lr" in own else {} for _, own in method.trained()])
+        return replace(self, methods=methods)
+
+    def settled(self, own: dict[str, dict[str, Any]]) -> "Study":
+        """The study with these values for what was `auto`; a stack's members take those of the same methods."""
+        methods = dict(self.pinned().methods)
+        for label, method in methods.items():
             if isinstance(method, Stack) and (keys := self._open(label)):
                 twins = [own.get(self._twin(each) or "", {}) for each, _ in method.trained()]
                 methods[label] = method.with_training([{k: t[k] for k in keys if k in t} for t in twins])

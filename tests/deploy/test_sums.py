@@ -219,9 +219,8 @@ def test_nothing_is_revealed_of_a_round_that_was_not_trained(tmp_path: Path) -> 
     down = made.send(made.open(roster, model), everyone)
     up = stack([decode(made.up, trained(loop, name, work, down).body, model.dtype, rows=1) for name in NAMES])
     body = encode(made.confirm(everyone, everyone, up).one(0))
-    for round, newcomer in ((1, False), (0, True)):
-        asked = Request("confirm", "north", "run", round, cohort=3, job=work, body=body, newcomer=newcomer)
-        assert "has sent no upload" in loop.sides["north"].answer(asked).refusal
+    asked = Request("confirm", "north", "run", 1, cohort=3, job=work, body=body)
+    assert "has sent no upload" in loop.sides["north"].answer(asked).refusal
 
 
 def test_what_is_no_question_is_refused_and_a_silo_without_keys_too(tmp_path: Path) -> None:

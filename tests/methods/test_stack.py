@@ -185,6 +185,21 @@ def test_a_validation_sample_is_judged_by_weights_found_without_it():
     assert not torch.allclose(mixed.others, mixed.weights[..., None].expand_as(mixed.others))
 
 
+def test_rows_of_one_unit_are_left_out_together():
+    silos = [
+        replace(silo, validation=replace(silo.validation, units=np.arange(len(silo.validation)) // 2 * 7))
+        for silo in small_silos()
+    ]
+    ground = Ground(Stack(of=("separate", "fedavg"), fit_every=1), silos=silos)
+    engine = ground.engine()
+    server, _ = rounds(ground, engine, ground.method.open(engine.roster, engine.model), 0, 2)
+    mixed = engine.personal(everyone(engine, 2), ground.method.send(server, everyone(engine, 2)))
+    for row, n in enumerate(engine.store["validation"].count):
+        own = mixed.others[row, :, : n // 2 * 2]
+        close(own[:, ::2], own[:, 1::2])
+        assert n < 4 or not torch.allclose(own[:, 0], own[:, 2])
+
+
 def test_what_is_mixed():
     assert [each.name for each in Stack().candidates] == [
         "separate", "fedavg-ft", "fedamp", "ditto", "fedem", "fedavg", "fedamp cloud",

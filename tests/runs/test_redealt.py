@@ -20,7 +20,8 @@ from coterie.runs.checkpoint import Checkpoint
 from plain import TRAINING, make_silos
 
 folder, until, methods = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-silos, training = make_silos(sizes=(7, 10, 6)), replace(TRAINING, rounds=4, participation=0.7, norm_limit=0.0)
+silos = make_silos(sizes=(7, 10, 6), validation=(4, 9, 5))
+training = replace(TRAINING, rounds=4, participation=0.7, norm_limit=0.0)
 
 def build():
     return nn.Sequential(nn.Linear(5, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Linear(40, 3))
@@ -58,7 +59,10 @@ for name in methods:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "method", "after"), [(2, "fedamp", 1), (2, "fedamp", 3), (3, "ditto", 2)])
+@pytest.mark.parametrize(
+    ("before", "method", "after"),
+    [(2, "fedamp", 1), (2, "fedamp", 3), (3, "ditto", 2), (2, "knn-per", 1), (2, "stack", 3)],
+)
 def test_a_run_whose_process_was_lost_goes_on_in_any_number_of_them(before, method, after, tmp_path):
     said = over_processes(before, TRAINED, tmp_path, 3, method)
     assert said[:-1] == ["stopped\n"] * (before - 1)

@@ -339,6 +339,18 @@ def test_a_stack_has_a_search_of_its_own_for_members_that_nothing_else_trains():
     assert given.settled({"fedamp": {"lr": 1.0}}).methods["stack"].of == ("fedamp",)
 
 
+def test_a_member_with_a_rate_of_its_own_keeps_the_optimizer_that_the_rate_is_for():
+    own, plain = {"method": "fedavg", "train": {"lr": 0.3}}, {"method": "fedamp", "tau": 0.1}
+    train = {"lr": "auto", "optimizer": "auto", "weight_decay": "auto"}
+    study = check(table(train=train, methods={"fedavg": {}, "stack": {"of": [own, plain]}}))
+    adam = {"lr": 0.001, "optimizer": "adam", "weight_decay": 0.1}
+    settled = study.settled({"fedavg": adam, "stack": adam})
+    kept = {"method": "fedavg", "train": {"lr": 0.3, "optimizer": "sgd", "weight_decay": 0.0}}
+    assert settled.methods["stack"].of == (kept, plain)
+    assert study.pinned().methods["stack"].of == (kept, plain)  # so also while the stack's own rate is searched for
+    assert study.pinned().searched("stack") == study.searched("stack") != ()
+
+
 def test_only_some_keys_are_auto():
     with pytest.raises(BadInput, match=r"\[train\] momentum: expected number, found 'auto'"):
         check(table(train={"momentum": "auto"}))

@@ -59,7 +59,7 @@ def _part(path: Path) -> tuple[Array, Array]:
                 arrays = held_arrays(bounded(file, LARGEST, str(path)))
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
-    except DAMAGED as error:
+    except (*DAMAGED, LookupError, AttributeError) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadInput(f"{path}: damaged or not of PFLlib ({said}); generate the data set again") from None
     if not {"x", "y"} <= arrays.keys() or len(arrays["x"]) != len(arrays["y"]) or arrays["y"].ndim != 1:

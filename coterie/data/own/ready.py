@@ -148,17 +148,17 @@ def split(holding: Holding, options: OwnData, seed: int) -> SplitHolding:
 def as_given(
     holding: Holding, label: Label, options: OwnData, seed: int, sides: Indices, units: Indices | None
 ) -> Share:
-    """The split that a silo came with; of a table without validation rows some of those to train are drawn."""
+    """The split that a silo came with; where no row validates, some of those to train are drawn."""
     train, validation, test = (np.flatnonzero(sides == side) for side in (TRAIN, VALIDATION, TEST))
-    if isinstance(holding.x, DataFrame):
-        for side, rows in ((TRAIN, train), (TEST, test)):
-            if len(rows) == 0:
-                raise BadInput(f"silo '{holding.name}': no row is for {NAMES[side]}; add some or leave the silo out")
-        if len(validation) == 0:
-            draw = carve if units is None else whole(units)
-            rng = generator(seed, "own split", holding.name)
-            count = portion(options.validation, len(train))
-            validation, train = draw(train, strata(label, options.task), count, rng)
+    for side, rows in ((TRAIN, train), (TEST, test)):
+        if len(rows) == 0:
+            raise BadInput(f"silo '{holding.name}': no row is for {NAMES[side]}; add some or leave the silo out")
+    if len(validation) == 0:
+        _check_enough(len(sides), f"silo '{holding.name}'")
+        draw = carve if units is None else whole(units)
+        rng = generator(seed, "own split", holding.name)
+        count = portion(options.validation, len(train))
+        validation, train = draw(train, strata(label, options.task), count, rng)
     return Share(train, validation, test)
 
 
@@ -170,11 +170,7 @@ def strata(label: Label, task: Task) -> Array:
 def drawn(name: str, label: Label, options: OwnData, seed: int, marks: Marks = UNMARKED) -> Share:
     """Which of a silo's rows are for what: the last ones test, or drawn by the seed and its name with its classes."""
     where, count = f"silo '{name}'", len(label.values)
-    if count < FEWEST:
-        raise BadInput(
-            f"{where}: has {count} rows with a label; {FEWEST} or more are needed to train, validate and "
-            "test; add rows or leave the silo out"
-        )
+    _check_enough(count, where)
     check_variety(marks, options, where)
     if marks.times is not None:
         share = in_time(last_times(marks.times, marks.units), options)
@@ -190,6 +186,15 @@ def drawn(name: str, label: Label, options: OwnData, seed: int, marks: Marks = U
             f"{where}: the values of {options.group!r} are too few or too unequal to validate; give another column"
         )
     return share
+
+
+def _check_enough(rows: int, where: str) -> None:
+    """Refuse a silo of fewer rows than can be split."""
+    if rows < FEWEST:
+        raise BadInput(
+            f"{where}: has {rows} rows with a label; {FEWEST} or more are needed to train, validate and "
+            "test; add rows or leave the silo out"
+        )
 
 
 def fitted(schema: Schema, own: SplitHolding, by_itself: bool) -> Schema:

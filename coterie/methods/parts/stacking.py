@@ -1,6 +1,7 @@
 """Mixing candidates by held-out data: temperatures, a common prior, each silo's weights by EM, and a gate. In float64.
 
 Shapes: k silos, c candidates, n held-out samples (`mask` is 0 where a silo has fewer), g strengths of the prior.
+`units` (k, n), where there are groups: samples of one, such as those of a patient, have one code of 0, 1, 2, …
 """
 
 import math
@@ -17,7 +18,7 @@ KAPPAS = (3.0, 10.0, 30.0, 100.0, 300.0, 1e9)  # held-out samples that the prior
 TOWARDS_ONE = 0.5  # how strongly a temperature is held at 1: in summed log-loss, of a squared log T
 UNIFORM = 0.02  # the share of the prior that all candidates have alike
 ITERATIONS = 100  # of EM, with a prior that is worth something
-FEWEST = 8  # held-out samples from which on the gate may close
+FEWEST = 8  # held-out samples, or groups of them, from which on the gate may close
 LEAST = 1e-30  # probability, as of every log-loss here
 
 
@@ -86,16 +87,19 @@ def left_out(likelihoods: Tensor, mask: Tensor, others: Tensor) -> Tensor:
     return (found + _top(likelihoods)[:, None]) * mask[:, None]
 
 
-def others(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappas: Tensor, pi: Tensor) -> Tensor:
-    """π^(−j): the weights for each sample, without its own share r_cj of them: (k, g, c, n)."""
+def others(
+    likelihoods: Tensor, mask: Tensor, prior: Tensor, kappas: Tensor, pi: Tensor, units: Tensor | None = None
+) -> Tensor:
+    """π^(−j): the weights for each sample, without its own share r_cj of them and its unit's: (k, g, c, n)."""
     shares = pi[..., None] * _scaled(likelihoods, mask)[:, None]
     r = shares / shares.sum(2, keepdim=True).clamp_min(LEAST) * mask[:, None, None]
-    left = r.sum(3, keepdim=True) - r + (kappas[None, :, None] * prior[:, None])[..., None]
+    own = r if units is None else _by_unit(r, units)
+    left = r.sum(3, keepdim=True) - own + (kappas[None, :, None] * prior[:, None])[..., None]
     total = left.sum(2, keepdim=True)
     return torch.where(total > 0, left / total.clamp_min(LEAST), prior[:, None, :, None])
 
 
-def weighed(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappa: Tensor) -> Weighed:
+def weighed(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappa: Tensor, units: Tensor | None = None) -> Weighed:
     """Each silo's weights with a prior that is worth `kappa` samples, or fewer where the bound asks for it.
 
     The bound: on the samples it was weighed on, no candidate's mean log-loss is lower by more than (log 1/π̄_c)/n.
@@ -115,20 +119,38 @@ def weighed(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappa: Tensor) -> 
         weights[row] = weigh(likelihoods[own], mask[own], prior[own], every.new_zeros(1), steps)[0, 0]
         worth[row] = 0
     each = (slice(i, i + 1) for i in range(len(weights)))
-    apart = torch.cat([others(likelihoods[i], mask[i], prior[i], worth[i], weights[i, None]) for i in each])
+    apart = torch.cat(
+        [
+            others(likelihoods[i], mask[i], prior[i], worth[i], weights[i, None], None if units is None else units[i])
+            for i in each
+        ]
+    )
     counts = _counts(_scaled(likelihoods, mask), mask, weights[:, None])[:, 0]
     return Weighed(weights, counts, left_out(likelihoods, mask, apart)[:, 0], apart[:, 0])
 
 
-def gated(alone: Tensor, mixed: Tensor, mask: Tensor, level: float) -> Tensor:
-    """Whether a candidate beats the mixture: a one-sided paired t-test of log-likelihoods (k, n) each: (k,)."""
+def gated(alone: Tensor, mixed: Tensor, mask: Tensor, level: float, units: Tensor | None = None) -> Tensor:
+    """Whether a candidate beats the mixture: a one-sided paired t-test of log-likelihoods (k, n) each: (k,).
+
+    A unit counts once, by its mean: its samples are alike, and as many draws they would close the gate by chance.
+    """
     found = []
-    for one, other, real in zip(alone, mixed, mask, strict=True):
+    for row, (one, other, real) in enumerate(zip(alone, mixed, mask, strict=True)):
         off = (one - other)[real > 0].cpu().numpy()
+        if units is not None:
+            codes = units[row][real > 0].cpu().numpy()
+            off = np.bincount(codes, off) / np.bincount(codes)
         n = len(off)
         spread = off.std(ddof=1) if n >= FEWEST else np.inf
         found.append(n >= FEWEST and off.mean() * math.sqrt(n) > -student_quantile(level, n - 1) * max(spread, 1e-12))
     return torch.tensor(found, dtype=torch.bool, device=alone.device)
+
+
+def _by_unit(values: Tensor, units: Tensor) -> Tensor:
+    """Of each sample, the sum over its unit of values (k, g, c, n); on the CPU, which adds in one order."""
+    place = units.cpu()[:, None, None].expand(values.shape)
+    summed = torch.zeros(values.shape, dtype=values.dtype).scatter_add(3, place, values.cpu())
+    return summed.gather(3, place).to(values.device)
 
 
 def _mean(each: Tensor) -> Tensor:

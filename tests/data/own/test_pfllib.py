@@ -11,6 +11,7 @@ import pytest
 
 import coterie as co
 from coterie.data.own.gather import gather
+from coterie.data.own.ready import OwnData, ready
 from coterie.data.own.sides import TEST, TRAIN
 from coterie.errors import BadInput
 
@@ -62,7 +63,20 @@ def test_whatever_pickle_numpy_wrote_is_read(tmp_path: Path, protocol: int) -> N
 def test_python_trains_on_such_a_folder(tmp_path: Path) -> None:
     federation = co.Federation(co.silos(made(tmp_path / "MNIST")), model="linear", seeds=[0])
     assert list(federation.table()["test"]) == [10, 11, 12]
+    assert list(federation.table()["validation"]) == [6, 6, 6] and list(federation.table()["train"]) == [24, 25, 26]
     assert federation.train("fedavg", rounds=1, lr=0.1, quiet=True).table().shape[0] == 3
+
+
+def test_a_fifth_of_the_rows_to_train_validates_and_a_small_client_is_refused(tmp_path: Path) -> None:
+    holdings = gather(made(tmp_path / "MNIST"), "")
+    own = ready(holdings, OwnData(), 0).silos[1]
+    assert [len(own.train), len(own.validation), len(own.test)] == [25, 6, 11]
+    assert sorted([*own.train.rows, *own.validation.rows]) == [*range(31)]  # those to test stay as PFLlib has them
+    assert len(ready(holdings, OwnData(validation=0.0), 0).silos[1].validation) == 0
+    with pytest.raises(BadInput, match="silo 'client-2': has 9 rows with a label; 10 or more are needed"):
+        ready([*holdings[:2], holdings[2].take(np.r_[:5, 40:44])], OwnData(), 0)
+    with pytest.raises(BadInput, match="silo 'client-2': no row is for test"):
+        ready([*holdings[:2], holdings[2].take(np.arange(20))], OwnData(), 0)
 
 
 class Evil:
@@ -90,6 +104,10 @@ def test_what_cannot_be_clients_is_named(tmp_path: Path) -> None:
     archive(folder / "train" / "0.npz", pickle.dumps(texts, 4))
     with pytest.raises(BadInput, match=r"train/0\.npz: damaged or not of PFLlib \(a list where a Call belongs\)"):
         gather(folder, "")
+    for damaged in (b"\x80\x04h\x05.", b"\x80\x04)."):  # what it refers to is not there; it holds nothing
+        archive(folder / "train" / "0.npz", damaged)
+        with pytest.raises(BadInput, match=r"train/0\.npz: damaged or not of PFLlib"):
+            gather(folder, "")
     (folder / "train" / "0.npz").write_bytes(b"no archive")
     with pytest.raises(BadInput, match=r"train/0\.npz: damaged or not of PFLlib"):
         gather(folder, "")

@@ -252,7 +252,8 @@ def test_arrays_pairs_and_datasets_are_silos_too(tmp_path):
     holdings = [*gather(tmp_path, ""), from_dataset("c", Pairs()), from_dataset("d", (x, y))]
     data = ready(holdings, OwnData(), 0)
     assert [s.name for s in data.silos] == ["a", "b", "c", "d"] and data.classes == 3
-    assert np.array_equal(data.silos[1].train.x, x[:20]) and len(data.silos[1].validation) == 0
+    own = data.silos[1]
+    assert np.array_equal(own.test.x, x[20:]) and [len(own.train), len(own.validation)] == [16, 4]
     assert data.schemas["a"] == Schema("", ("0", "1", "2"), shape=(4,))
     with pytest.raises(BadInput, match=r"inputs .* for 29 labels"):
         from_dataset("d", (x, y[:29]))

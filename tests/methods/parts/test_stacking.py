@@ -153,3 +153,30 @@ def test_the_gate_closes_for_a_clear_winner_and_seldom_by_chance():
     assert stacking.gated(better, torch.zeros_like(none), mask, 0.001).double().mean() > 0.95
     few = mask * (torch.arange(40) < stacking.FEWEST - 1)
     assert not stacking.gated(better + 9, torch.zeros_like(none), few, 0.5).any()
+
+
+def test_rows_of_one_unit_are_one_to_the_gate():
+    """10 patients of 20 rows each, whose differences are the patient's own: nothing is better than anything."""
+    draw = np.random.default_rng(4)
+    patients = np.repeat(np.arange(10), 20)
+    none = torch.tensor(draw.normal(0, 1, (2000, 10))[:, patients] + draw.normal(0, 0.3, (2000, 200)))
+    mask, units = torch.ones_like(none), torch.tensor(patients).expand(2000, -1)
+    for level in (0.05, 0.005):
+        by_chance = stacking.gated(none, torch.zeros_like(none), mask, level, units).double().mean()
+        assert abs(float(by_chance) - level) < 0.25 * level + 0.003
+    assert stacking.gated(none + 3, torch.zeros_like(none), mask, 0.005, units).double().mean() > 0.95
+    few = torch.tensor(np.minimum(patients, stacking.FEWEST - 2)).expand(2000, -1)
+    assert not stacking.gated(none + 9, torch.zeros_like(none), mask, 0.5, few).any()
+
+
+def test_a_sample_is_judged_by_the_weights_of_other_units():
+    ll, prior = made(5, 3, 9)
+    units = np.array([0, 1, 0, 2, 2, 1, 0, 3, 2])
+    likelihoods, mask, priors = tensors(ll, prior)
+    found = stacking.weighed(likelihoods, mask, priors, kappa(3), torch.tensor(units)[None])
+    close(found.weights, stacking.weighed(likelihoods, mask, priors, kappa(3)).weights)
+    r = found.weights[0].numpy()[:, None] * np.exp(ll)
+    r /= r.sum(0)
+    for j, unit in enumerate(units):
+        others = r[:, units != unit].sum(1) + 3 * prior
+        close(found.others[0, :, j], others / others.sum())

@@ -180,9 +180,9 @@ def test_a_silo_of_another_group_key_opens_nothing() -> None:
 
 def test_masks_go_by_the_group_key_and_nonces_by_the_silos_secret() -> None:
     method = make("fedavg", {"blind": {}})
-    plain = trained(method)
-    assert not torch.equal(trained(method, {"group": b"run"}).w, plain.w)
-    assert not torch.equal(trained(method, {"secret": "of the silo"}).nonce, plain.nonce)
+    plain, grouped = trained(method), trained(method, {"group": b"run"})
+    assert not torch.equal(grouped.w, plain.w)
+    assert not torch.equal(trained(method, {"group": b"run", "secret": "of the silo"}).nonce, grouped.nonce)
     engine = Ground(method).engine()
     assert group_key(engine.task(torch.tensor([0]), 0)) == group_key(engine.task(torch.tensor([1]), 5))
 
