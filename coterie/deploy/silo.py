@@ -151,7 +151,7 @@ class SiloSide:
         vault.settle(request.received, request.round)
         axes = method.axes(roster, model)
         known = {axis: size for axis, size in axes.items() if not request.newcomer or axis not in ("N", "m")}
-        down = decode(method.down, request.body, model.dtype, rows=1, **known)
+        down: Any = decode(method.down, request.body, model.dtype, rows=1, **known)
         down = down.map(lambda t: t.to(model.device))
         if request.kind == "train" and isinstance(method, WithSecAgg):
             policy.judge_sum(len(down.peers))
