@@ -152,13 +152,13 @@ class SiloSide:
         vault.settle(request.received, request.round)
         axes = method.axes(roster, model)
         known = {axis: size for axis, size in axes.items() if not request.newcomer or axis not in ("N", "m")}
-        down = decode(method.down, request.body, model.dtype, rows=1, **known)
+        down: Any = decode(method.down, request.body, model.dtype, rows=1, **known)
         if request.kind == "train" and task.pair is not None:
             task = replace(task, context=_context(request, down))
             vault.ask(request.round, task.context)
         down = down.map(lambda t: t.to(model.device))
         if request.kind == "train" and isinstance(method, WithSecAgg):
-            policy.judge_sum(len(down.tensors()["peers"]))
+            policy.judge_sum(len(down.peers))
         if request.kind == "adapt":
             before = None if request.round == 0 else vault.load(template).map(lambda t: t.to(model.device))
             up, kept = method.adapt(task, down, before)

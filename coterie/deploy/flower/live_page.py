@@ -5,12 +5,14 @@ import time
 import tomllib
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from pandas import DataFrame
 
 from coterie.deploy.drive import study_of
 from coterie.deploy.flower.monitoring import Figures, SiloSeen, figures, newest_run, progress, reply
-from coterie.deploy.home import json_table
+from coterie.deploy.flower.same_account import is_own
+from coterie.deploy.home import LOOPBACK, json_table
 from coterie.errors import BadInput
 from coterie.measure.measures import measure_of
 from coterie.report.html import cell, table
@@ -26,6 +28,10 @@ class FederationLive(Live):
     """Serves what a coordinator knows of its silos and of its newest run."""
 
     body = SILOS + BODY
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether who connects has this account: others of the machine may not read which silos there are."""
+        return is_own(client_address, (LOOPBACK, self.server_port))
 
     def read(self) -> Run:
         """The newest run, as far as it is."""

@@ -29,7 +29,7 @@ class SameAccount:
         self.app, self.published = app, published
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._is_published(scope["path"]) or _is_own(scope):
+        if scope["type"] != "http" or self._is_published(scope["path"]) or is_own(scope["client"], scope["server"]):
             return await self.app(scope, receive, send)
         await send({"type": "http.response.start", "status": 403, "headers": []})
         await send({"type": "http.response.body", "body": b"only the account that runs this may call it"})
@@ -38,8 +38,9 @@ class SameAccount:
         return self.published is not None and path.startswith(self.published)
 
 
-def _is_own(scope: Scope) -> bool:
-    return not CONNECTIONS.exists() or account(scope["client"], scope["server"]) == os.geteuid()
+def is_own(client: tuple[str, int] | None, server: tuple[str, int] | None) -> bool:
+    """Whether a connection comes from a process of this account, where that can be told."""
+    return not CONNECTIONS.exists() or account(client, server) == os.geteuid()
 
 
 def check_accounts(shared_ok: bool) -> None:

@@ -85,6 +85,13 @@ def test_before_any_run_the_silos_are_shown(fed: Path) -> None:
         assert "id='silos'" in page and "<h1>fed</h1>" in page
 
 
+def test_another_account_of_the_machine_is_shown_nothing(fed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.deploy.flower.same_account.CONNECTIONS", fed)  # there, whatever the system
+    monkeypatch.setattr("coterie.deploy.flower.same_account.account", lambda client, server: -1)
+    with pytest.raises((http.client.RemoteDisconnected, ConnectionError)), asked(fed, "/"):
+        pass
+
+
 def test_a_run_that_goes_on_is_shown_with_rounds_scores_bytes_and_who_replied(fed: Path, tmp_path: Path) -> None:
     folder = run(fed, tmp_path, 8)
     news = json.loads((folder / "progress.json").read_text())
