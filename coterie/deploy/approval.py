@@ -82,7 +82,16 @@ def study_hash(job: Job) -> str:
     """The same for every seed and whoever takes part; any other schema, model, method or training has another."""
     table: dict[str, Any] = {key: value for key, value in asdict(job).items() if key not in (*ROSTER, *CANDIDATES)}
     table["train"] = {key: value for key, value in job.train.items() if not (job.tuning and key in SEARCHED)}
+    if "of" in job.options:  # a stack, whose members take what a search finds for the same methods of the study
+        table["options"] = table["options"] | {"of": [_unsearched(each) for each in job.options["of"]]}
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+
+
+def _unsearched(member: str | dict[str, Any]) -> dict[str, Any]:
+    """A member of a stack without what a search may choose of its training."""
+    table = {"method": member} if isinstance(member, str) else dict(member)
+    own = {key: value for key, value in table.pop("train", {}).items() if key not in SEARCHED}
+    return table | ({"train": own} if own else {})
 
 
 def _written(table: dict[str, Any]) -> bytes:

@@ -134,7 +134,7 @@ class Vault:
             last, context = (self.folder / ASKED).read_text("ascii").split()
             if int(last) == round:
                 return bytes.fromhex(context)
-        raise BadInput(f"this silo has sent no upload of round {round + 1} that is to be summed: nothing revealed")
+        raise BadInput(f"this silo has sent no upload of round {round + 1} to be summed: nothing revealed")
 
     # The model of every measured round is held until it is known which round is picked.
 

@@ -167,6 +167,15 @@ def test_a_search_that_was_approved_may_choose_rate_and_optimiser(tmp_path: Path
     assert study_hash(replace(job, tuning=4)) == study_hash(replace(found, tuning=4)) != study_hash(job)
 
 
+def test_a_stack_that_was_approved_may_take_the_rates_that_were_found_for_its_members() -> None:
+    job = asked(schema(AGE, WARD)).job
+    assert job is not None
+    job = replace(job, method="stack", options={"of": ["fedavg", "ditto"]})
+    found = replace(job, options={"of": [{"method": "fedavg", "train": {"lr": 0.3, "optimizer": "adam"}}, "ditto"]})
+    other = replace(job, options={"of": [{"method": "fedavg", "train": {"weight_decay": 0.1}}, "ditto"]})
+    assert study_hash(job) == study_hash(found) != study_hash(other)
+
+
 def test_an_owner_reads_what_is_computed_on_which_columns_before_approving_it(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
