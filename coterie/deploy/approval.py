@@ -87,9 +87,9 @@ def study_hash(job: Job) -> str:
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
 
-def _unsearched(member: str | dict[str, Any]) -> dict[str, Any]:
+def _unsearched(member: Any) -> dict[str, Any]:
     """A member of a stack without what a search may choose of its training."""
-    table = {"method": member} if isinstance(member, str) else dict(member)
+    table: dict[str, Any] = {"method": member} if isinstance(member, str) else dict(member)
     own = {key: value for key, value in table.pop("train", {}).items() if key not in SEARCHED}
     return table | ({"train": own} if own else {})
 
