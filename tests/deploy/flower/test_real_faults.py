@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import time
 from collections import Counter
 
 import pandas as pd
@@ -76,7 +77,9 @@ def test_a_killed_process_costs_time_and_nothing_else(victim: str, fed: Real) ->
     running = fed.begin(fed.study(["scaffold"]))
     in_round(fed, 1)
     if victim == "training process":
-        kill(training_process(fed, "south"))
+        found = training_process(fed, "south")
+        time.sleep(0.25)  # for it to read its message: who dies before that is in test_real_wedged.py
+        kill(found)
     elif victim == "SuperLink":
         kill(fed.coordinator.program("SuperLink"))
     else:
