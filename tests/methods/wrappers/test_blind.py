@@ -151,7 +151,7 @@ def trained(method: Method, task_changes: dict[str, Any] | None = None, scale: f
     down = method.send(method.open(engine.roster, engine.model), cohort).take(torch.tensor([0]))
     task = replace(engine.task(torch.tensor([0]), 0), **(task_changes or {}))
     state = task.run(method.step, method.begin(task, down, engine.private().take(torch.tensor([0]))), "train")
-    state = state.replace(w=state.w * scale)
+    state = state.replace(w=state.w * scale + 0.0)  # which makes no -0
     return method.end(task, state, down, engine.private().take(torch.tensor([0])))[0]
 
 
