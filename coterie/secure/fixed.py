@@ -17,7 +17,7 @@ from coterie.secure.masks import cipher
 
 WEIGHT_BITS = 24  # a float32 has as many
 MOST_WEIGHT = 2.0  # that the sizes of weights may sum to: of a mean it is 1
-PIECE = 1 << 14  # numbers at a time: they stay in a processor's cache
+PIECE = 1 << 16  # numbers at a time: they stay in a processor's cache
 
 
 @dataclass(frozen=True)

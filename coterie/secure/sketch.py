@@ -14,13 +14,12 @@ from functools import cache
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.secure.masks import stream, subkey
 
-WIDTH = 1 << 15  # columns that R has, at most
-BLOCK = 1 << 11  # columns at a time
+WIDTH = 1 << 14  # columns that R has, at most
+BLOCK = 1 << 10  # columns at a time
 
 
 def sketch(key: bytes, rows: Tensor, size: int) -> Tensor:
@@ -42,10 +41,12 @@ def folded(key: bytes, rows: Tensor) -> Tensor:
         return rows
     made = rows.new_zeros(len(rows), WIDTH)
     for number, block in enumerate(rows.split(WIDTH, 1)):  # type: ignore[no-untyped-call]
-        drawn = stream(subkey(key, "fold", number), WIDTH // 8 + 4)
-        signs = torch.from_numpy(2 * np.unpackbits(drawn[:-4]).view(np.int8) - 1).to(rows)
-        shift = int.from_bytes(drawn[-4:].tobytes(), "little") % WIDTH
-        made += (F.pad(block, (0, WIDTH - block.shape[1])) * signs).roll(shift, 1)
+        drawn, size = stream(subkey(key, "fold", number), WIDTH // 8 + 4), block.shape[1]
+        signs = torch.from_numpy(np.unpackbits(drawn[:-4], count=size)).to(rows).mul_(2).sub_(1)
+        first = WIDTH - int.from_bytes(drawn[-4:].tobytes(), "little") % WIDTH  # which is turned to column 0
+        signed = block * signs
+        made[:, WIDTH - first :][:, :size] += signed[:, :first]
+        made[:, : max(size - first, 0)] += signed[:, first:]
     return made
 
 
