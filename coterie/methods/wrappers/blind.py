@@ -31,18 +31,8 @@ from coterie.engine.method import Cohort, Columns, Down, Model, Roster, Task, Up
 from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.methods.parts.coefficients import NOT_LINEAR, Basis, Opening, coefficients, with_coefficients
-from coterie.methods.wrappers.hidden import (
-    BYTE,
-    MODULUS,
-    OUT_OF_RANGE,
-    Hiding,
-    WithHiding,
-    check_keys,
-    digest,
-    innermost,
-    masked_fields,
-    simulated,
-)
+from coterie.methods.wrappers import hidden
+from coterie.methods.wrappers.hidden import BYTE, MODULUS, Hiding, WithHiding
 from coterie.options import option
 from coterie.secure.fixed import FixedPoint, add_masks, as_weights, combined
 from coterie.secure.masks import KEY, subkey
@@ -202,7 +192,7 @@ class WithBlind(WithHiding):
         (whole, out), group = self.flat(up), group_key(task)
         cipher, width = self.options.fixed.encode(whole), getattr(up, next(iter(described(self.method.up)))).shape[-1]
         nonces = [
-            subkey(group, "nonce", task.secret, name, task.round, digest(row))
+            subkey(group, "nonce", task.secret, name, task.round, hidden.digest(row))
             for name, row in zip(task.names, whole, strict=True)
         ]
         for nonce, row in zip(nonces, cipher, strict=True):
@@ -233,7 +223,7 @@ class WithBlind(WithHiding):
             return reason
         if any(about.kind == "bank" for about in described(self.method.down).values()):
             return "blind: its silos are sent each other's models, and not a mixture of them"
-        if self.method.compares and not getattr(innermost(self.method), "common_init", True):
+        if self.method.compares and not getattr(hidden.innermost(self.method), "common_init", True):
             return "blind: with starts apart the server has no sketches to begin with; give common_init = true"
         try:
             return self._tried(roster, model)
@@ -290,8 +280,8 @@ class WithBlind(WithHiding):
 
 def group_key(task: Task) -> bytes:
     """The key that the silos of a run share; of a simulation it goes by the seed."""
-    check_keys("blind", task, task.group)
-    return task.group or simulated(task)
+    hidden.check_keys("blind", task, task.group)
+    return task.group or hidden.simulated(task)
 
 
 def _mask_key(group: bytes, nonce: bytes) -> bytes:
@@ -313,9 +303,9 @@ def _on(cohort: Cohort, server: Cells) -> Cohort:
 
 @cache
 def _masked_up(kind: Any, compares: bool) -> Any:
-    made = masked_fields(kind, seen_by="nobody who has not the group key")
+    made = hidden.masked_fields(kind, seen_by="nobody who has not the group key")
     made["nonce"] = About("which masks they have", "rows", "number", (str(KEY),), "server, all silos", below=BYTE)
-    made["out_of_range"] = OUT_OF_RANGE
+    made["out_of_range"] = hidden.OUT_OF_RANGE
     if compares:
         seen = "server, which knows no R"
         made["sketch"] = About("secret sketches of its models", "rows", "number", ("q", "k"), seen)
@@ -325,7 +315,7 @@ def _masked_up(kind: Any, compares: bool) -> Any:
 
 @cache
 def _masked_down(kind: Any) -> Any:
-    made = masked_fields(kind)
+    made = hidden.masked_fields(kind)
     for name, about in described(kind).items():
         if about.has_columns:
             axes = (*about.axes[:-1], "cells")

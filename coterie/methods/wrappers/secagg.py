@@ -28,18 +28,8 @@ from torch import Tensor
 from coterie.engine.method import Cohort, Down, Method, Model, Roster, Task, Up
 from coterie.errors import BadInput
 from coterie.methods.parts.coefficients import NOT_LINEAR, Basis, Opening, coefficients, with_coefficients
-from coterie.methods.wrappers.hidden import (
-    BYTE,
-    MODULUS,
-    OUT_OF_RANGE,
-    Hiding,
-    WithHiding,
-    check_keys,
-    digest,
-    innermost,
-    masked_fields,
-    simulated,
-)
+from coterie.methods.wrappers import hidden
+from coterie.methods.wrappers.hidden import BYTE, MODULUS, Hiding, WithHiding
 from coterie.options import option
 from coterie.secure.fixed import add_masks
 from coterie.secure.masks import KEY, stream, subkey
@@ -71,7 +61,7 @@ class SecAgg(Hiding):
 @cache
 def _masked_up(kind: Any) -> Any:
     sums = "the sum alone: server"
-    made = masked_fields(kind, seen_by=sums)
+    made = hidden.masked_fields(kind, seen_by=sums)
     made["count"] = About("its training samples, or 1, masked", "rows", "number", ("1",), sums, below=MODULUS)
     made["nonce"] = About("which upload it is", "rows", "number", (str(KEY),), "server, all silos", below=BYTE)
     made["commitments"] = About(
@@ -80,7 +70,7 @@ def _masked_up(kind: Any) -> Any:
     made["sealed"] = About(
         "shares of those seeds, one sealed to each silo", "rows", "number", ("n", "sealed"), "that silo", below=BYTE
     )
-    made["out_of_range"] = OUT_OF_RANGE
+    made["out_of_range"] = hidden.OUT_OF_RANGE
     return record_of(kind.__name__, Up, "An upload of which the server sees the sum with the others' alone.", made)
 
 
@@ -210,7 +200,7 @@ class WithSecAgg(WithHiding):
             raise BadInput(f"secagg: a round of {n} silos; in a sum of two each sees the other's upload")
         own, least = names.index(name), self.options.least(n)
         bound = _bound(task, names, least)
-        root = subkey(task.secret.encode() or simulated(task), "secagg", name, bound, digest(vector))
+        root = subkey(task.secret.encode() or hidden.simulated(task), "secagg", name, bound, hidden.digest(vector))
         nonce = subkey(root, "nonce")
         seeds = [subkey(_pair(task, name, other), "mask", bound) if other != name else bytes(KEY) for other in names]
         seeds.append(subkey(root, "self"))
@@ -277,7 +267,7 @@ def weighing(method: Method) -> str | None:
 @cache
 def _weighing(method: Method) -> str | None:
     sizes, starts = torch.tensor([1, 3]), 64
-    roster, components = Roster(("one", "other"), sizes, sizes, 0), getattr(innermost(method), "components", 1)
+    roster, components = Roster(("one", "other"), sizes, sizes, 0), getattr(hidden.innermost(method), "components", 1)
     cells = [about.axes[:-1] for about in described(method.up).values()]
     shapes = [[components for _ in lead] for lead in cells]  # the only axis that models have beside their columns
     each = [math.prod(shape) for shape in shapes]
@@ -310,7 +300,7 @@ class _NoModel:
 
 def _named(task: Task, peers: list[int]) -> list[str]:
     """The names of a round's silos, each once and in the roster's order, which all of them are sent alike."""
-    check_keys("secagg", task, task.pair)
+    hidden.check_keys("secagg", task, task.pair)
     if peers != sorted({*peers}):
         raise BadInput("secagg: the silos of the round are not each there once, in the roster's order")
     names = [(task.members or task.store.names)[each] for each in peers]
@@ -323,8 +313,8 @@ def _pair(task: Task, own: str, other: str) -> bytes:
     """What two silos of a run share; in a simulation it goes by the seed."""
     if task.pair is not None:
         return task.pair(other)
-    check_keys("secagg", task, None)
-    return simulated(task, *sorted((own, other)))
+    hidden.check_keys("secagg", task, None)
+    return hidden.simulated(task, *sorted((own, other)))
 
 
 def _bound(task: Task, names: list[str], least: int) -> bytes:

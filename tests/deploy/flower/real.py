@@ -206,7 +206,8 @@ def simulated(
     factory, _ = build(model or MODEL, silos[0].train.x.shape[1:], 10)
     parts = []
     for name in methods:
-        outcome = Assembly(silos, factory, 10, Training(**(TRAIN | train)), 1, "cpu", 1).train(make(name, options or {}))
+        assembly = Assembly(silos, factory, 10, Training(**(TRAIN | train)), 1, "cpu", 1)
+        outcome = assembly.train(make(name, options or {}))
         parts.append(pd.concat(outcome.results).assign(method=name))
     return by_silo(pd.concat(parts))
 

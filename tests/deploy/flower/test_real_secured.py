@@ -69,7 +69,7 @@ def test_blind_attention_ends_as_in_a_simulation_with_the_same_group_key(
     home = secured.folder / "silos" / "north"
     (state,) = (home / "state").glob(f"{run.name}-*")
     group = subkey(group_of(home, state.name), "job", (state / PINNED).read_text())
-    monkeypatch.setattr("coterie.methods.wrappers.blind.simulated", lambda task: group)
+    monkeypatch.setattr("coterie.methods.wrappers.hidden.simulated", lambda task: group)
     expected = simulated(secured, ["fedamp"], options={"blind": {}})
     found = by_silo(pd.read_parquet(run / "results.parquet"))
     pd.testing.assert_series_equal(found, expected, atol=1e-4, rtol=0)
