@@ -111,7 +111,8 @@ def judged(federation_of: tuple[int, str]) -> dict[str, object]:
         "wrong_worse": sum(each["truth"] >= 0 for each in called["worse"]),
         "wrong_equivalent": sum(abs(each["truth"]) > each["margin"] for each in called["equivalent"]),
         "covered": sum(each["low"] <= each["truth"] <= each["high"] for each in silos),
-        "silos": len(silos), "outcomes": silos, "baselines": bool(find_spec("sklearn")), "truth": means, "ranked": verdict["ranked"],
+        "silos": len(silos), "outcomes": silos, "baselines": bool(find_spec("sklearn")), "truth": means,
+        "ranked": verdict["ranked"],
         "validation": {m: s["validation"] for m, s in verdict["methods"].items()},
         "log_loss": {m: s["measures"].get("log_loss", {}).get("validation") for m, s in comparison.summary.items()},
     }  # fmt: skip
@@ -160,10 +161,10 @@ def summed(found: pd.DataFrame) -> str:
             f"{part[name].sum()} {name} ({part[f'wrong_{name}'].sum()} wrongly)"
             for name in ("better", "worse", "equivalent")
         )
+        covered = 100 * part["covered"].sum() / part["silos"].sum()
         lines.append(
             f"{kind}: {len(part)} federations, taken within 0.01 or 1% of the best in {near:.0f}%{ranks}; of "
-            f"{part['silos'].sum()} silos {calls}; the intervals of {100 * part['covered'].sum() / part['silos'].sum():.0f}% "
-            "hold the truth"
+            f"{part['silos'].sum()} silos {calls}; the intervals of {covered:.0f}% hold the truth"
         )
     if not found["baselines"].all():
         lines.append("Without scikit-learn, so without its baselines in the comparison.")
