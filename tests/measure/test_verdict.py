@@ -3,8 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import norm
 
 from coterie.measure import verdict_words
+from coterie.measure.measures import MEASURES
 from coterie.measure.predictions import Key, Rows
 from coterie.measure.verdict import judge
 
@@ -198,34 +200,76 @@ def test_a_terminal_is_told_only_what_is_sure_of_many_silos():
     assert "1 better off and 8 as well off alone" in lines[1]
 
 
-def truth(rng, silos, n, gain):
-    """Silos whose methods are right by chance, the federated one more often by `gain`."""
+def chances(second):
+    return np.stack([1 - second, second], 1)
+
+
+def by_accuracy(rng, n, gain):
+    """Labels, and what a model alone and a better one give: 70% right, and by `gain` more."""
+    u = rng.random(n)
+    v = np.where(rng.random(n) < 0.7, u, rng.random(n))
+    return np.ones(n, int), *(chances(hits.astype(float)) for hits in (u < 0.7, v < 0.7 + gain))
+
+
+def by_auroc(rng, n, gain):
+    """Normal scores of two classes lie √2 Φ⁻¹(AUROC) apart."""
+    y, common = (rng.random(n) < 0.25).astype(int), rng.normal(size=n)
+    y[:2] = 0, 1  # of one class alone there is none
+    scores = [
+        np.sqrt(2) * norm.ppf(0.75 + more) * y + 0.8 * common + 0.6 * rng.normal(size=n) for more in (0.0, gain)
+    ]
+    return y, *(chances(norm.cdf(each)) for each in scores)
+
+
+def by_rmse(rng, n, gain):
+    """Errors that share much, those of the better model smaller by `gain`; a few are large, as Student's with 5."""
+    common = rng.standard_t(5, n)
+    own, other = (0.8 * common + 0.6 * rng.standard_t(5, n) for _ in range(2))
+    return np.zeros(n), own, (1 - gain) * other
+
+
+MADE = {"accuracy": by_accuracy, "auroc": by_auroc, "rmse": by_rmse}
+AT_MARGIN = {"accuracy": 0.021, "auroc": 0.021, "rmse": 0.051}
+
+
+def truth(rng, silos, n, gain, measure="accuracy"):
+    """Silos of which two methods are known, the federated one better by `gain`."""
     table, predictions = [], {}
     for i in range(silos):
-        u = rng.random(n)
-        v = np.where(rng.random(n) < 0.7, u, rng.random(n))
-        for method, hits in (("separate", u < 0.7), ("fedamp", v < 0.7 + gain)):
-            hit = hits.astype(float)
-            each = Rows(1, np.ones(n, int), np.stack([1 - hit, hit], 1), np.arange(n), np.arange(n))
-            predictions[Key(method, 0, f"s{i}", "test")] = each
-            table.append((method, 0, 1, f"s{i}", "test", "accuracy", hit.mean()))
-            table.append((method, 0, 1, f"s{i}", "validation", "accuracy", 0.7 + gain * (method == "fedamp")))
+        y, *given = MADE[measure](rng, n, gain)
+        for method, p in zip(("separate", "fedamp"), given, strict=True):
+            predictions[Key(method, 0, f"s{i}", "test")] = Rows(1, y, p, np.arange(n), np.arange(n))
+            table.append((method, 0, 1, f"s{i}", "test", measure, MEASURES[measure].of(y, p)))
+            table.append((method, 0, 1, f"s{i}", "validation", measure, 0.7 + gain * (method == "fedamp")))
     sizes = {0: {f"s{i}": n for i in range(silos)}}
-    verdict = judge(pd.DataFrame(table, columns=COLUMNS), predictions, {}, "separate", sizes, "accuracy", {})
+    verdict = judge(pd.DataFrame(table, columns=COLUMNS), predictions, {}, "separate", sizes, measure, {})
     return verdict["methods"]["fedamp"]
 
 
-@pytest.mark.parametrize(("silos", "n"), [(4, 3), (4, 100), (4, 5000), (20, 30), (20, 1000), (200, 40), (200, 400)])
-def test_how_often_outcomes_are_wrong(silos, n):
+CASES = [(4, 3), (4, 100), (4, 5000), (20, 30), (20, 1000), (200, 40), (200, 400)]
+
+
+@pytest.mark.parametrize(
+    ("measure", "silos", "n"),
+    [
+        *(("accuracy", *case) for case in CASES),
+        *((measure, *case) for measure in ("auroc", "rmse") for case in CASES[3:6]),
+        pytest.param("auroc", 4, 3, marks=pytest.mark.slow),
+        pytest.param("rmse", 4, 3, marks=pytest.mark.slow),
+        pytest.param("auroc", 4, 5000, marks=pytest.mark.slow),
+        pytest.param("rmse", 4, 5000, marks=pytest.mark.slow),
+    ],
+)
+def test_how_often_outcomes_are_wrong(measure, silos, n):
     """Known truth. Gain 0: wrong "better" at most 5%; a gain of the margin: wrong "equivalent" at most 5%."""
     rng, again = np.random.default_rng(silos * n), max(1, 400 // silos)
-    nothing = [truth(rng, silos, n, 0.0) for _ in range(again)]
+    nothing = [truth(rng, silos, n, 0.0, measure) for _ in range(again)]
     apart = sum(each["better"] + each["worse"] for each in nothing) / (silos * again)
     assert apart <= 0.05
-    margin = [truth(rng, silos, n, 0.021) for _ in range(again)]
+    margin = [truth(rng, silos, n, AT_MARGIN[measure], measure) for _ in range(again)]
     assert sum(each["equivalent"] for each in margin) / (silos * again) <= 0.05 + 1.7 * np.sqrt(0.05 * 0.95 / 400)
     if n >= 400:  # and a large one is found
-        large = truth(rng, silos, n, 0.12)
+        large = truth(rng, silos, n, 0.12 if measure != "rmse" else 0.3, measure)
         assert large["better"] >= 0.9 * silos and large["p"] < 0.001
 
 
