@@ -1,5 +1,7 @@
 """Who is better off, and which method to take: made silos whose answer is known."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -133,7 +135,10 @@ def test_what_validation_rows_can_tell_of_the_others():
     assert verdict["sure"] > 0.95 and verdict["undecided"] == [] and verdict["equals"] == ["fedavg"]
     assert "As good, shown within the margin: fedavg." in verdict_words.consortium(verdict)[0]
     results, predictions = made(validation={"separate": 0.6, "fedamp": 0.85, "fedavg": 0.8})
-    few = {key: rows(0.5, 3) if key.split == "validation" else each for key, each in predictions.items()}
+    few = {
+        key: rows(2 + (key.method == "fedamp"), 3) if key.split == "validation" else each
+        for key, each in predictions.items()
+    }
     sizes = {0: dict.fromkeys(results["silo"].unique(), N)}
     unsure = judge(results, few, {}, "separate", sizes, "accuracy", {})
     assert unsure["chosen"] == "fedamp" and set(unsure["undecided"]) == {"fedavg", "separate"}
@@ -299,3 +304,86 @@ def test_todays_model_is_to_be_stayed_with_only_where_its_lead_is_no_chance(righ
     verdict = judge(results, predictions, {}, "separate", sizes, "accuracy", {}, ["boosted trees"])
     assert verdict["chosen"] == "fedamp" and verdict["baseline"]["validation"] == pytest.approx(right / N * 100)
     assert verdict["baseline"]["beats"] is beats
+
+
+def rare(rng, n, positive, lift=0.0):
+    """Labels of which so many are positive, and a model that finds them better by `lift`."""
+    y = (np.arange(n) < positive).astype(int)
+    return Rows(2, y, chances(norm.cdf((1 + lift) * y + rng.normal(size=n))), np.arange(n), np.arange(n))
+
+
+def by_auroc_of(predictions):
+    """The verdict on predictions, whose results have the same values where they are defined."""
+    measure = MEASURES["auroc"]
+    table = [
+        (key.method, key.seed, 2, key.silo, key.split, "auroc", measure.of(each.labels, each.predicted))
+        for key, each in predictions.items()
+    ]
+    sizes = {seed: dict.fromkeys({key.silo for key in predictions}, 100) for seed in {key.seed for key in predictions}}
+    return judge(pd.DataFrame(table, columns=COLUMNS), predictions, {}, "separate", sizes, "auroc", {})
+
+
+def test_a_seed_whose_test_rows_are_of_one_class_is_left_out_and_is_no_divergence():
+    rng, predictions = np.random.default_rng(0), {}
+    for method, lift in (("separate", 0.0), ("fedamp", 1.0)):
+        for seed, silo, split in product((0, 1), ("a", "b"), ("validation", "test")):
+            none = (seed, silo, split) == (1, "a", "test")
+            predictions[Key(method, seed, silo, split)] = rare(rng, 100, 0 if none else 20, lift)
+    a = standing(by_auroc_of(predictions), "a")
+    own, base = (MEASURES["auroc"].of(r.labels, r.predicted) for r in (
+        predictions[Key(method, 0, "a", "test")] for method in ("fedamp", "separate")
+    ))  # fmt: skip
+    assert (a["score"], a["alone"], a["gain"]) == pytest.approx((own, base, own - base))
+    assert a["low"] < a["gain"] < a["high"]
+
+
+@pytest.mark.parametrize("measure", ["accuracy", "auroc"])
+def test_a_model_that_gives_no_numbers_is_worth_nothing(measure):
+    """NaN is the largest to argmax: taken for a guess, a diverged model would be right about the first class."""
+    y = (np.arange(100) < 4).astype(int)
+    diverged = Rows(1, y, np.full((100, 2), np.nan), np.arange(100), np.arange(100))
+    assert diverged.scored(MEASURES[measure]).value == 0.0
+
+
+def test_scores_and_gains_are_of_the_same_models():
+    """Gains go by tempered probabilities, which are deployed; so must the scores beside them."""
+    results, predictions = made()
+    results = results.assign(measure="log_loss", value=5.0)  # as measured while training, before tempering
+    sizes = {0: dict.fromkeys(results["silo"].unique(), N)}
+    verdict = judge(results, predictions, {}, "separate", sizes, "log_loss", {})
+    for each in verdict["silos"]:
+        assert each["alone"] - each["score"] == pytest.approx(each["gain"])
+    judged, alone = (verdict["methods"][name] for name in (verdict["judged"], "separate"))
+    assert alone["test"] - judged["test"] == pytest.approx(judged["gain"])
+
+
+def test_a_silo_in_which_two_methods_give_the_same_has_no_error_and_no_gain():
+    rng, predictions, table = np.random.default_rng(0), {}, []
+    for silo in ("a", "b", "c"):
+        same = 0.1 * rng.normal(size=20)
+        for method, split in product(("separate", "fedamp"), ("validation", "test")):
+            p = same if silo == "a" else (0.1 if method == "fedamp" else 0.3) * rng.normal(size=20)
+            predictions[Key(method, 0, silo, split)] = Rows(2, np.zeros(20), p, np.arange(20), np.arange(20))
+            table.append((method, 0, 2, silo, split, "rmse", MEASURES["rmse"].of(np.zeros(20), p)))
+    sizes = {0: dict.fromkeys("abc", 20)}
+    verdict = judge(pd.DataFrame(table, columns=COLUMNS), predictions, {}, "separate", sizes, "rmse", {})
+    assert standing(verdict, "a")["gain"] == 0 and standing(verdict, "a")["outcome"] == "equivalent"
+    assert verdict["methods"]["fedamp"]["between"] > 0
+
+
+def test_the_gain_over_todays_model_is_over_the_silos_whose_scores_stand_beside_it():
+    """Of rmse, fewer than 8 rows have no interval: such a silo counts in the gain as it does in the scores."""
+    rng, table, predictions = np.random.default_rng(0), [], {}
+    for silo, n in (("a", 40), ("b", 40), ("c", 5)):
+        for method, error in (("separate", 1.0), ("fedamp", 0.5), ("ridge", 3.0 if silo == "c" else 1.0)):
+            for split in ("validation", "test"):
+                each = Rows(2, np.zeros(n), error * rng.normal(size=n), np.arange(n), np.arange(n))
+                predictions[Key(method, 0, silo, split)] = each
+                if method != "ridge":
+                    value = MEASURES["rmse"].of(each.labels, each.predicted)
+                    table.append((method, 0, 2, silo, split, "rmse", value))
+    sizes = {0: {"a": 40, "b": 40, "c": 5}}
+    frame = pd.DataFrame(table, columns=COLUMNS)
+    verdict = judge(frame, predictions, {}, "separate", sizes, "rmse", {}, ["ridge"])
+    today = verdict["baseline"]
+    assert today["test"] - verdict["methods"]["fedamp"]["test"] == pytest.approx(today["gain"])
