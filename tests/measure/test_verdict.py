@@ -87,7 +87,7 @@ def test_of_equals_the_one_that_sends_less_is_taken():
     costs = {"separate": 0.0, "fedamp": 9.0, "fedavg": 3.0}
     verdict = judged(validation=validation, costs=costs)
     assert (verdict["best"], verdict["chosen"], verdict["judged"]) == ("fedamp", "fedavg", "fedavg")
-    assert "cannot be told from the best (fedamp, 85.0%)" in verdict_words.consortium(verdict)[0]
+    assert "is not clearly behind the best (fedamp, 85.0%)" in verdict_words.consortium(verdict)[0]
     assert judged(validation={**validation, "fedavg": 0.83}, costs=costs)["chosen"] == "fedamp"
 
 
@@ -133,7 +133,7 @@ def test_where_nothing_was_learned_no_method_is_taken():
 def test_what_validation_rows_can_tell_of_the_others():
     verdict = judged(validation={"separate": 0.6, "fedamp": 0.85, "fedavg": 0.84})
     assert verdict["sure"] > 0.95 and verdict["undecided"] == [] and verdict["equals"] == ["fedavg"]
-    assert "As good, shown within the margin: fedavg." in verdict_words.consortium(verdict)[0]
+    assert "Shown to be as good as fedamp, within 2.0 points: fedavg." in verdict_words.consortium(verdict)[0]
     results, predictions = made(validation={"separate": 0.6, "fedamp": 0.85, "fedavg": 0.8})
     few = {
         key: rows(2 + (key.method == "fedamp"), 3) if key.split == "validation" else each
@@ -202,7 +202,7 @@ def test_a_terminal_is_told_only_what_is_sure_of_many_silos():
     verdict = judged(samples={"separate": silos, "fedamp": better}, validation={"separate": 0.7, "fedamp": 0.8})
     lines = verdict_words.compact(verdict)
     assert len(lines) == 3 and lines[2].startswith("s3 gains 25.0")
-    assert "1 better off and 8 as well off alone" in lines[1]
+    assert "Of 9 silos: 1 better off and 8 as well off alone" in lines[1]
 
 
 def chances(second):
@@ -220,9 +220,7 @@ def by_auroc(rng, n, gain):
     """Normal scores of two classes lie √2 Φ⁻¹(AUROC) apart."""
     y, common = (rng.random(n) < 0.25).astype(int), rng.normal(size=n)
     y[:2] = 0, 1  # of one class alone there is none
-    scores = [
-        np.sqrt(2) * norm.ppf(0.75 + more) * y + 0.8 * common + 0.6 * rng.normal(size=n) for more in (0.0, gain)
-    ]
+    scores = [np.sqrt(2) * norm.ppf(0.75 + more) * y + 0.8 * common + 0.6 * rng.normal(size=n) for more in (0.0, gain)]
     return y, *(chances(norm.cdf(each)) for each in scores)
 
 
@@ -286,9 +284,9 @@ def test_the_mean_over_few_silos_can_be_told_from_zero():
 
 def test_the_number_of_test_rows_is_said_as_it_is():
     verdict = judged()
-    assert ", with 200 test rows each." in verdict_words.consortium(verdict)[1]
+    assert "; each has 200 test rows." in verdict_words.consortium(verdict)[1]
     standing(verdict, "west")["n"] = 90
-    assert ", with 90 to 200 test rows each." in verdict_words.consortium(verdict)[1]
+    assert "; each has 90 to 200 test rows." in verdict_words.consortium(verdict)[1]
 
 
 @pytest.mark.parametrize(("right", "beats"), [(172, False), (190, True)])
@@ -304,6 +302,21 @@ def test_todays_model_is_to_be_stayed_with_only_where_its_lead_is_no_chance(righ
     verdict = judge(results, predictions, {}, "separate", sizes, "accuracy", {}, ["boosted trees"])
     assert verdict["chosen"] == "fedamp" and verdict["baseline"]["validation"] == pytest.approx(right / N * 100)
     assert verdict["baseline"]["beats"] is beats
+    first, *_, last = verdict_words.consortium(verdict)
+    assert first.startswith("Stay with boosted trees on each silo alone for now" if beats else "Take fedamp.")
+    verdict["baseline"] |= {"low": 1.0, "high": 2.0}  # had test rows shown the opposite
+    first, *_, last = verdict_words.consortium(verdict)
+    assert first.startswith("Take fedamp.") and ("test rows contradict them" in last) is beats
+
+
+def test_of_numbers_no_log_loss_is_spoken_of():
+    samples = {
+        method: dict.fromkeys("ab", right) for method, right in (("separate", 100), ("fedamp", 40), ("fedem", 40))
+    }
+    validation = {"separate": 0.6, "fedamp": 0.4, "fedem": 0.401}
+    verdict = {**judged(measure="rmse", samples=samples, validation=validation), "chosen": "fedem"}
+    text = verdict_words.consortium(verdict)[0]
+    assert "it sends least" in text and "log-loss" not in text and "rmse (lower is better)" in text
 
 
 def rare(rng, n, positive, lift=0.0):
