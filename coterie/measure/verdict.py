@@ -169,7 +169,7 @@ def _ahead(name: str, chosen: str, methods: Mapping[str, Judged], scores: Scores
 
 
 def _judged(label: str, runs: DataFrame, measure: str, by: str, scores: Scores) -> Judged:
-    """A method at its picked round; where its rows are at hand, by what it gives for them as it is deployed: tempered."""
+    """A method at its picked round; where its rows are at hand, by what it gives for them as deployed: tempered."""
 
     def by_rows(values: Any, split: str) -> dict[str, float]:
         found = {}
