@@ -50,7 +50,10 @@ def headline(found: Verdict) -> str:
         return "No method can be recommended."
     if (plain := stays(found)) is not None:
         return f"Stay with {plain} on each silo alone for now."
-    return f"Train alone: take {chosen}." if chosen == found["alone"] else f"Take {chosen}."
+    if chosen == found["alone"]:
+        return f"Train alone: take {chosen}."
+    unsure = found["methods"][chosen].get("p", 0.0) >= ALPHA
+    return f"Take {chosen}{'; a gain over training alone is not shown' if unsure else ''}."
 
 
 def gain(found: Verdict) -> str:
