@@ -4,8 +4,9 @@
     python bench/centres.py --out bench/out/centres --page docs/results/centres.md
 
 Runs the data sets of `coterie/data/centres.py` whose files are at hand, three seeds each (which split and start anew;
-flights come split), with learning rates found by the search, and writes the page. A run that is there is not run again;
-what the page needs of each is kept beside it (`centres.json`), so that one table can be run anew by itself.
+flights come split), with learning rates found by the search, and writes the page. A run that is there is not run again,
+and one that was stopped goes on. What the page needs of each is kept beside it (`centres.json`), so that one table can
+be run anew by itself (`--on NAME`).
 """
 
 import argparse
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.data.centres import CENTRES, place
-from coterie.run.experiment import run_into
+from coterie.run.experiment import resume, run_into
+from coterie.runs.folder import UNFINISHED
 from coterie.studies.study import check
 
 METHODS = (
@@ -40,7 +42,9 @@ docs/results/centres.md`, with three seeds; the last line has the commit of each
 
 def ran(name: str, out: Path, seeds: int) -> dict[str, Any]:
     """The summary of a run on one data set."""
-    if not (out / "summary.json").exists():
+    if (out / UNFINISHED).exists():
+        resume(out, lambda method, seed, progress: None)
+    elif not (out / "summary.json").exists():
         regression = name in ("schools", "exams")
         study = {
             "name": name, "seeds": list(range(seeds)), "data": {"name": name}, "model": {"name": "auto"},
