@@ -61,7 +61,8 @@ def kept(summary: Mapping[str, Any]) -> dict[str, Any]:
     by, words = summary["verdict"]["measure"], summary["verdict"]["words"]["consortium"]
     labels = {each: of for each, of in summary["baselines"].items() if not each.startswith(NO_SKILL)}
     scores = {each: of["measures"][by]["test"] for each, of in {**summary["methods"], **labels}.items()}
-    return {"commit": summary.get("commit", ""), "scores": scores, "verdict": " ".join(words)}
+    commit = str(summary.get("commit", ""))
+    return {"commit": commit[:7] + commit[40:], "scores": scores, "verdict": " ".join(words)}
 
 
 def page(runs: Mapping[str, Mapping[str, Any]]) -> str:
