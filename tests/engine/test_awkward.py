@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from awkward import PICTURES, REFUSED, TEXTS, TOKENS, TRAINED, Float32Cell, words
-from plain import TRAINING, batches, by_hook, by_steps, close, data, loss_of, make_engine, make_silos
+from plain import CLASSES, TRAINING, batches, by_hook, by_steps, close, data, loss_of, make_engine, make_silos
 from torch import Tensor, nn
 
 from coterie.data.silo import Part, Silo
@@ -149,6 +149,16 @@ def test_a_module_that_knows_float32_alone_runs_in_it() -> None:
     for place, silo in enumerate(task.silos.tolist()):
         module = trained_alone(Float32Cell, engine, silos[silo], start[place])
         close(ours[place], row_of(engine.model, module), 1e-5)
+
+
+def test_a_module_that_knows_another_type_than_is_trained_is_refused_before_training() -> None:
+    class Doubled(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.double())
+
+    silos = silos_for("plain")
+    with pytest.raises(BadInput, match=r"cannot take samples of shape \(\d+,\): .*dtype"):
+        by_steps(make_engine(lambda: Doubled(silos[0].train.x.shape[1], CLASSES), silos, dtype=torch.float32))
 
 
 def test_a_given_module_is_looked_at_before_it_is_copied() -> None:
