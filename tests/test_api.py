@@ -406,6 +406,7 @@ def test_mistakes_are_told_before_any_training(federation, comparison):
         comparison["fedamp"]["north"].predict(hospital(1).drop(columns="ward"))
 
 
+@pytest.mark.slow
 def test_data_are_prepared_once_for_all_comparisons(monkeypatch):
     prepared, ready = [], experiment.ready
     monkeypatch.setattr(experiment, "ready", lambda *given: prepared.append(given[2]) or ready(*given))

@@ -201,6 +201,7 @@ def test_every_word_counts_as_padding_where_it_is_only_in_later_samples() -> Non
     held_to_plain_torch(words(padding_idx=0), silos, 3)
 
 
+@pytest.mark.slow
 def test_the_way_does_not_depend_on_whose_samples_are_looked_at() -> None:
     for name, build in TRAINED.items():
         found = set()
