@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from coterie.data.silo import Part, Silo
 from coterie.engine.kernels.dropout import KeyedDropout
+from coterie.engine.measuring import measure
 from coterie.engine.plan import BatchPlan
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
@@ -69,7 +70,7 @@ def held_to_plain_torch(build: Callable[[], nn.Module], silos: list[Silo], rows:
     start, before = task.start(), engine.store["train"].x.clone()
     places = torch.arange(3).split(rows)
     ours = torch.cat([task.take(place).fit(start[place], "train") for place in places])
-    losses = [task.take(place).measure(Predictor(models=ours[place]), "test")["loss"] for place in places]
+    losses = [measure(task.take(place), Predictor(models=ours[place]), "test")["loss"] for place in places]
     each = [task.take(place).losses(ours[place], "test") for place in places]
     assert torch.equal(engine.store["train"].x, before)
     for place, silo in enumerate(task.silos.tolist()):
