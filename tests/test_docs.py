@@ -66,6 +66,7 @@ def test_every_block_of_a_page_runs(page, tmp_path, monkeypatch):
         run_block(kind, text, names)
 
 
+@pytest.mark.slow
 def test_the_blocks_of_the_readme_on_own_data_run(tmp_path, monkeypatch):
     pytest.importorskip("onnxscript")
     # without what a reader of README has made there
