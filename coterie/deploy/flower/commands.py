@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -223,10 +224,23 @@ def node_number(log: str) -> int | None:
     return int(found[-1]) if found else None
 
 
-def holds_message(log: str, before: bool) -> bool:
-    """Whether a SuperNode has a message to answer after these lines of its log; `before`: whether it had one."""
-    found = re.findall(r"Received successfully|Sending: ", log)
-    return found[-1] == "Received successfully" if found else before
+class Held:
+    """By run, how many messages a SuperNode has yet to answer, going by its log.
+
+    It sends whichever reply comes first, be that an old run's, and then looks for the next message.
+    """
+
+    def __init__(self) -> None:
+        self.run, self.messages = "", Counter[str]()
+
+    def after(self, log: str) -> bool:
+        """Whether there is any after these further lines."""
+        for run, received in re.findall(r"\[RUN (\d+)|(Received successfully)|Sending: ", log):
+            if run:
+                self.run = run
+            else:
+                self.messages[self.run] = max(0, self.messages[self.run] + (1 if received else -1))
+        return any(self.messages.values())
 
 
 def exit_code(log: str) -> int | None:
