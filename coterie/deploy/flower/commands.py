@@ -9,12 +9,14 @@ import sys
 import time
 from collections import Counter
 from contextlib import closing, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from coterie.deploy.home import LOOPBACK
 from coterie.errors import BadInput
 
+FLOWER = "1.41"
 CONNECTION = "coterie"  # the name of the coordinator's SuperLink in Flower's own configuration
 CANNOT_CONNECT = 305  # SuperNode: the SuperLink does not take it
 VERSION_DIFFERS = 606
@@ -55,6 +57,13 @@ run = ""
     "stub/server.py": "from coterie.deploy.flower.server_app import app\n\n__all__ = ['app']\n",
     "stub/client.py": "from coterie.deploy.flower.client_app import app\n\n__all__ = ['app']\n",
 }
+
+
+def check_version() -> None:
+    """Refuse a Flower whose inner parts, which a party's programs replace in places, may be others."""
+    found = version("flwr")
+    if not found.startswith(f"{FLOWER}."):
+        raise BadInput(f"this coterie needs Flower {FLOWER}, found {found}; install coterie[flower]")
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
@@ -210,12 +219,6 @@ def run_status(home: Path, run: str) -> str | None:
 def stop_run(home: Path, run: str) -> None:
     """Stop a run."""
     _reply(home, ["stop", run, CONNECTION, "--format", "json"])
-
-
-def online(home: Path) -> dict[int, str] | None:
-    """The state of every registered node; None where the SuperLink does not answer."""
-    reply = _reply(home, ["supernode", "list", CONNECTION, "--format", "json"])
-    return None if reply is None else {int(n["node-id"]): str(n["status"]) for n in reply.get("nodes", [])}
 
 
 def node_number(log: str) -> int | None:

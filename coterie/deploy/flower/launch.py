@@ -12,9 +12,9 @@ from typing import Any
 from coterie import toml
 from coterie.deploy.drive import study_of
 from coterie.deploy.flower import commands
-from coterie.deploy.flower.monitoring import progress
+from coterie.deploy.flower.monitoring import contacts, progress
 from coterie.deploy.flower.programs import is_served
-from coterie.deploy.home import PROGRESS, nodes, owner_only, settings, write_whole
+from coterie.deploy.home import PROGRESS, owner_only, settings, write_whole
 from coterie.deploy.operators import signed
 from coterie.deploy.patience import Patience
 from coterie.errors import BadInput
@@ -108,8 +108,5 @@ def _started(home: Path, run: str) -> str:
 
 
 def silo_states(coordinator: Path) -> dict[str, str]:
-    """Every registered silo: online, offline or registered."""
-    found = commands.online(coordinator / "flower") or {}
-    waiting = [key.stem for key in sorted((coordinator / "members").iterdir())]
-    known = nodes(coordinator)
-    return {name: found.get(known[name], "unknown") if name in known else "not registered yet" for name in waiting}
+    """Every silo: online, offline, registered, not registered yet."""
+    return {name: state for name, (state, _) in contacts(coordinator).items()}

@@ -59,7 +59,7 @@ def figures(coordinator: Path) -> Figures:
     kept = {name: news[name] for name in ("state", "method", "measure") if isinstance(news.get(name), str)}
     kept |= {name: int(news.get(name) or 0) for name in ("seed", "round", "rounds", "bytes_up", "bytes_down")}
     return Figures(
-        silos={name: _seen(each, name in waiting) for name, each in _contacts(coordinator).items()},
+        silos={name: _seen(each, name in waiting) for name, each in contacts(coordinator).items()},
         free=shutil.disk_usage(coordinator).free,
         certificate=_expires(coordinator / "server.pem"),
         run="" if latest is None else latest.name,
@@ -128,7 +128,7 @@ def reply(news: Mapping[str, Any], name: str) -> str:
     return "replied" if name in news.get("silos", {}) else ""
 
 
-def _contacts(coordinator: Path) -> dict[str, tuple[str, float | None]]:
+def contacts(coordinator: Path) -> dict[str, tuple[str, float | None]]:
     """By silo, its state and when it was last heard of."""
     known, found = nodes(coordinator), commands.contacts(coordinator / commands.DATABASE)
     names = [path.stem for path in sorted((coordinator / "members").glob("*"))]

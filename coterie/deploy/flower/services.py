@@ -46,6 +46,7 @@ STILL_ONLINE_SECONDS = 180  # after an unclean end Flower takes the silo for con
 @owner_only()
 def coordinator(folder: Path, form: Form = "plain", metrics: int | None = None, shared_ok: bool = False) -> None:
     """Run a federation's coordinator until it is stopped; `form` is that of its log, `metrics` a port on loopback."""
+    commands.check_version()
     check_accounts(shared_ok)
     folder = folder.resolve()
     own = settings(folder, inner=int, proxy=bool)
@@ -111,6 +112,7 @@ def _revived(folder: Path, programs: list[Program], say: Say) -> bool:
 @owner_only()
 def silo(folder: Path, source: str, form: Form = "plain", metrics: int | None = None, shared_ok: bool = False) -> None:
     """Run a silo until it is stopped; `source` is where its data are and on which device it trains, as JSON."""
+    commands.check_version()
     check_accounts(shared_ok)
     folder = folder.resolve()
     own = settings(folder, name=str)

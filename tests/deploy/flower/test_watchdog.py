@@ -12,7 +12,6 @@ from coterie.deploy.flower.programs import Program, in_session
 from coterie.deploy.flower.watchdog import IDLE_SECONDS, Watchdog
 
 
-
 def received(run: int) -> str:
     return (
         f"INFO :      [RUN {run}]\nINFO :      Receiving: query message (ID: 235a)\nINFO :      Received successfully\n"
