@@ -167,11 +167,12 @@ def run_through(drill: Drill, limited: bool) -> None:
         when(lambda: drill.at(round + 2), 400)
 
     if limited:
-        with took("a silo's disk filled, until its owner reads of it"):
+        with took("a silo's disk filled, until its owner and the coordinator read of it"):
             with contextlib.suppress(OSError), (south / "filler").open("wb") as file:
                 while True:
                     file.write(bytes(1 << 12))
-            when(lambda: "space left" in drill.said("south"), 240)
+            when(lambda: "its disk is full" in drill.said("south"), 60)
+            when(lambda: "disk is full" in drill.progress().get("silos", {}).get("south", ""), 240)
         with took("freed, until it replies again"):
             (south / "filler").unlink()
             when(lambda: drill.progress().get("silos", {}).get("south") == "", 240)
