@@ -4,6 +4,7 @@ So a small round is quick, a long one gets at most a tenth longer, and a silo th
 """
 
 import time
+from typing import Any
 
 from flwr.supercore.inflatable import inflatable_utils
 
@@ -30,5 +31,6 @@ class Pace:
 
 def hurry() -> None:
     """Have Flower look soon again for what is on its way to it: from when it knows of a message, it waits a second."""
-    for each in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
+    pulls: list[Any] = [inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree]
+    for each in pulls:
         each.__kwdefaults__["initial_backoff"] = SHORTEST  # it is doubled each time

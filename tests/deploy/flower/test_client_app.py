@@ -24,8 +24,8 @@ def test_a_silo_whose_disk_is_full_answers_so(code: int, tmp_path: Path, monkeyp
     side = settle(tmp_path)["north"]
     monkeypatch.setenv(SILO, str(side.folder))
     (side.folder / SOURCE).parent.mkdir(exist_ok=True)
-    (side.folder / SOURCE).write_text('{"device": "cpu"}')
-    (side.folder / "settings.json").write_text('{"name": "north"}')
+    (side.folder / SOURCE).write_text('{"path": "data.npz", "device": "cpu"}')
+    (side.folder / "settings.json").write_text('{"name": "north", "host": "127.0.0.1", "port": 9443}')
 
     def fails(*given: object) -> Answer:
         raise OSError(code, "no", str(side.folder))
