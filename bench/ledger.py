@@ -1,6 +1,6 @@
 """What one more answer costs a silo whose ledger is long, in CPU seconds.
 
-    python bench/ledger.py [--lines 100000]
+python bench/ledger.py [--lines 100000]
 """
 
 import argparse

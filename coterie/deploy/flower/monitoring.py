@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.deploy.flower import commands
+from coterie.deploy.flower.programs import is_served
 from coterie.deploy.home import ALIVE, EVENTS, PROGRESS, json_table, nodes, settings
 from coterie.errors import BadInput
 from coterie.measure.gaussian import gaussian_epsilon
@@ -99,6 +100,20 @@ def silo_figures(folder: Path) -> SiloFigures:
         free=shutil.disk_usage(folder).free,
         certificate=_expires(folder / "ca.crt"),
     )
+
+
+def running_coordinator(folder: Path) -> Path:
+    """The coordinator's folder of a federation whose coordinator runs on this machine."""
+    coordinator = (folder / "coordinator").resolve()
+    settings(coordinator)
+    if not is_served(coordinator):
+        raise BadInput(f"the coordinator is not running; start it with `coterie coordinator {folder / 'coordinator'}`")
+    return coordinator
+
+
+def silo_states(coordinator: Path) -> dict[str, str]:
+    """Every silo: online, offline, registered, not registered yet."""
+    return {name: state for name, (state, _) in contacts(coordinator).items()}
 
 
 def progress(run: Path) -> dict[str, Any]:

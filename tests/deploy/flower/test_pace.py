@@ -81,12 +81,13 @@ def test_another_flower_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_silo_that_waits_has_not_imported_what_training_needs() -> None:
+def test_a_silo_that_waits_and_whoever_asks_for_a_status_have_not_imported_what_training_needs() -> None:
     done = subprocess.run(
         [
             sys.executable,
             "-c",
-            "import sys, coterie.deploy.flower.superexec, coterie.deploy.flower.supernode; "
+            "import sys, coterie.deploy.flower.superexec, coterie.deploy.flower.supernode, "
+            "coterie.deploy.flower.monitoring, coterie.commands.federation_view; "
             "print(*{'torch', 'pandas', 'scipy'} & set(sys.modules))",
         ],
         capture_output=True,
