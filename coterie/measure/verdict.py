@@ -104,12 +104,20 @@ def judge(
             label: _written(_overall(each, standings.get(label, [])), measure) for label, each in methods.items()
         },
         "judged": shown,
+        "undefined": _undefined(results, name, methods),
         "silos": [
             _written(asdict(each), measure) | ({"baseline": beside[each.silo]} if each.silo in beside else {})
             for each in (standings[shown] if shown is not None else ())
         ],
         **({} if today is None else {"baseline": _compared(today, choice["chosen"], methods, scores, measure)}),
     }
+
+
+def _undefined(results: DataFrame, measure: str, methods: Mapping[str, Judged]) -> list[str]:
+    """Silos whose test rows leave the measure undefined: of AUROC, those of one class."""
+    rows = results[(results["split"] == "test") & (results["measure"] == measure)]
+    known = {silo for method in methods.values() for silo in method.test}
+    return [str(silo) for silo in rows["silo"].unique() if str(silo) not in known]
 
 
 def _today(baselines: Sequence[str], scores: Scores, measure: Measure) -> tuple[str, float] | None:

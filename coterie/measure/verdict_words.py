@@ -123,7 +123,7 @@ def _which(verdict: Verdict) -> str:
     for words, names in others.items():
         names = [name for name in names if name != chosen]
         if names:
-            text += f" {words}: {listed(names if len(names) <= 4 else [*names[:3], f'{len(names) - 3} more'])}."
+            text += f" {words}: {_some(names)}."
     return text
 
 
@@ -132,7 +132,8 @@ def _today(verdict: Verdict) -> list[str]:
     today, chosen = verdict.get("baseline"), verdict["chosen"]
     if today is None or chosen is None or today.get("gain") is None:
         return []
-    gain = f"{amount(abs(today['gain']), verdict)}{unit(verdict)}{span(today['low'], today['high'], verdict)}"
+    within = span(*_sided(today["low"], today["high"], today["gain"]), verdict)
+    gain = f"{amount(abs(today['gain']), verdict)}{unit(verdict)}{within}"
     ahead = "ahead of" if today["gain"] >= 0 else "behind"
     text = (
         f"On test rows {chosen} is {gain} {ahead} {today['name']} on each silo alone ({score(today['test'], verdict)})."
@@ -159,20 +160,26 @@ def _whether(verdict: Verdict) -> str:
         return f"Most silos are better off than alone with {most}: {federated[most]['better']}."
     scores, silos = verdict["methods"][judged], verdict["silos"]
     gain, chance = scores["gain"] or 0.0, scores["p"] >= ALPHA
-    what = f"With {judged}" if judged == verdict["chosen"] else f"{judged} is the best that federates: with it"
-    how = "do about as well as alone" if chance else "gain" if gain >= 0 else "lose"
+    what = f"With {judged}" if judged == verdict["chosen"] else f"{judged} is the best that federates; with it"
+    how = "no gain over training alone is shown" if chance else f"the silos {'gain' if gain >= 0 else 'lose'}"
     direction = "higher" if (gain >= 0) == verdict["higher_better"] else "lower"
     within = span(*_sided(scores["gain_low"], scores["gain_high"], gain), verdict)
     mean = (
-        f"{what} the silos {how}: mean {verdict['title']} is {amount(abs(gain), verdict)}{unit(verdict)}{within} "
+        f"{what} {how}: mean {verdict['title']} is {amount(abs(gain), verdict)}{unit(verdict)}{within} "
         f"{direction} than alone, which {'may' if chance else 'is unlikely to'} be chance (p = {scores['p']:.2g})."
     )
     counts = [f"{scores[outcome]} {words}" for outcome, words in OUTCOMES.items() if scores[outcome]]
     least, most = (extreme(each["n"] for each in silos) for extreme in (min, max))
     tested = f"{most:,}" if least == most else f"{least:,} to {most:,}"
     few = f"; each has {tested} test rows" if scores["undecided"] else ""
-    count = f"Of {len(silos)} silos" if len(silos) > 1 else "The silo"
-    return f"{mean} {count}: {listed(counts)}{few}."
+    left = verdict.get("undefined", [])
+    without = f" {verdict['title']} is undefined in {_some(left)}, which all means leave out." if left else ""
+    return f"{mean} Of {len(silos)} silo{'s' * (len(silos) > 1)}: {listed(counts)}{few}.{without}"
+
+
+def _some(names: Sequence[str]) -> str:
+    """All of a few names, of many the first."""
+    return listed(names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"])
 
 
 def _sided(low: float | None, high: float | None, gain: float) -> tuple[float | None, float | None]:

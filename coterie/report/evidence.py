@@ -98,10 +98,9 @@ def _design(run: Run, found: Mapping[str, Any]) -> str:
         "Multiplicity": "Benjamini and Hochberg over the silos at 5%; Holm over pairs of methods",
     }
     if judged.get("between") is not None:
-        spread = (
-            f"their true gains differ by about {amount(judged['between'], found)}{unit(found)} (standard deviation)"
-        )
-        facts["Between silos"] = spread if judged["between"] else "these rows show no difference in their true gains"
+        spread = f"{amount(judged['between'], found)}{unit(found)} (standard deviation)"
+        apart = f"their true gains differ by about {spread}"
+        facts["Between silos"] = apart if judged["between"] else "these rows show no difference in their true gains"
     if needs := [s["needs"] for s in found["silos"] if s["outcome"] == "undecided" and s.get("needs")]:
         more = f"{min(needs):,} to {max(needs):,}" if min(needs) < max(needs) else f"{min(needs):,}"
         facts["Power"] = f"to decide with a power of 80%, each undecided silo needs {more} more test rows"

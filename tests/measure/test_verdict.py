@@ -350,6 +350,17 @@ def test_a_seed_whose_test_rows_are_of_one_class_is_left_out_and_is_no_divergenc
     assert a["low"] < a["gain"] < a["high"]
 
 
+def test_a_silo_of_one_class_is_named():
+    rng = np.random.default_rng(0)
+    predictions = {
+        Key(method, 0, silo, split): rare(rng, 100, 0 if silo == "c" else 20)
+        for method, silo, split in product(("separate", "fedamp"), "abc", ("validation", "test"))
+    }
+    verdict = by_auroc_of(predictions)
+    assert verdict["undefined"] == ["c"] and len(verdict["silos"]) == 2
+    assert verdict_words.consortium(verdict)[1].endswith("AUROC is undefined in c, which all means leave out.")
+
+
 @pytest.mark.parametrize("measure", ["accuracy", "auroc"])
 def test_a_model_that_gives_no_numbers_is_worth_nothing(measure):
     """NaN is the largest to argmax: taken for a guess, a diverged model would be right about the first class."""
