@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from coterie.data.silo import Part, Silo
 from coterie.engine.kernels.dropout import KeyedDropout
+from coterie.engine.measuring import measure
 from coterie.engine.plan import BatchPlan
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
@@ -69,7 +70,7 @@ def held_to_plain_torch(build: Callable[[], nn.Module], silos: list[Silo], rows:
     start, before = task.start(), engine.store["train"].x.clone()
     places = torch.arange(3).split(rows)
     ours = torch.cat([task.take(place).fit(start[place], "train") for place in places])
-    losses = [task.take(place).measure(Predictor(models=ours[place]), "test")["loss"] for place in places]
+    losses = [measure(task.take(place), Predictor(models=ours[place]), "test")["loss"] for place in places]
     each = [task.take(place).losses(ours[place], "test") for place in places]
     assert torch.equal(engine.store["train"].x, before)
     for place, silo in enumerate(task.silos.tolist()):
@@ -201,6 +202,7 @@ def test_every_word_counts_as_padding_where_it_is_only_in_later_samples() -> Non
     held_to_plain_torch(words(padding_idx=0), silos, 3)
 
 
+@pytest.mark.slow
 def test_the_way_does_not_depend_on_whose_samples_are_looked_at() -> None:
     for name, build in TRAINED.items():
         found = set()

@@ -26,10 +26,11 @@ from coterie.deploy.silo import as_measured
 from coterie.deploy.vault import rebuilt
 from coterie.engine.exchange import Engine, Failure, Rejected, Replies
 from coterie.engine.judge import alike, judged
+from coterie.engine.measuring import measured
 from coterie.engine.method import Cohort, Method, Roster, local_round
 from coterie.engine.rows import Model
 from coterie.engine.store import Store
-from coterie.engine.task import Task, measured, task_of
+from coterie.engine.task import Task, task_of
 from coterie.engine.training import Training
 from coterie.errors import BadInput, nearest, plain, warn
 from coterie.methods.wrappers.spent import privacy_of
