@@ -2,9 +2,9 @@
 
     python bench/awkward.py [--device cuda] [--jobs N]
 
-A module that plain PyTorch cannot call on the GPU either (it makes tensors on the CPU) is refused. Float32 on both sides,
-so equal means equal to 1e-3 of the largest weight; on a CPU `tests/engine/test_awkward.py` holds
-the same modules to 1e-9 in float64.
+A module that plain PyTorch cannot call on the GPU either (it makes tensors on the CPU) is refused. Float32 on both
+sides, so equal means equal to 1e-3 of the largest weight; on a CPU `tests/engine/test_awkward.py` holds the same
+modules to 1e-9 in float64.
 """
 
 import argparse

@@ -251,7 +251,8 @@ class Task:
             part = slice(done, done := done + x.shape[1])
             out = self.predict(predictor.held_out(part) if split == "validation" else predictor, x, beside)
             if self.model.classes:
-                hits = (out.argmax(2) == y).reshape(*y.shape[:2], -1).to(out.dtype).mean(-1)
+                hits = (out.argmax(2) == y) & out.isfinite().all(2)  # NaN would be the largest, and so a guess
+                hits = hits.reshape(*y.shape[:2], -1).to(out.dtype).mean(-1)
                 chosen = out.gather(2, y.unsqueeze(2)).squeeze(2).clamp_min(1e-30).log()
                 values = {"accuracy": hits, "loss": -chosen.reshape(*y.shape[:2], -1).mean(-1)}
                 values["outputs"] = out if y.ndim == 2 or raw else hits

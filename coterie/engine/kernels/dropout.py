@@ -19,7 +19,7 @@ def uniform(key: Tensor, size: int) -> Tensor:
 
     Of keys (k, 1), k such sequences.
     """
-    # position · factor + key, but multiplied last: Triton takes a compiled position for 32 bits, which the factor exceeds.
+    # position · factor + key, multiplied last: compiled, a position is a number of 32 bits, which the factor exceeds.
     z = (torch.arange(1, size + 1, device=key.device) + key * _INVERSE) * _FACTOR
     for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
         z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * factor
