@@ -30,9 +30,7 @@ Metrics = Annotated[
 ]
 SharedHost = Annotated[
     bool,
-    typer.Option(
-        "--shared-host-ok", help="where accounts cannot be distinguished (macOS): start beside other people's"
-    ),
+    typer.Option("--shared-host-ok", help="where accounts look alike (macOS): start beside other people's"),
 ]
 Keys = Annotated[bool, typer.Option("--keys", help="of a backup: with the keys, under a passphrase")]
 Place = Annotated[Path, typer.Argument(metavar="DIR", help="the federation's folder")]
