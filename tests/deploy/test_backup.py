@@ -117,6 +117,7 @@ def test_a_silos_backup_does_not_become_a_coordinator(fed: Path, tmp_path: Path)
         restore(tmp_path / "backup.zip", tmp_path / "again", "coordinator", lambda: "")
 
 
+@pytest.mark.slow
 def test_a_run_whose_coordinator_was_lost_goes_on_from_its_backup_to_the_same_end(tmp_path: Path) -> None:
     table = TABLE | {"methods": {"fedavg": {}, "scaffold": {}}}
 

@@ -250,6 +250,7 @@ def test_without_tls_only_on_this_machine(host: str, proxy: bool | None, tmp_pat
     assert not (tmp_path / "fed").exists()
 
 
+@pytest.mark.slow
 def test_a_silo_without_tls_talks_to_no_other_machine(tmp_path: Path) -> None:
     parties.new_federation(tmp_path / "fed", ["a"], "127.0.0.1", 9443, None, insecure=True)
     silo = tmp_path / "fed" / "silos" / "a"

@@ -78,6 +78,7 @@ def by_silo(results: pd.DataFrame) -> pd.Series:
     return results[common].set_index(["method", "round", "silo", "split", "measure"])["value"].sort_index()
 
 
+@pytest.mark.slow
 def test_a_study_between_silos_ends_as_its_simulation_does(tmp_path: Path) -> None:
     finished = federated(tmp_path / "run", Loop(settle(tmp_path))).run("coterie federation run")
     study = finished.study
@@ -355,6 +356,7 @@ def test_measures_of_probabilities_are_of_the_tempered_model_and_raw_beside(tmp_
 
 
 @pytest.mark.parametrize("by", ["sensitivity", "specificity"])
+@pytest.mark.slow
 def test_rounds_verdict_and_tables_call_the_positive_class_from_the_same_threshold_on(by: str, tmp_path: Path) -> None:
     loop, table = of_two_classes(tmp_path, 0.2), TABLE | {"methods": {"separate": {}, "fedavg": {}}}
     table |= {"measure": {"by": by}}

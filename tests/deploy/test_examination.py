@@ -31,6 +31,7 @@ def examinations(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_model_is_examined_for_the_first_message_only_and_results_are_the_same(
     tmp_path: Path, examinations: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

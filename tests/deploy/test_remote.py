@@ -252,6 +252,7 @@ def test_compressed_uploads_cross_as_in_a_simulation(method: str, compress: dict
     assert found.bytes_up == packed.bytes_up < whole.bytes_up / 3
 
 
+@pytest.mark.slow
 def test_a_silos_noise_is_its_own_secret_and_the_same_when_it_is_asked_again(tmp_path: Path) -> None:
     privacy = {"clip": 0.1, "noise": 1.0}
     loops = [Loop(settle(tmp_path / name)) for name in ("first", "second", "lossy")]
