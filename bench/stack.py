@@ -143,7 +143,7 @@ def results(
         if keep is not None:
             _keep(keep / f"{name}-{seed}.npz", stack.notes, here)
         for method in missing:
-            rounds_of = {round: given for (of, round), given in stack.notes.items() if of == method}
+            rounds_of = {after: given for (of, after), given in stack.notes.items() if of == method}
             yield {"federation": name, "method": method, "seed": seed, **scores(rounds_of, here)}
 
 
@@ -156,7 +156,7 @@ def scores(rounds: dict[int, Given], silos: Assembly) -> Line:
         right = ["".join(map(str, (p.argmax(1) == y).astype(int))) for y, p in pairs]
         return {"right": right, "log_loss": [log_loss(y, p) for y, p in pairs]}
 
-    validated = {round: judged("validation", given) for round, given in rounds.items()}
+    validated = {after: judged("validation", given) for after, given in rounds.items()}
     means = {
         after: round(float(np.mean([_share(r) for r in found["right"]])), 12) for after, found in validated.items()
     }
