@@ -2,6 +2,7 @@
 
 python .ci/supply_chain.py lock    writes the lock anew, of the versions installed here (asks the package index)
 python .ci/supply_chain.py sbom    writes build/sbom.cdx.json, in CycloneDX's form, from the lock (asks nobody)
+python .ci/supply_chain.py sizes   prints how many MB of packages Coterie brings, and each extra adds, as installed here
 """
 
 import json
@@ -9,7 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from importlib.metadata import PackageNotFoundError, distributions, metadata
+from importlib.metadata import PackageNotFoundError, distribution, distributions, metadata
 from pathlib import Path
 from typing import Any
 
@@ -90,5 +91,39 @@ def sbom() -> None:
     sys.stdout.write(f"{SBOM.relative_to(ROOT)}: {len(packages)} packages\n")
 
 
+def needed(name: str, extras: tuple[str, ...], seen: dict[str, str]) -> dict[str, str]:
+    """All that a package needs in this environment, with the versions that are installed."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    for text in distribution(name).requires or []:
+        asked = Requirement(text)
+        if asked.marker is not None and not any(asked.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            continue
+        known = canonicalize_name(asked.name)
+        try:
+            version = distribution(known).version.partition("+")[0]
+        except PackageNotFoundError:
+            continue  # torch's own libraries, of a build that is not this one
+        if known not in seen:
+            seen[known] = version
+            needed(known, tuple(asked.extras), seen)
+    return seen
+
+
+def sizes() -> None:
+    """Print what the packages take on disk: those of Coterie itself, then what each extra adds."""
+    core = needed("coterie", (), {})
+    shown = {"coterie": core, "of it torch": {"torch"}}
+    for extra in metadata("coterie").get_all("Provides-Extra") or []:
+        if extra not in ("dev", "docs"):
+            shown[f"[{extra}]"] = needed("coterie", (extra,), {}).keys() - core.keys()
+    for label, names in shown.items():
+        files = [file for name in names for file in distribution(name).files or []]
+        taken = sum(Path(file.locate()).stat().st_size for file in files if Path(file.locate()).is_file())
+        size = f"{len(names)} packages, {taken / 1e6:,.0f} MB" if names else "not installed here"
+        sys.stdout.write(f"{label}: {size}\n")
+
+
 if __name__ == "__main__":
-    {"lock": lock, "sbom": sbom}[sys.argv[1]]()
+    {"lock": lock, "sbom": sbom, "sizes": sizes}[sys.argv[1]]()

@@ -4,7 +4,9 @@
     python bench/centres.py --out bench/out/centres --page docs/results/centres.md
 
 Runs the data sets of `coterie/data/centres.py` whose files are at hand, three seeds each (which split and start anew;
-flights come split), with learning rates found by the search, and writes the page. A run that is there is not run again.
+flights come split), with learning rates found by the search, and writes the page. A run that is there is not run again,
+and one that was stopped goes on. What the page needs of each is kept beside it (`centres.json`), so that one table can
+be run anew by itself (`--on NAME`).
 """
 
 import argparse
@@ -14,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.data.centres import CENTRES, place
-from coterie.run.experiment import run_into
+from coterie.run.experiment import resume, run_into
+from coterie.runs.folder import UNFINISHED
 from coterie.studies.study import check
 
 METHODS = (
@@ -32,13 +35,16 @@ Tables of real centres ([where they are from](../studies.md#real-centres)), each
 log-loss, of schools and exams rmse, on test rows, the mean over silos and seeds; lower is better, and the best of a
 column is bold. `separate` is each silo alone; `stack` mixes what its members found. Rounds are picked and learning
 rates are found on validation rows, alike for all methods. Below them are plain models of each silo alone, and of all
-rows pooled in one place, which a federation is there to avoid. Made by `python bench/centres.py`, with three seeds.
+rows pooled in one place, which a federation is there to avoid. Made by `python bench/centres.py --on NAME --page
+docs/results/centres.md`, with three seeds; the last line has the commit of each run.
 """
 
 
 def ran(name: str, out: Path, seeds: int) -> dict[str, Any]:
     """The summary of a run on one data set."""
-    if not (out / "summary.json").exists():
+    if (out / UNFINISHED).exists():
+        resume(out, lambda method, seed, progress: None)
+    elif not (out / "summary.json").exists():
         regression = name in ("schools", "exams")
         study = {
             "name": name, "seeds": list(range(seeds)), "data": {"name": name}, "model": {"name": "auto"},
@@ -50,31 +56,28 @@ def ran(name: str, out: Path, seeds: int) -> dict[str, Any]:
     return found
 
 
-def score(of: Mapping[str, Any], measure: str) -> float | None:
-    """The mean over silos on test rows."""
-    found = of.get("measures", {}).get(measure, {}).get("test")
-    return None if found is None else float(found)
+def kept(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page needs of a run."""
+    by, words = summary["verdict"]["measure"], summary["verdict"]["words"]["consortium"]
+    labels = {each: of for each, of in summary["baselines"].items() if not each.startswith(NO_SKILL)}
+    scores = {each: of["measures"][by]["test"] for each, of in {**summary["methods"], **labels}.items()}
+    commit = str(summary.get("commit", ""))
+    return {"commit": commit[:7] + commit[40:], "scores": scores, "verdict": " ".join(words)}
 
 
-def page(summaries: Mapping[str, Mapping[str, Any]]) -> str:
+def page(runs: Mapping[str, Mapping[str, Any]]) -> str:
     """All of them as one page."""
-    rows = {method: {name: score(s["methods"][method], _by(s)) for name, s in summaries.items()} for method in METHODS}
-    for label in dict.fromkeys(each for s in summaries.values() for each in s["baselines"]):
-        if not label.startswith(NO_SKILL):
-            rows[label] = {name: score(s["baselines"].get(label, {}), _by(s)) for name, s in summaries.items()}
-    best = {name: min(row[name] for row in rows.values() if row[name] is not None) for name in summaries}
-    lines = [HEAD, "| | " + " | ".join(summaries) + " |", "|---|" + "--:|" * len(summaries)]
-    for label, row in rows.items():
-        cells = ["-" if (v := row[n]) is None else f"**{v:.4g}**" if v == best[n] else f"{v:.4g}" for n in summaries]
-        lines.append(f"| {label} | {' | '.join(cells)} |")
-    lines += ["", "## Who is better off", ""]
-    for name, summary in summaries.items():
-        lines += [f"**{name}.** {' '.join(summary['verdict']['words']['consortium'])}", ""]
-    return "\n".join(lines).rstrip() + "\n"
+    best = {name: min(run["scores"].values()) for name, run in runs.items()}
 
+    def cell(name: str, label: str) -> str:
+        value = runs[name]["scores"].get(label)
+        return "-" if value is None else f"**{value:.4g}**" if value == best[name] else f"{value:.4g}"
 
-def _by(summary: Mapping[str, Any]) -> str:
-    return str(summary["verdict"]["measure"])
+    lines = [HEAD, "| | " + " | ".join(runs) + " |", "|---|" + "--:|" * len(runs)]
+    for label in dict.fromkeys((*METHODS, *(label for run in runs.values() for label in run["scores"]))):
+        lines.append(f"| {label} | {' | '.join(cell(name, label) for name in runs)} |")
+    lines += ["", "## Who is better off", "", *(f"**{name}.** {run['verdict']}\n" for name, run in runs.items())]
+    return "\n".join([*lines, "Commits: " + ", ".join(f"{name} {run['commit']}" for name, run in runs.items())]) + ".\n"
 
 
 def main() -> None:
@@ -84,15 +87,18 @@ def main() -> None:
     parser.add_argument("--on", default=",".join(CENTRES))
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
-    summaries = {}
+    beside = None if given.page is None else given.page.with_suffix(".json")
+    runs = json.loads(beside.read_text("utf-8")) if beside is not None and beside.exists() else {}
     for name in given.on.split(","):
         if place(name) is None:
             print(f"{name}: left out; pip install {CENTRES[name].package}")
             continue
-        summaries[name] = ran(name, given.out / name, given.seeds)
-        print(f"{name}: {summaries[name]['seconds']:.0f} s", flush=True)
-    if given.page is not None:
-        given.page.write_text(page(summaries), "utf-8")
+        runs[name] = kept(ran(name, given.out / name, given.seeds))
+        print(f"{name}: run", flush=True)
+    if beside is not None:
+        runs = {name: runs[name] for name in CENTRES if name in runs}
+        beside.write_text(json.dumps(runs, indent=1) + "\n", "utf-8")
+        given.page.write_text(page(runs), "utf-8")
 
 
 if __name__ == "__main__":

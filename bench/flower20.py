@@ -1,11 +1,14 @@
-"""Twenty real silos on one machine, four of them killed on the way: does it end, how long is a round, what memory.
+"""Real silos on one machine, some of them killed on the way: does it end, how long is a round, what memory, what bytes.
 
-    python bench/flower20.py [--silos 20] [--rounds 5] [--killed 4] [--wave 4]
+    python bench/flower20.py [--silos 20] [--rounds 5] [--killed 4] [--wave 4] [--hidden 50]
+    python bench/flower20.py --silos 3 --rounds 20 --killed 0        # what a small round takes and costs
 
-Real Flower processes with TLS and keys on loopback. Needs about 10 GiB of free memory for 20 silos.
+Real Flower processes with TLS and keys on loopback, through a relay that counts bytes. Needs about 10 GiB of free
+memory for 20 silos.
 """
 
 import argparse
+import asyncio
 import contextlib
 import json
 import os
@@ -14,8 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 
 import pandas as pd
 
@@ -25,7 +31,16 @@ from coterie.deploy.home import free_port
 from coterie.deploy.own import save_silo
 
 COMMAND = [sys.executable, "-m", "coterie"]
-LOOK = 0.5
+LOOK = 0.05
+IDLE = 10.0  # seconds for which all wait and are looked at
+
+
+@dataclass
+class Watched:
+    """What was seen of a run: bytes on the wire after each round, and the memory at its peak."""
+
+    bytes: list[Counter[str]] = field(default_factory=list)
+    peak: Counter[str] = field(default_factory=Counter)
 
 
 def started(*arguments: str, log: Path) -> subprocess.Popen[bytes]:
@@ -34,23 +49,68 @@ def started(*arguments: str, log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen([*COMMAND, *arguments], stdout=file, stderr=file, env=env, start_new_session=True)
 
 
+class Relay(Thread):
+    """Stands before a port and counts the bytes that silos send and are sent."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self.port, self.behind, self.bytes = free_port(), port, Counter[str]()
+        self.start()
+
+    def run(self) -> None:
+        asyncio.run(self.serve())
+
+    async def serve(self) -> None:
+        async with await asyncio.start_server(self.connected, "127.0.0.1", self.port) as server:
+            await server.serve_forever()
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            there, back = await asyncio.open_connection("127.0.0.1", self.behind)
+            await asyncio.gather(self.copy(reader, back, "up"), self.copy(there, writer, "down"))
+
+    async def copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, which: str) -> None:
+        with contextlib.suppress(OSError):
+            while piece := await source.read(1 << 16):
+                self.bytes[which] += len(piece)
+                sink.write(piece)
+                await sink.drain()
+        sink.close()
+
+
 def online(fed: Path) -> int:
     done = subprocess.run([*COMMAND, "federation", "status", str(fed)], capture_output=True, text=True)
     return done.stdout.count("online")
 
 
-def memory(folder: Path) -> dict[str, float]:
-    """GiB by program, shared pages shared out (Pss), of every process that has to do with this federation."""
-    found: dict[str, float] = {}
+def programs(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Every process that has to do with this federation: whose program it is, and its entry of /proc."""
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
+        with contextlib.suppress(OSError, ValueError):
+            environment = (entry / "environ").read_bytes() if entry.name.isdigit() else b""
+            command = (entry / "cmdline").read_bytes() if environment else b""
+            if str(folder).encode() in command + environment:
+                silo = b"/silos/" in command + environment
+                yield f"{'silo' if silo else 'coordinator'}:{(entry / 'comm').read_text().strip()}", entry
+
+
+def memory(folder: Path) -> Counter[str]:
+    """MiB by program, shared pages shared out (Pss)."""
+    found = Counter[str]()
+    for name, entry in programs(folder):
         with contextlib.suppress(OSError):
-            if str(folder).encode() in (entry / "cmdline").read_bytes():
-                rollup = (entry / "smaps_rollup").read_text().splitlines()
-                kib = next(int(line.split()[1]) for line in rollup if line.startswith("Pss:"))
-                name = (entry / "comm").read_text().strip()
-                found[name] = found.get(name, 0) + kib / 2**20
+            rollup = (entry / "smaps_rollup").read_text().splitlines()
+            found[name] += next(int(line.split()[1]) for line in rollup if line.startswith("Pss:")) / 2**10
+    return found
+
+
+def processor(folder: Path) -> Counter[str]:
+    """Processor seconds by program so far."""
+    found = Counter[str]()
+    for name, entry in programs(folder):
+        with contextlib.suppress(OSError):
+            ticks = (entry / "stat").read_text().rpartition(")")[2].split()[11:13]
+            found[name] += sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
     return found
 
 
@@ -63,42 +123,49 @@ def kill_whole(silo: subprocess.Popen[bytes], home: Path) -> None:
     silo.wait()
 
 
-def watch(fed: Path, running: subprocess.Popen[bytes], strike: Callable[[], None]) -> dict[str, float]:
-    """Follow a run and print what each round took and who was missing; the memory at its peak."""
-    peak = dict[str, float]()
-    since, sampled, seen = time.monotonic(), 0.0, ("", -1)
+def watch(fed: Path, running: subprocess.Popen[bytes], relay: Relay, strike: Callable[[], None]) -> Watched:
+    """Follow a run and print what each round took and who was missing."""
+    seen = Watched()
+    since, sampled, last = time.monotonic(), 0.0, ("", -1)
     while running.poll() is None:
         time.sleep(LOOK)
         news = {}
         with contextlib.suppress(OSError, ValueError, StopIteration):
             news = json.loads(next((fed / "coordinator" / "runs").glob("*/progress.json")).read_text())
-        if news.get("state") in ("training", "measuring") and (news["state"], news["round"]) != seen:
-            if seen[0] == "training" and news["round"] != seen[1]:
+        if news.get("state") in ("training", "measuring") and (news["state"], news["round"]) != last:
+            if last[0] == "training" and news["round"] != last[1]:
                 missing = "; ".join(f"{name}: {why}" for name, why in news["silos"].items() if why) or "nobody"
-                print(f"round {seen[1] + 1}: {time.monotonic() - since:.1f} s; missing {missing}", flush=True)
-            since, seen = time.monotonic(), (news["state"], news["round"])
-        if seen == ("training", 1) and news.get("waiting"):
+                print(f"round {last[1] + 1}: {time.monotonic() - since:.1f} s; missing {missing}", flush=True)
+                seen.bytes.append(Counter(relay.bytes))
+            since, last = time.monotonic(), (news["state"], news["round"])
+        if last == ("training", 1) and news.get("waiting"):
             strike()
         if time.monotonic() - sampled > 5:
             sampled, now = time.monotonic(), memory(fed)
-            peak = max(peak, now, key=lambda each: sum(each.values()))
-    return peak
+            seen.peak = max(seen.peak, now, key=lambda each: sum(each.values()))
+    return seen
 
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, value in (("silos", 20), ("rounds", 5), ("killed", 4), ("wave", 4)):
+    for name, value in (("silos", 20), ("rounds", 5), ("killed", 4), ("wave", 4), ("hidden", 50)):
         ask.add_argument(f"--{name}", type=int, default=value)
     given = ask.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     names = [f"silo-{i:02}" for i in range(given.silos)]
     with tempfile.TemporaryDirectory() as place:
-        fed = Path(place) / "fed"
-        arguments = ["federation", "new", str(fed), "--silos", ",".join(names), "--port", str(free_port())]
+        fed, port = Path(place) / "fed", free_port()
+        arguments = ["federation", "new", str(fed), "--silos", ",".join(names), "--port", str(port), "--no-proxy"]
         subprocess.run([*COMMAND, *arguments], check=True)
+        relay = Relay(port)
         dealt = catalog.load("digits", {"name": "digits", "split": "iid", "silos": given.silos}, 0).silos
         for name, part in zip(names, dealt, strict=True):
-            save_silo(part, fed / "silos" / name / "data.npz")
-        study = {"name": "twenty", "seeds": [1], "model": {"name": "mlp"}, "methods": {"fedamp": {}}}
+            home = fed / "silos" / name
+            save_silo(part, home / "data.npz")
+            table = json.loads((home / "settings.json").read_text()) | {"port": relay.port}
+            (home / "settings.json").write_text(json.dumps(table))
+        model = {"name": "mlp", "hidden": [given.hidden]}
+        study = {"name": "twenty", "seeds": [1], "model": model, "methods": {"fedamp": {}}}
         train = {"rounds": given.rounds, "measure_every": given.rounds, "local_epochs": 2, "lr": 0.1}
         (fed / "study.toml").write_text(toml.dumps(study | {"train": train}))
         parties = {"": started("coordinator", str(fed / "coordinator"), log=fed / "coordinator.log")}
@@ -110,7 +177,14 @@ def main() -> None:
                 while online(fed) < min(first + given.wave, len(names)):
                     time.sleep(1)
                 print(f"{len(parties) - 1} silos connected after {time.monotonic() - began:.0f} s", flush=True)
-            idle = memory(fed)
+            began = time.monotonic()
+            online(fed)
+            print(f"status: {time.monotonic() - began:.1f} s")
+            time.sleep(IDLE)
+            before, idle, used = Counter(relay.bytes), memory(fed), processor(fed)
+            time.sleep(IDLE)
+            spent = {name: (used_by - used[name]) / IDLE for name, used_by in processor(fed).items() if name in used}
+            waiting = {which: (count - before[which]) / IDLE for which, count in relay.bytes.items()}
             struck = list[str]()
 
             def strike() -> None:
@@ -122,17 +196,31 @@ def main() -> None:
 
             run = started("federation", "run", str(fed), str(fed / "study.toml"), log=fed / "run.log")
             parties["run"] = run
-            peak = watch(fed, run, strike)
+            seen = watch(fed, run, relay, strike)
             print((fed / "run.log").read_text())
             if run.returncode:
                 sys.exit(f"the run ended with {run.returncode}")
-            results = pd.read_parquet(next((fed / "coordinator" / "runs").iterdir()) / "results.parquet")
+            folder = next((fed / "coordinator" / "runs").iterdir())
+            results = pd.read_parquet(folder / "results.parquet")
             last = results[results["round"] == given.rounds]
             print(f"measured after round {given.rounds}: {last['silo'].nunique()} of {given.silos} silos")
             print(f"killed: {', '.join(struck)}; back at the end: {', '.join(sorted(set(struck) & set(last['silo'])))}")
-            for what, found in (("waiting", idle), ("at its peak", peak)):
-                split = ", ".join(f"{name} {gib:.2f}" for name, gib in sorted(found.items()))
-                print(f"memory {what}: {sum(found.values()):.1f} GiB ({split})")
+            for what, found in (("waiting", idle), ("at its peak", seen.peak)):
+                split = ", ".join(f"{name} {mib:.0f}" for name, mib in sorted(found.items()))
+                print(f"memory {what}, MiB: {sum(found.values()):.0f} ({split})")
+            own = [mib for name, mib in idle.items() if name.startswith("silo:")]
+            print(f"memory of a silo that waits: {sum(own) / given.silos:.0f} MiB")
+            print("processor while waiting, % of a core:", ", ".join(f"{n} {100 * s:.1f}" for n, s in spent.items()))
+            print(
+                f"a silo that waits: {waiting['up'] / given.silos:.0f} B/s up, {waiting['down'] / given.silos:.0f} down"
+            )
+            seconds = json.loads((folder / "summary.json").read_text())["methods"]["fedamp"]["train_seconds"]
+            print(f"a round of training: {seconds / given.rounds:.2f} s")
+            model_bytes = 4 * (64 * given.hidden + given.hidden + 10 * given.hidden + 10)
+            for which in ("up", "down") if len(seen.bytes) > 1 else ():
+                each = (seen.bytes[-1][which] - seen.bytes[0][which]) / (len(seen.bytes) - 1) / given.silos
+                ratio = each / model_bytes
+                print(f"bytes {which} in a round of a silo: {each:.0f}, {ratio:.2f} × the model's {model_bytes}")
             print(f"load: {os.getloadavg()[1]:.1f} on {os.cpu_count()} cores")
         finally:
             for process in reversed(parties.values()):

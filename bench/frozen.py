@@ -12,7 +12,7 @@ import argparse
 import copy
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -155,28 +155,25 @@ def _settle(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def lines(work: Work, device: str, repeats: int) -> list[dict[str, Any]]:
-    """All ways to do a work; plain PyTorch before what is set beside it."""
-    silos, found = work.data(), list[dict[str, Any]]()
+def lines(work: Work, device: str, repeats: int) -> Iterator[dict[str, Any]]:
+    """All ways to do a work, each as soon as it was timed; plain PyTorch before what is set beside it."""
+    silos = work.data()
     for everything in (False, True) if work.parts is HEAD else (False,):
         what = "everything" if everything else work.name.partition(", ")[2]
         few = silos[:FEW]
         seconds, memory = timed(plain_round(work, few, device, everything), device, repeats)
         seconds *= len(silos) / len(few)
         plain = {"work": work.name, "trained": what, "how": "plain PyTorch", "seconds": seconds, "times": 1.0}
-        found.append(plain | {"width": None, "memory": memory, "once": 0.0})
+        yield plain | {"width": None, "memory": memory, "once": 0.0}
         for keep in (True, False) if work.parts is HEAD and not everything else (False,):
             call, width, once = rows_round(work, silos, device, everything, keep)
             own, memory = timed(call, device, repeats)
             how = "rows, kept features" if keep else "rows"
-            found.append(
-                plain
-                | {"how": how, "seconds": own, "times": seconds / own, "width": width, "memory": memory, "once": once}
-            )
+            found = {"how": how, "seconds": own, "times": seconds / own, "width": width, "memory": memory, "once": once}
+            yield plain | found
             del call
             if device == "cuda":
                 torch.cuda.empty_cache()
-    return found
 
 
 def weights(work: Work) -> int:
@@ -197,12 +194,13 @@ def main() -> None:
     for work in works(given.toy):
         if given.only and not work.name.startswith(given.only):
             continue
-        print(f"{work.name}: {work.silos} silos, {weights(work):,} weights in the base, on {device}")
+        print(f"{work.name}: {work.silos} silos, {weights(work):,} weights in the base, on {device}", flush=True)
         for line in lines(work, device, given.repeats):
             width = "" if line["width"] is None else f"{line['width']:,} in a row"
             print(
                 f"  {line['trained']:>18}  {line['how']:<20} {line['seconds']:9.3f} s  {line['times']:6.1f}×  "
-                f"{line['memory'] / 1e9:6.2f} GB  {line['once']:6.2f} s once  {width}"
+                f"{line['memory'] / 1e9:6.2f} GB  {line['once']:6.2f} s once  {width}",
+                flush=True,
             )
             if given.json:
                 print(json.dumps(line))

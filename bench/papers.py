@@ -88,7 +88,8 @@ def front_page(found: Runs, out: Path) -> str:
     lines += [*markdown(HEAD, rows(cells)), ""]
     others = [name for name in found if not studies.read(name).get("paper")] if found else []
     lines += [f"Beside the papers: {', '.join(f'[{name}]({name}.md)' for name in others)}.", ""] if others else []
-    lines += ["## These pages", "", "They are made from the [kept runs](runs), with their figures, by", "", COMMAND]
+    made = "They are made from the runs kept in `docs/results/runs`, with their figures, by"
+    lines += ["## These pages", "", made, "", COMMAND]
     return "\n".join(lines).rstrip() + "\n"
 
 

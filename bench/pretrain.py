@@ -1,6 +1,7 @@
 """Train one model on a whole data set in plain PyTorch, and write its weights for studies to start from.
 
-    PYTHONPATH=. python3 bench/pretrain.py cifar100 --model '{"name": "resnet18", "width": 32}' --out resnet18-cifar100.safetensors
+    PYTHONPATH=. python3 bench/pretrain.py cifar100 --model '{"name": "resnet18", "width": 32}' --epochs 30 \\
+        --out resnet18-cifar100.safetensors
     PYTHONPATH=. python3 bench/pretrain.py shakespeare --model '{"name": "transformer"}' --out out.safetensors
 
 Of a set with owners (speaking roles), those with so many samples that a study makes silos of them are left out: what

@@ -1,14 +1,17 @@
 """Is the verdict right? Made federations whose truth is known, judged on fresh rows that no run has seen.
 
-python bench/verdict.py [--kinds rare,clusters,…] [--seeds 3] [--out verdict.jsonl]: for each federation the method that
-the verdict takes, what it is worth on fresh rows, what the best in hindsight would have been, and how many outcomes of
-silos were right. Federations that are in the file already are not run again.
+python bench/verdict.py [--kinds rare,clusters,…] [--seeds 3] [--jobs 1] [--out verdict.jsonl]: for each federation the
+method that the verdict takes, what it is worth on fresh rows, what the best in hindsight would have been, and how many
+outcomes of silos were right. Each federation is a line of the file once it is done, and is not run again.
 """
 
 import argparse
 import json
+import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +20,7 @@ import pandas as pd
 import coterie as co
 from coterie.measure.measures import measure_of
 
-FRESH = 4000  # rows of each silo that judge the verdict
+FRESH = 40_000  # rows that judge the verdict, of all silos together; of each at least 1,000 and at most 4,000
 Draw = Callable[[int, np.random.Generator], pd.DataFrame]
 Truth = dict[str, dict[str, dict[str, float]]]
 
@@ -46,9 +49,9 @@ def federation(kind: str, rng: np.random.Generator) -> tuple[dict[str, Draw], li
     if kind == "rare":  # 7 hospitals, 4% of rows positive
         makers = [silo(1.3 * base, -4.6, 0.3 * rng.normal(size=8)) for _ in range(7)]
         return _named(makers), [int(n) for n in rng.integers(250, 900, size=7)]
-    if kind == "clusters":  # 40 clinics in 4 clusters with different rules
-        rules = [rng.normal(size=8) for _ in range(4)]
-        return _named([silo(rules[i % 4], 0.0, np.zeros(8)) for i in range(40)]), [60] * 40
+    if kind in ("clusters", "clinics"):  # 40 or 200 clinics in 4 clusters with different rules
+        rules, many = [rng.normal(size=8) for _ in range(4)], 40 if kind == "clusters" else 200
+        return _named([silo(rules[i % 4], 0.0, np.zeros(8)) for i in range(many)]), [60] * many
     if kind == "banks":  # 5 banks, each a mixture of two kinds of customers
         makers = [
             silo(base * rng.choice([1, -1], p=[0.8, 0.2]), 0.3 * rng.normal(), 0.5 * rng.normal(size=8))
@@ -68,19 +71,21 @@ def federation(kind: str, rng: np.random.Generator) -> tuple[dict[str, Draw], li
     raise SystemExit(f"no kind {kind}; known: {', '.join(KINDS)}")
 
 
-KINDS = ("rare", "clusters", "banks", "alike", "apart", "numbers", "wide")
+KINDS = ("rare", "clusters", "banks", "alike", "apart", "numbers", "wide", "clinics")
 
 
 def _named(makers: list[Draw]) -> dict[str, Draw]:
     return {f"silo-{i:02}": maker for i, maker in enumerate(makers)}
 
 
-def judged(kind: str, seed: int) -> dict[str, object]:
+def judged(federation_of: tuple[int, str]) -> dict[str, object]:
     """One federation: what the verdict took, and the truth."""
+    seed, kind = federation_of
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     makers, sizes = federation(kind, rng)
     frames = {name: make(size, rng) for (name, make), size in zip(makers.items(), sizes, strict=True)}
-    fresh = {name: make(FRESH, rng) for name, make in makers.items()}
+    rows = min(max(FRESH // len(makers), 1000), 4000)
+    fresh = {name: make(rows, rng) for name, make in makers.items()}
     comparison = co.Federation(co.silos(frames, label="y")).compare(quiet=True)
     verdict = comparison.run.verdict
     name, chosen = verdict["measure"], verdict["chosen"]
@@ -88,17 +93,26 @@ def judged(kind: str, seed: int) -> dict[str, object]:
     truth = _truth(comparison, fresh, list(measures))
     measure, own = measure_of(name), truth[name]
     gains = {silo: measure.better(own[verdict["judged"]][silo], own["separate"][silo]) for silo in frames}
-    outcomes = [(each["outcome"], gains[each["silo"]]) for each in verdict["silos"]]
+    scale = 100 if measure.percent else 1  # of a verdict's figures
+    silos = [
+        {"outcome": each["outcome"], "truth": gains[each["silo"]], "margin": each["margin"] / scale,
+         "low": -np.inf if each["low"] is None else each["low"] / scale,
+         "high": np.inf if each["high"] is None else each["high"] / scale, "n": each["n"]}
+        for each in verdict["silos"]
+    ]  # fmt: skip
+    called = {name: [each for each in silos if each["outcome"] == name] for name in ("better", "worse", "equivalent")}
     means = {each: _means(by_method) for each, by_method in truth.items()}
     return {
         "kind": kind, "seed": seed, "measure": name, "chosen": chosen, "best": _best(means[name], name),
         "regret": _regret(means[name], chosen, name),
         "auroc_regret": _regret(means["auroc"], chosen, "auroc") if "auroc" in means else None,
-        "better": sum(outcome == "better" for outcome, _ in outcomes),
-        "wrong_better": sum(outcome == "better" and gain <= 0 for outcome, gain in outcomes),
-        "worse": sum(outcome == "worse" for outcome, _ in outcomes),
-        "wrong_worse": sum(outcome == "worse" and gain >= 0 for outcome, gain in outcomes),
-        "silos": len(outcomes), "truth": means, "ranked": verdict["ranked"],
+        **{name: len(each) for name, each in called.items()},
+        "wrong_better": sum(each["truth"] <= 0 for each in called["better"]),
+        "wrong_worse": sum(each["truth"] >= 0 for each in called["worse"]),
+        "wrong_equivalent": sum(abs(each["truth"]) > each["margin"] for each in called["equivalent"]),
+        "covered": sum(each["low"] <= each["truth"] <= each["high"] for each in silos),
+        "silos": len(silos), "outcomes": silos, "baselines": bool(find_spec("sklearn")), "truth": means,
+        "ranked": verdict["ranked"],
         "validation": {m: s["validation"] for m, s in verdict["methods"].items()},
         "log_loss": {m: s["measures"].get("log_loss", {}).get("validation") for m, s in comparison.summary.items()},
     }  # fmt: skip
@@ -127,8 +141,10 @@ def _best(means: dict[str, float], name: str) -> str:
     return max(means, key=lambda method: means[method] if measure_of(name).higher else -means[method])
 
 
-def _regret(means: dict[str, float], chosen: str, name: str) -> float:
+def _regret(means: dict[str, float], chosen: str | None, name: str) -> float:
     """By how much the best in hindsight is ahead of the method taken; of errors as a share of them."""
+    if chosen is None:
+        return np.inf
     measure, best = measure_of(name), means[_best(means, name)]
     regret = measure.better(best, means[chosen])
     return regret / abs(best) if measure.relative else regret
@@ -141,29 +157,37 @@ def summed(found: pd.DataFrame) -> str:
         near = 100 * (part["regret"] <= 0.01).mean()
         auroc = part["auroc_regret"].dropna().astype(float)
         ranks = f" (by AUROC {100 * (auroc <= 0.01).mean():.0f}%)" if len(auroc) else ""
+        calls = ", ".join(
+            f"{part[name].sum()} {name} ({part[f'wrong_{name}'].sum()} wrongly)"
+            for name in ("better", "worse", "equivalent")
+        )
+        covered = 100 * part["covered"].sum() / part["silos"].sum()
         lines.append(
             f"{kind}: {len(part)} federations, taken within 0.01 or 1% of the best in {near:.0f}%{ranks}; of "
-            f"{part['silos'].sum()} silos {part['better'].sum()} are better, {part['wrong_better'].sum()} wrongly, "
-            f"and {part['worse'].sum()} worse, {part['wrong_worse'].sum()} wrongly"
+            f"{part['silos'].sum()} silos {calls}; the intervals of {covered:.0f}% hold the truth"
         )
+    if not found["baselines"].all():
+        lines.append("Without scikit-learn, so without its baselines in the comparison.")
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--kinds", default=",".join(KINDS[:-1]))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1, help="processes of one thread each")
     parser.add_argument("--out", type=Path, default=Path("verdict.jsonl"))
     given = parser.parse_args()
     lines = given.out.read_text("utf-8").splitlines() if given.out.exists() else []
-    found = {(each["kind"], each["seed"]): each for each in map(json.loads, lines)}
+    found = [json.loads(line) for line in lines]
+    done = {(each["seed"], each["kind"]) for each in found}
     wanted = list(product(range(given.seeds), given.kinds.split(",")))
-    for seed, kind in wanted:
-        if (kind, seed) not in found:
-            found[kind, seed] = judged(kind, seed)
-            with given.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(found[kind, seed]) + "\n")
-    print(summed(pd.DataFrame([found[kind, seed] for seed, kind in wanted])))
+    os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # of processes that start after this
+    with get_context("spawn").Pool(given.jobs) as pool, given.out.open("a", encoding="utf-8") as file:
+        for each in pool.imap_unordered(judged, [one for one in wanted if one not in done]):
+            found.append(each)
+            print(json.dumps(each), file=file, flush=True)
+    print(summed(pd.DataFrame([each for each in found if (each["seed"], each["kind"]) in wanted])))
 
 
 if __name__ == "__main__":

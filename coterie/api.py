@@ -233,7 +233,7 @@ def _run(study: Study, out: Path | None, quiet: bool, like: Assembly | None = No
         kept = TemporaryDirectory(prefix="coterie-")
         try:
             return replace(_run(study, Path(kept.name) / "run", quiet, like), kept=kept)
-        except Stopped:  # which speaks of a folder to go on in; this one is gone
+        except Stopped:  # whose message names a folder to go on in; this one is gone
             raise KeyboardInterrupt from None
     console = Console()
     with shown(study, console, quiet) as watch:

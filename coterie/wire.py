@@ -32,7 +32,7 @@ class About:
     doc: str
     kind: Literal["rows", "shared", "bank"]
     role: Role
-    axes: tuple[str, ...]  # of one row, or of the whole where it is shared, in the paper's letters; "c?" may be absent
+    axes: tuple[str, ...]  # of one row, or of the whole where it is shared, in the paper's symbols; "c?" may be absent
     seen_by: str = ""
     fixed: bool = False  # what a silo was given once and training does not change
     below: str = ""  # whole numbers, and below the length of which axis they are

@@ -3,6 +3,7 @@
 And what tests of several folders share: one small run to look at, and a cache of data sets away from the machine's.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,8 @@ def spared() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)  # only a machine that loses power tells the difference
         if not torch.cuda.is_available():  # where every seed is kept for a GPU to come, with the stack that set it
-            patch.setattr("torch.cuda.random._lazy_call", lambda *_, **__: None)
+            for device in ("cuda.random", "xpu.random", "mtia"):
+                patch.setattr(f"torch.{device}._lazy_call", lambda *_, **__: None)
         patch.setattr("coterie.run.seeds.MINUTE", 0.0)  # one seed, whatever the machine has time for
         examined.remember(patch)
         fitted.remember(patch)
@@ -49,6 +51,11 @@ def own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("COTERIE_DATA", str(folder))
     monkeypatch.setattr(cache, "DEBIAN", folder / "no-packages")
     return folder
+
+
+def pytest_collection_finish() -> None:
+    """Libraries and tests stay until the end: no collection of garbage need look at them again and again."""
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

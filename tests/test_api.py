@@ -255,14 +255,14 @@ def test_a_study_runs_in_python_as_on_the_command_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     study = co.study(
         "em-table2", data="synthetic", scale="small", methods=["separate", "fedem"],
-        set={"train.rounds": 2, "methods.fedem.components": 2, "engine.rows": "all"},
+        set={"train.rounds": 2, "methods.fedem.components": 2, "engine.rows": "all", "data.silos": 6},
     )  # fmt: skip
     assert repr(study) == "Experiment(em-table2, synthetic, small: separate, fedem; 2 rounds, 1 seed)"
     assert tomllib.loads(study.toml)["methods"]["fedem"]["components"] == 2
     made = study.run(quiet=True)
     assert not any(tmp_path.iterdir()) and made.methods == ["separate", "fedem"]
     words = ["em-table2", "--data", "synthetic", "--scale", "small", "--methods", "separate,fedem", "--rounds", 2]
-    words += ["--set", "methods.fedem.components=2", "--rows", "all", "--quiet", "--out", "a"]
+    words += ["--set", "methods.fedem.components=2", "--set", "data.silos=6", "--rows", "all", "--quiet", "--out", "a"]
     assert call("run", *words) == 0
     pd.testing.assert_frame_equal(made.results, co.load_result("a").results)
     assert co.study("a/study.toml").run(tmp_path / "b", quiet=True).methods == made.methods
@@ -406,6 +406,7 @@ def test_mistakes_are_told_before_any_training(federation, comparison):
         comparison["fedamp"]["north"].predict(hospital(1).drop(columns="ward"))
 
 
+@pytest.mark.slow
 def test_data_are_prepared_once_for_all_comparisons(monkeypatch):
     prepared, ready = [], experiment.ready
     monkeypatch.setattr(experiment, "ready", lambda *given: prepared.append(given[2]) or ready(*given))

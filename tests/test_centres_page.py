@@ -1,6 +1,11 @@
 """The page of results on real centres, made of what runs left."""
 
-from centres import METHODS, page
+import json
+from pathlib import Path
+
+from centres import METHODS, kept, page
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 
 def summary(measure: str, alone: float, plain: str) -> dict[str, object]:
@@ -8,6 +13,7 @@ def summary(measure: str, alone: float, plain: str) -> dict[str, object]:
         return {"measures": {measure: {"test": value}}}
 
     return {
+        "commit": "abc",
         "verdict": {"measure": measure, "words": {"consortium": ["Take fedamp.", "The silos gain."]}},
         "methods": {method: of(alone + i) for i, method in enumerate(METHODS)},
         "baselines": {"majority": of(0.0), plain: of(alone - 0.5), f"{plain}, pooled": of(9.0)},
@@ -15,9 +21,16 @@ def summary(measure: str, alone: float, plain: str) -> dict[str, object]:
 
 
 def test_methods_and_plain_models_stand_beside_one_another_and_the_best_is_bold() -> None:
-    made = page({"store": summary("log_loss", 1.0, "trees"), "exams": summary("rmse", 2.0, "ridge")}).splitlines()
+    runs = {"store": kept(summary("log_loss", 1.0, "trees")), "exams": kept(summary("rmse", 2.0, "ridge"))}
+    made = page(runs).splitlines()
     assert "| | store | exams |" in made
     assert "| separate | 1 | 2 |" in made and "| fedavg | 2 | 3 |" in made
     assert "| trees | **0.5** | - |" in made and "| ridge, pooled | - | 9 |" in made
     assert not any("majority" in line for line in made)
-    assert made[-1] == "**exams.** Take fedamp. The silos gain."
+    assert "**exams.** Take fedamp. The silos gain." in made
+    assert made[-1] == "Commits: store abc, exams abc."
+
+
+def test_the_page_is_made_of_what_is_kept_beside_it() -> None:
+    runs = json.loads((RESULTS / "centres.json").read_text("utf-8"))
+    assert (RESULTS / "centres.md").read_text("utf-8") == page(runs)

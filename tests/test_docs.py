@@ -66,6 +66,7 @@ def test_every_block_of_a_page_runs(page, tmp_path, monkeypatch):
         run_block(kind, text, names)
 
 
+@pytest.mark.slow
 def test_the_blocks_of_the_readme_on_own_data_run(tmp_path, monkeypatch):
     pytest.importorskip("onnxscript")
     # without what a reader of README has made there
@@ -82,10 +83,11 @@ def test_the_blocks_of_the_readme_on_own_data_run(tmp_path, monkeypatch):
     assert len(ran) == 2
 
 
-def test_the_studies_of_the_readme_are_studies():
-    for kind, text in blocks(ROOT / "README.md"):
-        if kind == "toml":
-            study.check(tomllib.loads(text))
+def test_the_studies_of_the_page_on_studies_are_studies():
+    whole = [text for kind, text in blocks(DOCS / "studies.md") if kind == "toml" and "[methods." in text]
+    assert len(whole) == 2
+    for text in whole:
+        study.check(tomllib.loads(text))
 
 
 def shown() -> list[tuple[str, list[str]]]:
@@ -140,6 +142,14 @@ def test_the_site_has_every_page_and_no_other() -> None:
     pages = {str(path.relative_to(DOCS).with_suffix(".md")) for path in sources}
     apart = {page for page in pages if page.startswith("results/")}  # those of tables are reached from the papers'
     assert pages - apart <= listed <= pages
+
+
+def test_the_site_loads_nothing_from_elsewhere() -> None:
+    """As far as its configuration says; the offline plugin adds a script of its own where none has this name."""
+    config = (ROOT / "mkdocs.yml").read_text("utf-8")
+    (script,) = re.findall(r"polyfills: \[(.*?)\]", config)
+    assert "iframe-worker" in script and (DOCS / script).is_file()
+    assert "font: false" in config and "http" not in config
 
 
 def test_notebooks_are_kept_without_outputs_and_end_up_on_the_site_with_them():

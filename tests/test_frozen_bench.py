@@ -3,12 +3,14 @@
 import frozen
 import numpy as np
 import pretrain
+import pytest
 import torch
 
 from coterie.data.silo import Pool
 from coterie.models import build
 
 
+@pytest.mark.slow
 def test_every_way_to_do_a_work_is_timed() -> None:
     found = [line for work in frozen.works(toy=True) for line in frozen.lines(work, "cpu", repeats=1)]
     assert [(line["trained"], line["how"]) for line in found] == [

@@ -1,13 +1,10 @@
 """What deployed parties install is held to hashes, is what the tests run with, and is in the bill of materials."""
 
 import re
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from runpy import run_path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / ".ci" / "supply_chain.py"
@@ -16,23 +13,7 @@ if not SCRIPT.exists():
 TOOL = run_path(str(SCRIPT))
 TEXT = TOOL["LOCK"].read_text("utf-8")
 LOCKED = TOOL["locked"](TEXT)
-
-
-def needed(name: str, extras: tuple[str, ...], seen: dict[str, str]) -> dict[str, str]:
-    """All that a package needs in this environment, with the versions that are installed."""
-    for text in distribution(name).requires or []:
-        asked = Requirement(text)
-        if asked.marker is not None and not any(asked.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
-            continue
-        known = canonicalize_name(asked.name)
-        try:
-            version = distribution(known).version.partition("+")[0]
-        except PackageNotFoundError:
-            continue  # torch's own libraries, of a build that is not this one
-        if known not in seen:
-            seen[known] = version
-            needed(known, tuple(asked.extras), seen)
-    return seen
+needed = TOOL["needed"]
 
 
 def test_every_package_has_one_version_and_the_hashes_of_its_files() -> None:

@@ -5,7 +5,7 @@ import tomllib
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coterie import toml
@@ -28,6 +28,7 @@ def same(a, b):
     return a == b
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # which a busy machine is
 @given(TABLES)
 def test_any_table_comes_back(table):
     assert same(tomllib.loads(toml.dumps(table)), table)

@@ -30,7 +30,7 @@ Metrics = Annotated[
 ]
 SharedHost = Annotated[
     bool,
-    typer.Option("--shared-host-ok", help="where accounts cannot be told apart (macOS): start beside other people's"),
+    typer.Option("--shared-host-ok", help="where accounts look alike (macOS): start beside other people's"),
 ]
 Keys = Annotated[bool, typer.Option("--keys", help="of a backup: with the keys, under a passphrase")]
 Place = Annotated[Path, typer.Argument(metavar="DIR", help="the federation's folder")]
@@ -181,7 +181,8 @@ def run(
     need_flower()
     from coterie.commands.federation_view import View
     from coterie.deploy.drive import study_of
-    from coterie.deploy.flower.launch import ask_run, follow, running_coordinator
+    from coterie.deploy.flower.launch import ask_run, follow
+    from coterie.deploy.flower.monitoring import running_coordinator
     from coterie.deploy.patience import Patience
     from coterie.deploy.search import announced
     from coterie.options import parse
@@ -227,8 +228,7 @@ def status(
     need_flower()
     from coterie.commands.federation_view import View, line, picture
     from coterie.deploy.certificates import expiry
-    from coterie.deploy.flower.launch import running_coordinator, silo_states
-    from coterie.deploy.flower.monitoring import newest_run, progress
+    from coterie.deploy.flower.monitoring import newest_run, progress, running_coordinator, silo_states
 
     coordinator = running_coordinator(folder)
     console = Console()

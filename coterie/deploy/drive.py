@@ -143,6 +143,8 @@ class RemoteRun:
             if found is not None:
                 table = as_table(found, job.training.rounds)
                 outcome.results.append(table.assign(measure=table["measure"] + "_unseen"))
+        outcome.bytes_up += engine.beside["bytes_up"]
+        outcome.bytes_down += engine.beside["bytes_down"]
         checkpoint.end(outcome, server=True)  # silos may arrive later still
         return outcome
 

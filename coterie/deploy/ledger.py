@@ -4,9 +4,10 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -16,8 +17,9 @@ from coterie.errors import BadInput
 from coterie.wire import Up
 
 FILE = "ledger.jsonl"
-HEAD = "ledger.head"  # how many lines there are and the last one's hash: lines cut from the end are missed
+HEAD = "ledger.head"  # how many lines and bytes there are and the last line's hash: lines cut from the end are missed
 START = "0" * 64
+TAIL = 64 << 10  # bytes of the newest lines, which are read for a new one; `coterie silo ledger` reads them all
 KINDS = {  # what an entry holds
     **dict.fromkeys(("time", "run", "kind", "field", "sha256", "before", "hash"), str),
     **dict.fromkeys(("round", "attempt", "bytes"), int),
@@ -37,12 +39,15 @@ class Ledger:
         """Write down every field of an upload, once for each request that it answers; whether half a line was cut."""
         self.path.touch()
         with self.path.open("r+b") as file:
+            start, before = self._newest(file)
+            file.seek(start)
             found = file.read()
             whole = _whole(found)
             entries = list(_entries(whole, self.path))
-            self._check_end(entries)
-            file.truncate(len(whole))
-            file.seek(len(whole))
+            if not start:
+                self._check_end(entries)
+            file.truncate(start + len(whole))
+            file.seek(start + len(whole))
             about = {"run": request.run, "kind": request.kind, "round": request.round, "attempt": request.attempt}
             by = {"operator": operator} if operator else {}
             known = {(e["field"], e["sha256"]) for e in entries if all(e[key] == about[key] for key in about)}
@@ -69,8 +74,20 @@ class Ledger:
             file.flush()
             os.fsync(file.fileno())
             # After the lines: whoever is killed in between has a line more than the head knows, never one less.
-            write_whole(self.head, json.dumps({"entries": len(entries), "hash": last}).encode())
+            head = {"entries": before + len(entries), "hash": last, "size": file.tell()}
+            write_whole(self.head, json.dumps(head).encode())
             return len(whole) < len(found)
+
+    def _newest(self, file: BinaryIO) -> tuple[int, int]:
+        """Where the newest lines begin, and how many come before; 0 where the head has another last line, or none."""
+        with suppress(OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+            head = json.loads(self.head.read_text("utf-8"))
+            start = file.seek(max(0, head["size"] - TAIL))
+            first, *lines = file.read(head["size"] - start).splitlines(keepends=True)
+            last = json.loads(lines[-1])
+            if start and lines[-1].endswith(b"\n") and last.pop("hash") == _hash(last) == head["hash"]:
+                return start + len(first), head["entries"] - len(lines)
+        return 0, 0
 
     def entries(self) -> list[dict[str, Any]]:
         """All entries, verified: a line that was changed, moved or removed breaks the chain and is named."""

@@ -64,7 +64,7 @@ def new_federation(
     folder: Path, silos: list[str], host: str, port: int, proxy: bool | None, insecure: bool = False
 ) -> None:
     """Make the folders of the coordinator and of every silo."""
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+    if _is_taken(folder):
         raise BadInput(f"{folder}: exists already and is not overwritten; give another folder")
     check_host(host)
     for name in silos:
@@ -117,6 +117,11 @@ def add_silo(folder: Path, name: str) -> None:
     _write_silo(silo, about, policy_text("all"), INSECURE if its["insecure"] else KEY)
 
 
+def _is_taken(folder: Path) -> bool:
+    """Whether anything is there already; an empty folder, as a disk of its own is mounted at, is not."""
+    return folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
+
+
 @owner_only()
 def init_silo(folder: Path, coordinator: str, ca: Path) -> tuple[str, str]:
     """A silo's folder made by the silo itself: its key never leaves it. The fingerprints of key and CA."""
@@ -125,10 +130,11 @@ def init_silo(folder: Path, coordinator: str, ca: Path) -> tuple[str, str]:
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise BadInput(f"--coordinator {coordinator[:100]}: give its host and port, e.g. fed.example.org:9443")
     check_host(host)
-    if folder.exists():
+    if _is_taken(folder):
         raise BadInput(f"{folder}: exists already; give another folder, or a new key with `coterie silo rotate`")
     certificate, authority = read_authority(ca)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
     _write(folder / "ca.crt", certificate)
     key = make_key(folder / "key", name)
     _write_silo(folder, {"name": name, "host": host, "port": int(port), "insecure": False}, policy_text(), KEY)

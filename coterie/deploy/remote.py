@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -87,6 +88,7 @@ class Remote:
         self.pooled: tuple[float, ...] = ()  # what all silos know of the temperature of the models they have kept
         self.temperatures: dict[str, float] = {}  # and what each then took
         self.tempered: Measures | None = None  # what these models are worth, by measures that tempering moves
+        self.beside = Counter[str]()  # bytes beside those of training: to measure and keep models, for newcomers
         self.last: dict[str, str] = {}  # by silo, why it did not reply when last asked; "" when it did
 
     def train(self, cohort: Cohort, down: Any) -> Replies:
@@ -149,9 +151,9 @@ class Remote:
         came = [place for place, name in enumerate(cohort.names) if name in whole]
         ups = [found[cohort.names[place]].map(lambda t: t.to(self.model.device)) for place in came]
         ids = cohort.ids[torch.tensor(came, dtype=torch.int64, device=cohort.ids.device)]
-        size = sum(up.nbytes() for up in ups)
-        up = stack(ups) if ups else None
-        return Replies(replace(cohort, ids=ids), up, failures, size, question.each_nbytes(len(cohort)))
+        size = {"bytes_up": sum(up.nbytes() for up in ups), "bytes_down": question.each_nbytes(len(cohort))}
+        self.report(**size)
+        return Replies(replace(cohort, ids=ids), stack(ups) if ups else None, failures, **size)
 
     def settle(self, rejected: Tensor) -> None:
         """A silo learns from its next request that its reply did not arrive, and rolls it back."""
@@ -198,10 +200,10 @@ class Remote:
         return None
 
     def kept(self) -> Kept:
-        return Kept({}, {"received": self.received})
+        return Kept({}, {"received": self.received, "beside": self.beside})
 
     def restore(self, kept: Kept) -> None:
-        self.received = dict(kept.about["received"])
+        self.received, self.beside = dict(kept.about["received"]), Counter(kept.about.get("beside", {}))
 
     def take_in(self, name: str, declared: Declaration, server: Any, splits: tuple[str, ...]) -> Measures | None:
         """Let a silo arrive after training and keep its model; what that is worth, or None where it went missing."""
@@ -261,6 +263,10 @@ class Remote:
         timeout = self.patience.reply if known is None else min(self.patience.reply, SHORTEST + LONGER * known)
         began = time.monotonic()
         found = ask(self.transport, blank, bodies, timeout, self.patience.retries, self.received)
+        if blank.kind not in ("train", "confirm"):
+            size = {"bytes_up": sum(map(len, found[0].values())), "bytes_down": sum(map(len, bodies.values()))}
+            self.beside.update(size)
+            self.report(**size)
         if len(found[0]) == len(bodies):
             self.slowest[blank.kind] = max(time.monotonic() - began, known or 0.0)
         return found

@@ -29,9 +29,10 @@ from coterie.deploy.own import Raw, SiloSource, own_silo
 from coterie.deploy.policy import Policy, Refused, read_policy
 from coterie.deploy.vault import Vault
 from coterie.engine.kept import keep_features
+from coterie.engine.measuring import measured, worth
 from coterie.engine.method import Method, Model, Roster, local_round
 from coterie.engine.store import Store
-from coterie.engine.task import Task, measured, task_of
+from coterie.engine.task import Task, task_of
 from coterie.engine.training import Training
 from coterie.errors import BadInput, plain
 from coterie.lock import locked
@@ -189,7 +190,7 @@ class SiloSide:
         about |= {"run": request.run, "model": dict(job.model), "shape": list(job.shape), "outputs": job.outputs}
         folder = self.folder / "models" / vault.folder.name
         schemas = None if data.schema is None else {self.name: data.schema}
-        outputs = {split: task.judged(kept, split)[1] for split in ("validation", "test")}
+        outputs = {split: worth(task, kept, split)[1] for split in ("validation", "test")}
         given = outputs["validation"]
         fitted = _calibrated(data.silo, given, job.training, request.pooled)
         trees = {self.name: data.silo.trees}

@@ -70,10 +70,12 @@ def examine(
     tries = [(torch.device("cpu"), torch.float64, 1e-6)]
     if (device, dtype) != tries[0][:2]:
         tries.append((device, dtype, 1e-3))  # a module may know one type or one device alone
-    for device, dtype, tolerance in tries:
+    for kind in tries:
         try:
-            samples = _samples(x.to(device, dtype) if x.is_floating_point() else x.to(device))
-            return _Examination(module, layout, row.to(device, dtype), samples, tolerance).found(head)
+            found = _Examination(module, layout, row, x, *kind).found(head)
+            if kind != tries[-1]:
+                _Examination(module, layout, row, x, *tries[-1]).try_once()
+            return found
         except BadInput:
             raise
         except Exception as error:  # a user's module may raise anything
@@ -84,11 +86,18 @@ def examine(
 class _Examination:
     """Two rows, of which the second has a partial batch."""
 
-    def __init__(self, module: nn.Module, layout: Layout, row: Tensor, x: Tensor, tolerance: float) -> None:
-        self.module, self.layout, self.x, self.tolerance = module, layout, x, tolerance
-        self.device, self.dtype = row.device, row.dtype
-        self.rows = _rows(row)
+    def __init__(
+        self, module: nn.Module, layout: Layout, row: Tensor, x: Tensor,
+        device: torch.device, dtype: torch.dtype, tolerance: float,
+    ) -> None:  # fmt: skip
+        self.module, self.layout, self.device, self.dtype, self.tolerance = module, layout, device, dtype, tolerance
+        self.x = _samples(x.to(device, dtype) if x.is_floating_point() else x.to(device))
+        self.rows = _rows(row.to(device, dtype))
         self.reference = Reference(self._copy(), layout, self.rows)
+
+    def try_once(self) -> None:
+        """Call the module once as it will be trained: what it makes itself may be of one device or type alone."""
+        self.reference(0, self.x[0], True)
 
     def found(self, given: str | None) -> Found:
         """What the module does, and which other way does the same."""

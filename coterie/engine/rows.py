@@ -366,10 +366,12 @@ class Model:
         k, n = len(x), self._shapes.fitting(*x.shape[:2])
         if n is None:
             return self._way(tensors, x, keys, training)
-        if n == k:
-            return self._fused(tensors, x, keys, training)
-        grown = {name: _grown(t, n) for name, t in tensors.items()}
-        out, moved = self._fused(grown, _grown(x, n), _grown(keys, n), training)
+        grown = tensors if n == k else {name: _grown(t, n) for name, t in tensors.items()}
+        try:
+            out, moved = self._fused(grown, _grown(x, n), _grown(keys, n), training)
+        except torch._dynamo.exc.TorchDynamoException:  # a compiler that cannot is no reason to refuse a module
+            self._fused = None
+            return self._way(tensors, x, keys, training)
         return out[:k], {name: t[:k] for name, t in moved.items()}
 
     def sample_losses(self, out: Tensor, y: Tensor) -> Tensor:
@@ -412,7 +414,7 @@ def _of_every_sample(losses: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _grown(t: Tensor, rows: int) -> Tensor:
-    return F.pad(t, (0, 0) * (t.ndim - 1) + (0, rows - len(t)))
+    return t if len(t) == rows else F.pad(t, (0, 0) * (t.ndim - 1) + (0, rows - len(t)))
 
 
 def _kind(weights: Mapping[str, Tensor]) -> torch.dtype:

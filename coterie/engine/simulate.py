@@ -16,11 +16,12 @@ from coterie.engine import memory, ranks
 from coterie.engine.exchange import Kept, Measures, Replies, as_table
 from coterie.engine.kept import keep_features
 from coterie.engine.layout import Columns
+from coterie.engine.measuring import measured
 from coterie.engine.method import Cohort, Method, Roster, local_round
 from coterie.engine.over_processes import OverProcesses, columnwise, parts_of
 from coterie.engine.rows import Model
 from coterie.engine.store import SPLITS, Store
-from coterie.engine.task import Task, measured, task_of
+from coterie.engine.task import Task, task_of
 from coterie.engine.threads import WORTH_SHARING, fitting, side_by_side
 from coterie.engine.training import Training
 from coterie.errors import BadInput

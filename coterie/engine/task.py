@@ -1,6 +1,6 @@
 """What a method's silo half works with: k silos' data and the few things one can do with k rows on them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -20,8 +20,6 @@ from coterie.engine.store import Store
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.keys import generator
-from coterie.measure.measures import AUTO, measure_of, oriented
-from coterie.measure.tempering import threshold
 from coterie.wire import Deployable, Record, State, rows, stack
 
 S = TypeVar("S", bound=Record)
@@ -235,68 +233,6 @@ class Task:
         """
         return predictor.predict(self.model, x, beside)
 
-    def measure(self, predictor: Deployable, split: str) -> dict[str, Tensor]:
-        """What each silo's model is worth on a split: (k,) each, NaN for an empty split.
-
-        The mean loss; of classes also the accuracy, of numbers rmse and mae in the label's own unit, and r2.
-        """
-        return self.judged(predictor, split)[0]
-
-    def judged(
-        self,
-        predictor: Deployable,
-        split: str,
-        by: str = "",
-        positive: int | str = 1,
-        thresholds: Mapping[str, float] | None = None,
-    ) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
-        """The same and the measure that the study goes `by`; by silo also what its model gives for every sample.
-
-        That is probabilities (n, C) or numbers (n,). Of sequences and of several targets, which no row of a table
-        holds, it is how right or how far off (n,).
-        """
-        outcomes = self.outcomes(predictor, split)
-        rows, counts = outcomes.pop("outputs", None), self.counts(split)
-        means = {name: value.sum(1) / counts.reshape(-1, *[1] * (value.ndim - 2)) for name, value in outcomes.items()}
-        means = means if self.model.classes or not means else _of_numbers(means, self.model.unit)
-        if rows is None:
-            return means, {}
-        sizes = counts.tolist()
-        outputs = {name: row[:n] for name, row, n in zip(self.names, rows.cpu().numpy(), sizes, strict=True) if n}
-        if by not in ("", AUTO) and by not in means:
-            cuts = thresholds or {}
-            found = [self._measured(by, positive, name, split, outputs, cuts.get(name, 0.5)) for name in self.names]
-            means[by] = torch.tensor(found, dtype=torch.float64, device=counts.device)
-        return means, outputs
-
-    def thresholds(self, predictor: Deployable, positive: int | str) -> dict[str, float]:
-        """By silo from where on its model calls the positive of two classes, where it has validation data."""
-        given = self.judged(predictor, "validation")[1]
-        labels = {name: self.store.labels("validation", name) for name in given}
-        return {
-            name: threshold(*oriented(labels[name], p, positive)) for name, p in given.items() if np.isfinite(p).all()
-        }
-
-    def _measured(
-        self,
-        by: str,
-        positive: int | str,
-        name: str,
-        split: str,
-        outputs: dict[str, np.ndarray],
-        threshold: float,
-    ) -> float:
-        """One silo by a measure of its predictions; NaN where it is undefined."""
-        labels, measure = self.store.labels(split, name), measure_of(by)
-        if name not in outputs or labels.ndim > 1:
-            return np.nan
-        if not np.isfinite(outputs[name]).all():  # a model that diverged is worth nothing
-            return 0.0 if measure.higher else np.inf
-        if self.model.classes:
-            y, p = oriented(labels, outputs[name], positive)
-            return measure.of(y, measure.seen(p, threshold))
-        return measure.of(labels * self.model.unit, outputs[name])
-
     @torch.no_grad()
     def outcomes(self, predictor: Deployable, split: str, raw: bool = False) -> dict[str, Tensor]:
         """What is known of every sample of a split: (k, n, ...) each, 0 where a silo has fewer than n.
@@ -315,7 +251,8 @@ class Task:
             part = slice(done, done := done + x.shape[1])
             out = self.predict(predictor.held_out(part) if split == "validation" else predictor, x, beside)
             if self.model.classes:
-                hits = (out.argmax(2) == y).reshape(*y.shape[:2], -1).to(out.dtype).mean(-1)
+                hits = (out.argmax(2) == y) & out.isfinite().all(2)  # NaN would be the largest, and so a guess
+                hits = hits.reshape(*y.shape[:2], -1).to(out.dtype).mean(-1)
                 chosen = out.gather(2, y.unsqueeze(2)).squeeze(2).clamp_min(1e-30).log()
                 values = {"accuracy": hits, "loss": -chosen.reshape(*y.shape[:2], -1).mean(-1)}
                 values["outputs"] = out if y.ndim == 2 or raw else hits
@@ -474,36 +411,11 @@ def _optimizer(training: Training) -> Optimizer:
     return optimizer(training.optimizer, training.momentum, training.weight_decay)
 
 
-def measured(
-    task: Task, personal: Deployable, cloud: Deployable | None, splits: Sequence[str], training: Training
-) -> tuple[dict[tuple[str, str], Tensor], dict[str, dict[str, np.ndarray]]]:
-    """What silos' models are worth, (k,) by split and measure; by split and silo what they give for each sample."""
-    values, outputs = dict[tuple[str, str], Tensor](), dict[str, dict[str, np.ndarray]]()
-    cuts = training.by != AUTO and measure_of(training.by).cut and task.model.classes == 2 and "validation" in splits
-    for suffix, predictor in {"": personal, "_cloud": cloud}.items():
-        if predictor is None:
-            continue
-        thresholds = task.thresholds(predictor, training.positive) if cuts else {}
-        for split in splits:
-            means, each = task.judged(predictor, split, training.by, training.positive, thresholds)
-            values |= {(split, name + suffix): value.double() for name, value in means.items()}
-            outputs.setdefault(split, each)
-    return values, outputs
-
-
 def _moments(out: Tensor, y: Tensor, unit: float) -> dict[str, Tensor]:
     """Of every sample (k, b, targets): how far off, and what the variance of the targets is made of."""
     out, y = (t.reshape(*y.shape[:2], -1) for t in (out, y))
     off = unit * (out - y).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
     return {"mae": off.mean(-1), "mean": y, "square": y.square()}
-
-
-def _of_numbers(means: dict[str, Tensor], unit: float) -> dict[str, Tensor]:
-    """Measures of numbers, of which the model's 1 is so many of the label's own unit."""
-    variance = (means["square"] - means["mean"].square()).mean(-1)
-    # Targets that are all alike leave nothing to explain: no r2.
-    r2 = torch.where(variance > 1e-9, 1 - means["loss"] / variance, torch.nan)
-    return {"loss": means["loss"], "rmse": unit * means["loss"].sqrt(), "mae": means["mae"], "r2": r2}
 
 
 def _filled(parts: list[Tensor], axis: int, least: int = 0) -> Tensor:

@@ -7,19 +7,11 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from coterie.engine.dpsgd import DPSGD
-from coterie.engine.method import (
-    Batch,
-    Cohort,
-    Columns,
-    Deployable,
-    Down,
-    Method,
-    Model,
-    Private,
-    Roster,
-    Task,
-    Up,
-)
+from coterie.engine.method import Batch, Cohort, Columns, Deployable, Down, Method, Model, Roster, Task, Up
+
+
+def _of_base(name: str) -> Any:
+    return property(lambda self: getattr(self.base, name))
 
 
 @dataclass(frozen=True)
@@ -33,43 +25,17 @@ class Wrapper(Method):
         """The method inside."""
         raise NotImplementedError
 
-    # What crosses is what crosses inside.
+    # What crosses, and how it trains, is as inside.
 
-    @property
-    def down(self) -> type[Down]:  # type: ignore[override]
-        return self.base.down
-
-    @property
-    def up(self) -> type[Up]:  # type: ignore[override]
-        return self.base.up
-
-    @property
-    def private(self) -> type[Private]:  # type: ignore[override]
-        return self.base.private
-
-    @property
-    def averages(self) -> bool:  # type: ignore[override]
-        return self.base.averages
-
-    @property
-    def compares(self) -> bool:  # type: ignore[override]
-        return self.base.compares
-
-    @property
-    def lr_by_row(self) -> bool:  # type: ignore[override]
-        return self.base.lr_by_row
-
-    @property
-    def plain_steps(self) -> bool:  # type: ignore[override]
-        return self.base.plain_steps
-
-    @property
-    def from_own(self) -> bool:  # type: ignore[override]
-        return self.base.from_own
-
-    @property
-    def by_gradients(self) -> bool:  # type: ignore[override]
-        return self.base.by_gradients
+    down = _of_base("down")
+    up = _of_base("up")
+    private = _of_base("private")
+    averages = _of_base("averages")
+    compares = _of_base("compares")
+    lr_by_row = _of_base("lr_by_row")
+    plain_steps = _of_base("plain_steps")
+    from_own = _of_base("from_own")
+    by_gradients = _of_base("by_gradients")
 
     def open(self, roster: Roster, model: Model) -> Any:
         return self.base.open(roster, model)

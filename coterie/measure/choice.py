@@ -8,9 +8,9 @@ import numpy as np
 from pandas import DataFrame
 
 from coterie.measure.distributions import normal_below
-from coterie.measure.measures import Measure, log_loss
+from coterie.measure.measures import Measure, log_loss, measure_of
 from coterie.measure.paired import Estimate, Scored, difference
-from coterie.measure.pooling import mean_of, of_silos
+from coterie.measure.pooling import of_silos, over
 from coterie.measure.predictions import Key, Predictions
 from coterie.measure.significance import ALPHA
 
@@ -23,7 +23,10 @@ class Scores(dict[Key, Scored]):
     """Every silo's rows by one measure."""
 
     def __init__(self, predictions: Predictions, measure: Measure) -> None:
-        super().__init__({key: rows.scored(measure) for key, rows in predictions.items()})
+        known = (measure_of("accuracy"), measure_of("mae"))  # what is kept of rows with several labels
+        super().__init__(
+            {key: rows.scored(measure) for key, rows in predictions.items() if rows.plain or measure in known}
+        )
         self.seeds = list(dict.fromkeys(key.seed for key in predictions))
 
 
@@ -59,7 +62,7 @@ def choose(
     best = ranked[0]
     margin = measure.margin * (abs(means[best]) if measure.relative else 1)
     leads = {label: _lead(best, label, grid, scores, measure) for label in ranked[1:]}
-    level = [best, *(label for label, lead in leads.items() if lead.low <= 0)]  # which these rows cannot tell apart
+    level = [best, *(label for label, lead in leads.items() if lead.low <= 0)]  # whose difference may be chance
     losses = {label: loss for label in level if (loss := _log_loss(label, predictions)) is not None}
     first = min(losses, key=losses.__getitem__) if best in losses else best
     close = [
@@ -99,8 +102,9 @@ def _ahead(lead: Estimate) -> float:
 def _lead(best: str, other: str, grid: DataFrame, scores: Scores, measure: Measure) -> Estimate:
     """By how much the best is ahead of another on validation data, mean over these silos."""
     leads = [gain_over(str(silo), "validation", best, other, scores, measure) for silo in grid.index]
-    if all(each is not None and np.isfinite(each.error) for each in leads):
-        return mean_of([each for each in leads if each is not None])
+    known = [each for each in leads if each is not None]
+    if len(known) == len(leads):
+        return over(known)
     sign = 1 if measure.higher else -1
     differences = sign * (grid[best] - grid[other]).to_numpy()
     return of_silos(differences)
@@ -116,9 +120,9 @@ def gain_over(silo: str, split: str, own: str, other: str, scores: Scores, measu
 
 
 def of_seeds(scores: Scores, method: str, silo: str, split: str) -> dict[int, Scored]:
-    """A method on one silo's rows, by seed."""
+    """A method on one silo's rows, by seed; without seeds whose rows leave the measure undefined."""
     return {
         seed: each
         for seed in scores.seeds
-        if (each := scores.get(Key(method, seed, silo, split))) is not None and len(each.units)
+        if (each := scores.get(Key(method, seed, silo, split))) is not None and not np.isnan(each.value)
     }

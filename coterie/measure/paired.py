@@ -65,7 +65,7 @@ def scored(measure: Measure, y: Array, p: Array, units: Array | None = None) -> 
     value = measure.of(y, p) if len(y) else np.nan
     if not np.isfinite(value):
         return Scored(value, units, np.zeros(len(y)), sides)
-    moved = measure.influence(y, p) if measure.influence else _jackknife(measure, y, p)
+    moved = measure.influence(y, p) if measure.influence else _jackknife(measure, y, p, units)
     return Scored(value, units, moved / len(y), sides)
 
 
@@ -94,8 +94,7 @@ def _estimate(measure: Measure, seeds: Sequence[Scored], shrinks: bool = False) 
         return Estimate(value, np.nan, np.nan, np.inf)
     _, place = np.unique(np.concatenate([each.units for each in seeds]), return_inverse=True)
     by_unit = np.bincount(place, np.concatenate([each.moved for each in seeds]) / len(seeds))
-    known = min(int(np.unique(each.sides, return_counts=True)[1].min()) for each in seeds)
-    known = min(known, len(by_unit))
+    known = min(len(np.unique(each.units[each.sides == side])) for each in seeds for side in np.unique(each.sides))
     if len(by_unit) < 2 or (measure.row is None and known < FEWEST):
         return Estimate(value, -np.inf, np.inf, np.inf)
     variance = float((by_unit**2).sum()) * len(by_unit) / (len(by_unit) - 1)
@@ -122,17 +121,16 @@ def _added(row: float, each: Scored) -> float:
     return found
 
 
-def _jackknife(measure: Measure, y: Array, p: Array) -> Array:
-    """The influence of rows by leaving out blocks of them; a block's rows share it."""
-    blocks = np.array_split(np.random.default_rng(0).permutation(len(y)), min(BLOCKS, len(y)))
-    moved, whole = np.zeros(len(y)), np.ones(len(y), dtype=bool)
-    left = []
-    for block in blocks:
-        whole[block] = False
-        left.append(measure.of(y[whole], p[whole]) if whole.any() else np.nan)
-        whole[block] = True
+def _jackknife(measure: Measure, y: Array, p: Array, units: Array) -> Array:
+    """The influence of rows by leaving out blocks of whole units; a block's units share it."""
+    _, unit, rows = np.unique(units, return_inverse=True, return_counts=True)
+    blocks = np.array_split(np.random.default_rng(0).permutation(len(rows)), min(BLOCKS, len(rows)))
+    parts = [np.isin(unit, block) for block in blocks]
+    left = [measure.of(y[~part], p[~part]) if not part.all() else np.nan for part in parts]
     found = np.nan_to_num(np.array(left) - np.nanmean(left) if np.isfinite(left).any() else np.zeros(len(left)))
-    for block, change in zip(blocks, found, strict=True):
-        # Spread over a block's rows so that their squares add up to its part of the jackknife's variance.
-        moved[block] = -change * len(y) * np.sqrt((len(blocks) - 1) / (len(blocks) * len(block)))
+    moved = np.zeros(len(y))
+    for block, part, change in zip(blocks, parts, found, strict=True):
+        # Spread over a block's units so that their squares add up to its part of the jackknife's variance.
+        spread = -change * len(y) * np.sqrt((len(blocks) - 1) / (len(blocks) * len(block)))
+        moved[part] = spread / rows[unit[part]]
     return moved

@@ -35,15 +35,25 @@ def of_silos(values: Array) -> Estimate:
     return Estimate(float(values.mean()), float(values.mean()) - reach, float(values.mean()) + reach, error, freedom)
 
 
+def over(parts: Sequence[Estimate]) -> Estimate:
+    """The mean of these silos' values by their rows, or by their spread where some have too few rows for an error."""
+    if all(np.isfinite(part.error) for part in parts):
+        return mean_of(parts)
+    return of_silos(np.array([part.value for part in parts]))
+
+
 def between(values: Array, errors: Array) -> float:
     """Paule and Mandel's variance of the true gains between silos."""
+    if len(values) < 2 or not errors.any():
+        return float(np.var(values, ddof=1)) if len(values) > 1 else 0.0
+    errors = np.maximum(errors, 1e-6 * errors.max())  # 0 where two methods give the same for every row
 
     def surplus(tau: float) -> float:
         weights = 1 / (errors**2 + tau)
         centre = (weights * values).sum() / weights.sum()
         return float((weights * (values - centre) ** 2).sum() - (len(values) - 1))
 
-    if len(values) < 2 or surplus(0.0) <= 0:
+    if surplus(0.0) <= 0:
         return 0.0
     from scipy.optimize import brentq
 

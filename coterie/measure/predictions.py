@@ -54,6 +54,9 @@ class Rows(HoldsData):
             value = float(self.predicted.mean())
             moved = (self.predicted - value) / len(self.predicted)
             return Scored(value, self.units, moved, np.zeros(len(self.units), dtype=int))
+        if not np.isfinite(self.predicted).all():  # a model that diverged is worth nothing
+            worth = 0.0 if measure.higher else np.inf
+            return Scored(worth, self.units, np.zeros(len(self.units)), np.zeros(len(self.units), dtype=int))
         return scored(measure, self.labels, measure.seen(self.predicted, self.threshold), self.units)
 
     def measured(self, by: str = "") -> dict[str, float]:

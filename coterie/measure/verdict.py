@@ -22,7 +22,7 @@ from coterie.measure.distributions import normal_quantile
 from coterie.measure.measures import Array, Measure, measure_of
 from coterie.measure.metrics import main_measure, picked
 from coterie.measure.paired import LEVEL, Estimate, interval
-from coterie.measure.pooling import between, from_errors, mean_of, of_silos, shrunken
+from coterie.measure.pooling import between, from_errors, mean_of, of_silos, over, shrunken
 from coterie.measure.predictions import Predictions
 from coterie.measure.significance import ALPHA, benjamini_hochberg
 
@@ -72,10 +72,11 @@ def judge(
     """
     name = main_measure(results, by)
     measure = measure_of(name)
-    methods = {
-        str(label): _judged(runs, name, by) for label, runs in results.groupby("method", sort=False, observed=True)
-    }
     scores = Scores(predictions, measure)
+    methods = {
+        str(label): _judged(str(label), runs, name, by, scores)
+        for label, runs in results.groupby("method", sort=False, observed=True)
+    }
     choice = choose(methods, scores, measure, costs, predictions)
     guess = _today([name for name in baselines if name in GUESSES], scores, measure)
     best = choice["best"]
@@ -103,12 +104,20 @@ def judge(
             label: _written(_overall(each, standings.get(label, [])), measure) for label, each in methods.items()
         },
         "judged": shown,
+        "undefined": _undefined(results, name, methods),
         "silos": [
             _written(asdict(each), measure) | ({"baseline": beside[each.silo]} if each.silo in beside else {})
             for each in (standings[shown] if shown is not None else ())
         ],
         **({} if today is None else {"baseline": _compared(today, choice["chosen"], methods, scores, measure)}),
     }
+
+
+def _undefined(results: DataFrame, measure: str, methods: Mapping[str, Judged]) -> list[str]:
+    """Silos whose test rows leave the measure undefined: of AUROC, those of one class."""
+    rows = results[(results["split"] == "test") & (results["measure"] == measure)]
+    known = {silo for method in methods.values() for silo in method.test}
+    return [str(silo) for silo in rows["silo"].unique() if str(silo) not in known]
 
 
 def _today(baselines: Sequence[str], scores: Scores, measure: Measure) -> tuple[str, float] | None:
@@ -150,9 +159,9 @@ def _compared(
     beats = False
     if chosen is not None:
         gains = [gain_over(silo, "test", chosen, name, scores, measure) for silo in methods[chosen].test]
-        known = [gain for gain in gains if gain is not None and np.isfinite(gain.error)]
+        known = [gain for gain in gains if gain is not None and np.isfinite(gain.value)]
         if known:
-            gain = mean_of(known)
+            gain = over(known)
             found |= {"gain": gain.value, "low": gain.low, "high": gain.high}
         own = float(np.mean(list(methods[chosen].validation.values())))
         margin = measure.margin * (abs(own) if measure.relative else 1)
@@ -163,11 +172,20 @@ def _compared(
 def _ahead(name: str, chosen: str, methods: Mapping[str, Judged], scores: Scores, measure: Measure) -> bool:
     """Whether a baseline's lead over a method on the same validation rows is more than chance, as far as that shows."""
     leads = [gain_over(silo, "validation", name, chosen, scores, measure) for silo in methods[chosen].validation]
-    known = [lead for lead in leads if lead is not None and np.isfinite(lead.error)]
-    return not known or mean_of(known).low > 0
+    known = [lead for lead in leads if lead is not None and np.isfinite(lead.value)]
+    return not known or over(known).low > 0
 
 
-def _judged(runs: DataFrame, measure: str, by: str) -> Judged:
+def _judged(label: str, runs: DataFrame, measure: str, by: str, scores: Scores) -> Judged:
+    """A method at its picked round; where its rows are at hand, by what it gives for them as deployed: tempered."""
+
+    def by_rows(values: Any, split: str) -> dict[str, float]:
+        found = {}
+        for silo, value in values.items():
+            given = [each.value for each in of_seeds(scores, label, str(silo), split).values()]
+            found[str(silo)] = float(np.mean(given or value))
+        return found
+
     found = {int(seed): (run, *picked(run, measure, by)) for seed, run in runs.groupby("seed", sort=False)}
     tests = DataFrame([test for _, _, test, _ in found.values()])
     validations = [value for *_, value in found.values() if value is not None]
@@ -177,8 +195,8 @@ def _judged(runs: DataFrame, measure: str, by: str) -> Judged:
         part = run[(run["round"] == round) & (run["measure"] == f"{measure}_error") & (run["split"] == "test")]
         errors |= dict(zip(part["silo"], part["value"], strict=True))
     return Judged(
-        {str(silo): float(value) for silo, value in tests.mean().items()},
-        {} if means is None else {str(silo): float(value) for silo, value in means.items()},
+        by_rows(tests.mean(), "test"),
+        {} if means is None else by_rows(means, "validation"),
         errors,
         {seed: round for seed, (_, round, _, _) in found.items()},
     )
@@ -203,7 +221,6 @@ def _standings(
         gain = gain_over(silo, "test", label, alone, scores, measure)
         mine = of_seeds(scores, label, silo, "test")
         own = interval(measure, list(mine.values())) if mine else None
-        score = score if own is None or not np.isfinite(score) else own.value  # of rows it has every digit
         if gain is None:
             errors = [each.errors.get(silo, np.inf) for each in (method, base)]
             gain = from_errors(measure.better(score, before), float(np.hypot(errors[0], errors[1])))

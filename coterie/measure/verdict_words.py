@@ -68,8 +68,19 @@ def silo(standing: Mapping[str, Any], verdict: Verdict) -> str:
     return f"{name}: undecided ({signed}, {standing['n']} test rows{more})"
 
 
+def stays(verdict: Verdict) -> str | None:
+    """The plain model to stay with: on validation rows it is ahead of every federated one, and test rows do not differ.
+
+    Test rows choose nothing; where they clearly contradict, no advice is given.
+    """
+    today = verdict.get("baseline")
+    if today is None or verdict["chosen"] is None or not today["beats"] or (today.get("low") or 0.0) > 0:
+        return None
+    return str(today["name"])
+
+
 def _which(verdict: Verdict) -> str:
-    chosen, best, title = verdict["chosen"], verdict["best"], verdict["title"]
+    chosen, best, title = verdict["chosen"], verdict["best"], _title(verdict)
     if chosen is None and verdict.get("guess"):
         return (
             f"No method is chosen: on validation rows none is better than always predicting the {verdict['guess']}. "
@@ -81,29 +92,38 @@ def _which(verdict: Verdict) -> str:
             "Set some of each silo's data aside for validation."
         )
     scores = verdict["methods"][chosen]
-    alone = ": each silo on its own" if chosen == verdict["alone"] else ""
-    test = f"on test data it has {score(scores['test'], verdict)}"
+    own, tested = score(scores["validation"], verdict), f"on test data it has {score(scores['test'], verdict)}"
     if len(verdict["methods"]) == 1:
         return f"{chosen} is the only method: {score(scores['test'], verdict)} {title} on test data."
+    first = f"Take {chosen}"
+    if (plain := stays(verdict)) is not None:
+        today = score(verdict["baseline"]["validation"], verdict)
+        first = (
+            f"Stay with {plain} on each silo alone for now: on validation data no method compared here is as good "
+            f"({today} against {own}). Of these methods, take {chosen}"
+        )
+    first += ": each silo on its own" if chosen == verdict["alone"] else ""
     if len(verdict["ranked"]) == 1:
-        return f"Take {chosen}{alone}: it alone has a model in every silo that did not diverge; {test} {title}."
-    own = score(scores["validation"], verdict)
+        return f"{first}: it alone has a model in every silo that did not diverge; {tested} {title}."
     if chosen == best:
-        text = f"Take {chosen}{alone}. It has the best mean {title} on validation data ({own}); {test}."
+        extreme = "highest" if verdict["higher_better"] else "lowest"
+        text = f"{first}. It has the {extreme} mean {title} on validation data ({own}); {tested}."
     else:
-        first = score(verdict["methods"][best]["validation"], verdict)
+        why = "of such methods it has the lowest log-loss, or nearly so and sends less"
+        if measure_of(verdict["measure"]).kind == "numbers":
+            why = "of such methods it sends least"
         text = (
-            f"Take {chosen}{alone}. Its mean {title} on validation data ({own}) cannot be told from the best ({best}, "
-            f"{first}); of such methods it has the lowest log-loss, or is next to it and sends less; {test}."
+            f"{first}. Its mean {title} on validation data ({own}) is not clearly behind the best ({best}, "
+            f"{score(verdict['methods'][best]['validation'], verdict)}); {why}; {tested}."
         )
     others = {
-        "As good, shown within the margin": verdict["equals"],
-        "These rows cannot tell from the best": verdict["undecided"],
+        f"Shown to be as good as {best}, within {margin(verdict)}": verdict["equals"],
+        f"Too few rows to say whether as good as {best}": verdict["undecided"],
     }
     for words, names in others.items():
         names = [name for name in names if name != chosen]
         if names:
-            text += f" {words}: {listed(names if len(names) <= 4 else [*names[:3], f'{len(names) - 3} more'])}."
+            text += f" {words}: {_some(names)}."
     return text
 
 
@@ -112,15 +132,16 @@ def _today(verdict: Verdict) -> list[str]:
     today, chosen = verdict.get("baseline"), verdict["chosen"]
     if today is None or chosen is None or today.get("gain") is None:
         return []
-    gain = f"{amount(abs(today['gain']), verdict)}{unit(verdict)}{span(today['low'], today['high'], verdict)}"
+    within = span(*_sided(today["low"], today["high"], today["gain"]), verdict)
+    gain = f"{amount(abs(today['gain']), verdict)}{unit(verdict)}{within}"
     ahead = "ahead of" if today["gain"] >= 0 else "behind"
     text = (
         f"On test rows {chosen} is {gain} {ahead} {today['name']} on each silo alone ({score(today['test'], verdict)})."
     )
-    if today["beats"]:
+    if today["beats"] and stays(verdict) is None:
         text += (
-            f" On validation rows no federated model is as good as {today['name']} on each silo alone "
-            f"({score(today['validation'], verdict)}): stay with that for now."
+            f" Validation rows preferred {today['name']} ({score(today['validation'], verdict)}), and these test rows "
+            "contradict them: more rows would decide."
         )
     return [text]
 
@@ -128,29 +149,56 @@ def _today(verdict: Verdict) -> list[str]:
 def _whether(verdict: Verdict) -> str:
     alone, judged = verdict["alone"], verdict["judged"]
     if alone is None:
-        return "Whether a silo is better off than alone cannot be told: `separate` is not in the study. Add it."
+        return "Whether a silo is better off than alone is unknown: `separate` is not in the study. Add it."
     if judged is None:
         federated = {name: scores for name, scores in verdict["methods"].items() if "gain" in scores}
         if not federated:
             return "There is no federated method in the study to be better off with."
         most = max(federated, key=lambda name: federated[name]["better"])
-        return (
-            f"Beside training alone, from {federated[most]['better']} silos better off with {most} to "
-            f"{min(each['better'] for each in federated.values())} with the least helpful method."
-        )
+        if not federated[most]["better"]:
+            return "With none of the methods a silo is shown to be better off than alone."
+        return f"Most silos are better off than alone with {most}: {federated[most]['better']}."
     scores, silos = verdict["methods"][judged], verdict["silos"]
-    gain = scores["gain"] or 0.0
-    sure = "unlikely to be chance" if scores["p"] < ALPHA else "may be chance"
+    gain, chance = scores["gain"] or 0.0, scores["p"] >= ALPHA
+    what = f"With {judged}" if judged == verdict["chosen"] else f"{judged} is the best that federates; with it"
+    how = "no gain over training alone is shown" if chance else f"the silos {'gain' if gain >= 0 else 'lose'}"
+    direction = "higher" if (gain >= 0) == verdict["higher_better"] else "lower"
+    within = span(*_sided(scores["gain_low"], scores["gain_high"], gain), verdict)
     mean = (
-        f"With {judged} the silos {'gain' if gain >= 0 else 'lose'} {amount(abs(gain), verdict)}{unit(verdict)}"
-        f"{span(scores['gain_low'], scores['gain_high'], verdict)} of {verdict['title']} in the mean over training "
-        f"alone ({sure}: p = {scores['p']:.2g})."
+        f"{what} {how}: mean {verdict['title']} is {amount(abs(gain), verdict)}{unit(verdict)}{within} "
+        f"{direction} than alone, which {'may' if chance else 'is unlikely to'} be chance (p = {scores['p']:.2g})."
     )
     counts = [f"{scores[outcome]} {words}" for outcome, words in OUTCOMES.items() if scores[outcome]]
     least, most = (extreme(each["n"] for each in silos) for extreme in (min, max))
-    tested = str(most) if least == most else f"{least} to {most}"
-    few = f", with {tested} test rows each" if scores["undecided"] else ""
-    return f"{mean} One by one: {listed(counts)}{few}."
+    tested = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+    few = f"; each has {tested} test rows" if scores["undecided"] else ""
+    left = verdict.get("undefined", [])
+    without = f" {verdict['title']} is undefined in {_some(left)}, which all means leave out." if left else ""
+    return f"{mean} Of {len(silos)} silo{'s' * (len(silos) > 1)}: {listed(counts)}{few}.{without}"
+
+
+def _some(names: Sequence[str]) -> str:
+    """All of a few names, of many the first."""
+    return listed(names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"])
+
+
+def _sided(low: float | None, high: float | None, gain: float) -> tuple[float | None, float | None]:
+    """The ends of a gain's interval, counted in the direction in which it lies."""
+    if gain >= 0 or low is None or high is None:
+        return low, high
+    return -high, -low
+
+
+def _title(verdict: Verdict) -> str:
+    """The measure; of errors, that less is better."""
+    return f"{verdict['title']}{'' if verdict['higher_better'] else ' (lower is better)'}"
+
+
+def margin(verdict: Verdict) -> str:
+    """A difference that does not matter."""
+    if verdict["relative"]:
+        return f"{100 * verdict['margin']:.0f}%"
+    return f"{amount(verdict['margin'], verdict)}{unit(verdict)}"
 
 
 def score(value: float | None, verdict: Verdict) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from coterie.measure.significance import ALPHA
-from coterie.measure.verdict_words import OUTCOMES, Verdict, amount, listed, score, unit
+from coterie.measure.verdict_words import OUTCOMES, Verdict, amount, listed, score, stays, unit
 from coterie.report.html import note
 from coterie.runs.read import Run
 
@@ -48,7 +48,12 @@ def headline(found: Verdict) -> str:
     chosen = found["chosen"]
     if chosen is None:
         return "No method can be recommended."
-    return f"Train alone: take {chosen}." if chosen == found["alone"] else f"Take {chosen}."
+    if (plain := stays(found)) is not None:
+        return f"Stay with {plain} on each silo alone for now."
+    if chosen == found["alone"]:
+        return f"Train alone: take {chosen}."
+    unsure = found["methods"][chosen].get("p", 0.0) >= ALPHA
+    return f"Take {chosen}{'; a gain over training alone is not shown' if unsure else ''}."
 
 
 def gain(found: Verdict) -> str:

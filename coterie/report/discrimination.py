@@ -1,4 +1,4 @@
-"""How well the classes are told apart: ROC and precision–recall curves."""
+"""How well the classes are separated: ROC and precision–recall curves."""
 
 from collections.abc import Iterator, Mapping
 

@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 from coterie.measure.measures import MEASURES, Measure, measure_of
-from coterie.measure.verdict_words import OUTCOMES, amount, listed, ranked, score, silo, unit
+from coterie.measure.verdict_words import OUTCOMES, amount, listed, margin, ranked, score, silo, unit
 from coterie.report.gains import gains
 from coterie.report.html import cell, note, plot, section, table
 from coterie.runs.read import Run
@@ -98,8 +98,9 @@ def _design(run: Run, found: Mapping[str, Any]) -> str:
         "Multiplicity": "Benjamini and Hochberg over the silos at 5%; Holm over pairs of methods",
     }
     if judged.get("between") is not None:
-        spread = f"{amount(judged['between'], found)}{unit(found)}"
-        facts["Between silos"] = f"their true gains differ by about {spread} (standard deviation)"
+        spread = f"{amount(judged['between'], found)}{unit(found)} (standard deviation)"
+        apart = f"their true gains differ by about {spread}"
+        facts["Between silos"] = apart if judged["between"] else "these rows show no difference in their true gains"
     if needs := [s["needs"] for s in found["silos"] if s["outcome"] == "undecided" and s.get("needs")]:
         more = f"{min(needs):,} to {max(needs):,}" if min(needs) < max(needs) else f"{min(needs):,}"
         facts["Power"] = f"to decide with a power of 80%, each undecided silo needs {more} more test rows"
@@ -195,7 +196,7 @@ def _methods(found: Mapping[str, Any]) -> str:
 def _how(found: Mapping[str, Any]) -> str:
     pairing = (
         "Gains are paired over the same test rows; intervals, 95%, are Student's, of how each row moves the measure, "
-        "with one row won and one lost added, so that few rows never make certain."
+        "with one row won and one lost added, so that a few rows prove nothing."
         if found["paired"]
         else "The silos do not show their test rows: intervals come from their scores' standard errors, unpaired, and "
         "find less than a paired test would."
@@ -204,17 +205,11 @@ def _how(found: Mapping[str, Any]) -> str:
         f"Every method is judged at the round that validation data pick, by {found['title']}. {pairing} Better and "
         "worse: the gain differs from zero, with at most 5% of such silos wrong in the long run (Benjamini and "
         "Hochberg over the silos). As well off alone: two one-sided tests at 5% place the gain within "
-        f"{_margin(found)}. Shrunken: "
+        f"{margin(found)} of {'the score alone' if found['relative'] else 'zero'}. Shrunken: "
         "the gain that a hierarchical model over all silos expects. Rows needed: about so many more test rows would "
         "decide, with a power of 80%. Mostly from: those who carry more than "
         "half of what a silo takes from others."
     )
-
-
-def _margin(found: Mapping[str, Any]) -> str:
-    if found["relative"]:
-        return f"{100 * found['margin']:.0f}% of the score alone"
-    return f"{amount(found['margin'], found)}{unit(found)} of zero"
 
 
 def _signed(value: float | None, found: Mapping[str, Any]) -> str:

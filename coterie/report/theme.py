@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 
-# Okabe and Ito's colours, told apart by colour-blind readers, less the two that vanish on a white or a black page;
+# Okabe and Ito's colours, distinct to colour-blind readers, less the two that vanish on a white or a black page;
 # then a few more that need the help of a dash.
 PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C", "#8E6BBF", "#999933", "#A85A44"]
 SAFE = 7
@@ -13,7 +13,7 @@ DASHES = ["solid", "dot", "dashdot", "longdash"]
 
 @dataclass(frozen=True)
 class Ink:
-    """How one method is drawn in every figure; past the safe colours the dash tells methods apart."""
+    """How one method is drawn in every figure; past the safe colours the dash differs."""
 
     colour: str
     dash: str

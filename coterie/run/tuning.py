@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from coterie.engine.exchange import Engine, Kept
+from coterie.engine.measuring import measure
 from coterie.engine.method import Cohort, Method
 from coterie.engine.rounds import Progress, draw_cohort
 from coterie.engine.simulate import Simulator
@@ -37,7 +38,7 @@ Score = Callable[[Task, Deployable], Tensor]  # what each silo's model is worth,
 
 def validation_loss(task: Task, predictor: Deployable) -> Tensor:
     """The log-loss or squared error on validation data, negated."""
-    found = task.measure(predictor, "validation")
+    found = measure(task, predictor, "validation")
     return -found["loss"] if found else torch.full((task.k,), torch.nan)
 
 

@@ -1,10 +1,9 @@
 """Masks: streams of bits that nobody without the key can tell from chance, AES-256 in counter mode."""
 
 import hmac
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 KEY = 32  # bytes
 
@@ -17,13 +16,13 @@ def subkey(key: bytes, *parts: bytes | str | int) -> bytes:
 
 def stream(key: bytes, size: int) -> np.ndarray:
     """So many bytes."""
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
     made = np.empty(size + 15, dtype=np.uint8)  # which the cipher wants to have room for
-    Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor().update_into(bytes(size), made.data)
+    cipher(key).update_into(bytes(size), made.data)
     return made[:size]
 
 
-def mask(key: bytes, size: int) -> Tensor:
-    """So many whole numbers modulo 2^64, each as likely as any other: (size,)."""
-    return torch.from_numpy(stream(key, 8 * size).view("<i8"))
+def cipher(key: bytes) -> Any:
+    """What makes the stream of a key, piece by piece."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    return Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()

@@ -28,7 +28,7 @@ def executed(path: Path) -> dict[str, Any]:
     from nbclient import NotebookClient
 
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(path.parent)}}).execute()
+    NotebookClient(notebook, timeout=1800, resources={"metadata": {"path": str(path.parent)}}).execute()
     return notebook
 
 
@@ -51,7 +51,8 @@ def _output(output: dict[str, Any], key: str) -> str:
         height = data[PLOTLY]["layout"]["height"]
         return f"<div id='{key}' style='height:{height}px'></div>\n<script>Plotly.newPlot('{key}', {figure})</script>"
     if "text/html" in data and output["output_type"] == "execute_result":
-        return "<div class='md-typeset__table'>" + "".join(data["text/html"]).replace("\n", " ") + "</div>"
+        plain = "".join(data["text/html"]).replace("\n", " ").replace(' border="1" class="dataframe"', "")
+        return f"<div>{plain}</div>"  # the theme lets a table without a class scroll on a phone
     text = "".join(output["text"] if output.get("name") == "stdout" else data.get("text/plain", ""))
     wrapped = f"<pre style='white-space:pre-wrap'>{escape(text.strip())}</pre>"  # a verdict's lines are long
     return wrapped if text.strip() and "widget" not in str(list(data)) else ""

@@ -194,6 +194,22 @@ def test_whoever_watches_a_run_sees_all_bytes_and_rejected_uploads_so_far(tmp_pa
     assert told["bytes_down"] == sum(each["bytes_down"] for each in outcomes) > 0
 
 
+class Counting(Loop):
+    """Counts the models that silos are sent."""
+
+    sent = 0
+
+    def exchange(self, requests: Mapping[str, Request], timeout: float) -> dict[str, Answer | Failure]:
+        self.sent += sum(len(each.body) for each in requests.values())
+        return super().exchange(requests, timeout)
+
+
+def test_models_that_are_sent_to_be_measured_and_kept_count(tmp_path: Path) -> None:
+    loop = Counting(settle(tmp_path))
+    found = federated(tmp_path / "run", loop, TABLE | {"methods": {"fedavg": {}}}).run("").summary["methods"]["fedavg"]
+    assert 0.9 * loop.sent < found["bytes_down"] <= loop.sent  # of training what models hold counts, without headings
+
+
 def test_a_silo_that_was_never_measured_keeps_its_last_model(tmp_path: Path) -> None:
     loop = Loop(settle(tmp_path))
     loop.deaf = lambda r: r.kind == "measure" and r.silo == "south"

@@ -60,6 +60,16 @@ def test_a_silo_makes_its_own_folder_and_is_let_in_by_its_public_key(
     assert all(private not in path.read_bytes() for path in fed.rglob("*") if path.is_file())
 
 
+def test_a_silo_is_made_where_an_empty_disk_is_mounted_and_nowhere_else(
+    fed: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "north").mkdir(mode=0o755)
+    assert made(tmp_path / "north", fed) == 0 and (tmp_path / "north").stat().st_mode & 0o777 == 0o700
+    key = (tmp_path / "north" / "key").read_bytes()
+    assert made(tmp_path / "north", fed) == 2 and "exists already" in capfd.readouterr().err
+    assert (tmp_path / "north" / "key").read_bytes() == key
+
+
 def test_a_new_key_takes_the_old_ones_place(fed: Path, tmp_path: Path) -> None:
     north, member = tmp_path / "north", fed / "coordinator" / "members" / "north.pub"
     made(north, fed)

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 import coterie
 from coterie.codec import decode, encode, encode_up
+from coterie.deploy import ledger
 from coterie.deploy.ledger import FILE as LEDGER
 from coterie.deploy.ledger import HEAD, Ledger
 from coterie.deploy.messages import Done, Request, request
@@ -245,6 +246,48 @@ def test_a_line_that_the_head_does_not_know_yet_is_no_harm(tmp_path: Path) -> No
     side.answer(question())
     (side.folder / HEAD).write_bytes(head)  # as if it was killed before it could write the new one
     assert len(Ledger(side.folder).entries()) > json.loads(head)["entries"]
+
+
+@pytest.fixture
+def long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SiloSide:
+    """A silo whose ledger is longer than what is read of it for a new line."""
+    monkeypatch.setattr(ledger, "TAIL", 1200)
+    side = settle(tmp_path)["north"]
+    for run in "abcd":
+        assert side.answer(Request("declare", "north", run, 0)).refusal == ""
+    assert (side.folder / LEDGER).stat().st_size > 4 * 1200
+    return side
+
+
+def test_of_a_long_ledger_only_its_end_is_read_for_a_new_line(long: SiloSide, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, read, parsed = len(Ledger(long.folder).entries()), list[int](), ledger._entries
+    monkeypatch.setattr(ledger, "_entries", lambda content, path: read.append(len(content)) or parsed(content, path))
+    long.answer(Request("declare", "north", "e", 0))
+    assert len(read) == 1 and 0 < read[0] < 1200
+    monkeypatch.undo()
+    assert len(Ledger(long.folder).entries()) == whole + 4
+    assert json.loads((long.folder / HEAD).read_text())["entries"] == whole + 4
+
+
+@pytest.mark.parametrize("harm", ["cut", "change", "head"])
+def test_a_long_ledger_whose_end_was_altered_takes_no_new_line(harm: str, long: SiloSide) -> None:
+    path = long.folder / LEDGER
+    *lines, last = path.read_text().splitlines(keepends=True)
+    if harm == "head":
+        (long.folder / HEAD).unlink()
+    else:
+        path.write_text("".join(lines) + ("" if harm == "cut" else last.replace('"hash": "', '"hash": "0')))
+    assert "ledger" in long.answer(Request("declare", "north", "e", 0)).refusal
+
+
+def test_what_a_long_ledger_has_beyond_its_head_stays(long: SiloSide) -> None:
+    path, head = long.folder / LEDGER, (long.folder / HEAD).read_bytes()
+    long.answer(Request("declare", "north", "e", 0))
+    (long.folder / HEAD).write_bytes(head)  # as if it was killed before it could write the new one
+    with path.open("ab") as file:
+        file.write(b'{"time": "2026')
+    long.answer(Request("declare", "north", "f", 0))
+    assert len(Ledger(long.folder).entries()) == json.loads((long.folder / HEAD).read_text())["entries"] == 6 * 4
 
 
 def test_half_a_line_that_a_full_disk_left_is_cut_and_noted(tmp_path: Path) -> None:

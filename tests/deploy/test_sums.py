@@ -8,11 +8,13 @@ import pytest
 import torch
 from command import call
 from loop import NAMES, TRAINING, Loop, job, settle
+from test_drive import TABLE, Breaking, Broken, by_silo, federated
 from test_remote import deployed, simulated, values
 
 pytest.importorskip("cryptography")
 from coterie.codec import decode, encode
 from coterie.deploy.certificates import make_key
+from coterie.deploy.group import FILE as GROUP
 from coterie.deploy.group import make_group, meet, pair_of
 from coterie.deploy.messages import Answer, Job, Request
 from coterie.deploy.policy import FILE as POLICY
@@ -115,6 +117,27 @@ def test_a_void_round_rolls_back_and_the_next_goes_on(tmp_path: Path) -> None:
         (2, "1 of 3 silos are left, and a sum needs 2: void")
     }
     assert found.measured[-1] == 3 and len(found.rejected) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "level"), [("fedavg", "secagg"), ("fedamp", "blind")])
+def test_a_coordinator_that_restarts_after_any_exchange_ends_the_same(method: str, level: str, tmp_path: Path) -> None:
+    """Asked again for the same, silos send the same bits, and reveal for the same set."""
+    table, found = TABLE | {"methods": {method: {}}, "secure": {"level": level}}, []
+    for name in ("whole", "broken"):
+        loop = met(tmp_path / name)
+        for each in loop.sides.values():
+            (each.folder / GROUP).write_text("11" * 32)
+        broken, after = name == "broken", 0
+        while broken:
+            try:
+                federated(tmp_path / name / "run", Breaking(loop, after), table).run("coterie federation run")
+                broken = False
+            except Broken:
+                after += 1
+        found.append(by_silo(federated(tmp_path / name / "run", loop, table).run("coterie federation run").results))
+        assert name == "whole" or after > 3
+    pd.testing.assert_series_equal(*found, atol=1e-6, rtol=0)
 
 
 def test_a_silo_reveals_for_one_set_of_uploads_in_a_round_alone(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_means_leave_only_where_the_policy_lets_them(tmp_path: Path) -> None:
     federated(tmp_path / "run", Loop(sides), TABLE).run("")
     for name, numbers in (("north", 1), ("east", 0)):
         left = {e["field"]: e["shape"] for e in Ledger(sides[name].folder).entries() if e["kind"] == "describe"}
-        assert left.keys() == {"count", "mean", "scatter", "target", "words"}
+        assert left.keys() == {"count", "mean", "scatter", "target", "table"}
         assert left["mean"] == [1, numbers]  # of the only column of numbers
 
 

@@ -300,6 +300,30 @@ def test_a_budget_of_privacy_holds_over_runs_methods_and_attempts(tmp_path: Path
     assert spent.epsilon(1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
 
 
+def test_what_runs_methods_and_seeds_spent_together_is_what_renyi_gives(tmp_path: Path) -> None:
+    """Recomputed without the package or a library, from what the silo was asked.
+
+    Rényi DP of order α of a Gaussian whose noise is σ times the sensitivity is α/2σ², and adds up (Mironov, CSF 2017);
+    as (ε, δ) by Canonne, Kamath and Steinke, NeurIPS 2020, Proposition 12: an upper bound, and near.
+    """
+    side = settle(tmp_path)["north"]
+    (side.folder / FILE).write_text('approve = "all"\nepsilon = 20.0\n')
+    noises = list[float]()
+    for run, method, seed, noise in [("a", "fedavg", 1, 8.0), ("a", "fedprox", 2, 8.0), ("b", "fedamp", 1, 5.0)]:
+        for round in range(2):
+            request = private(f"{run}-{method}-{seed}", round, method, privacy={"clip": 1.0, "noise": noise})
+            request = replace(request, job=replace(request.job, seed=seed))
+            assert side.answer(request).refusal == ""
+            noises.append(noise)
+    delta, orders = 1e-5, 1 + np.geomspace(1e-2, 1e3, 20_000)
+    rho = sum(1 / (2 * (noise / 2) ** 2) for noise in noises)  # all of a silo's data turn a change around: 2 × the clip
+    bound = (orders * rho + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)).min()
+    found = Budget(side.folder, read_policy(side.folder)).spent().epsilon(delta)
+    assert 0.9 * bound < found < bound
+    alone = sum(1 / (2 * (noise / 2) ** 2) for noise in noises[:2])
+    assert found > 1.5 * (orders * alone + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)).min()
+
+
 RECORDS = {"privacy": {"level": "record", "clip": 1.0, "noise": 3.0}}
 DEMANDED_OF_RECORDS = 'approve = "all"\nrequire = "record"\nepsilon = 4.0\n'
 

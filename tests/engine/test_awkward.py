@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 from awkward import PICTURES, REFUSED, TEXTS, TOKENS, TRAINED, Float32Cell, words
-from plain import TRAINING, batches, by_hook, by_steps, close, data, loss_of, make_engine, make_silos
+from plain import CLASSES, TRAINING, batches, by_hook, by_steps, close, data, loss_of, make_engine, make_silos
 from torch import Tensor, nn
 
 from coterie.data.silo import Part, Silo
 from coterie.engine.kernels.dropout import KeyedDropout
+from coterie.engine.measuring import measure
 from coterie.engine.plan import BatchPlan
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
@@ -69,7 +70,7 @@ def held_to_plain_torch(build: Callable[[], nn.Module], silos: list[Silo], rows:
     start, before = task.start(), engine.store["train"].x.clone()
     places = torch.arange(3).split(rows)
     ours = torch.cat([task.take(place).fit(start[place], "train") for place in places])
-    losses = [task.take(place).measure(Predictor(models=ours[place]), "test")["loss"] for place in places]
+    losses = [measure(task.take(place), Predictor(models=ours[place]), "test")["loss"] for place in places]
     each = [task.take(place).losses(ours[place], "test") for place in places]
     assert torch.equal(engine.store["train"].x, before)
     for place, silo in enumerate(task.silos.tolist()):
@@ -151,6 +152,16 @@ def test_a_module_that_knows_float32_alone_runs_in_it() -> None:
         close(ours[place], row_of(engine.model, module), 1e-5)
 
 
+def test_a_module_that_knows_another_type_than_is_trained_is_refused_before_training() -> None:
+    class Doubled(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.double())
+
+    silos = silos_for("plain")
+    with pytest.raises(BadInput, match=r"cannot take samples of shape \(\d+,\): .*dtype"):
+        by_steps(make_engine(lambda: Doubled(silos[0].train.x.shape[1], CLASSES), silos, dtype=torch.float32))
+
+
 def test_a_given_module_is_looked_at_before_it_is_copied() -> None:
     with pytest.raises(BadInput, match="no size yet"):
         Model(nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 3)), 3)
@@ -191,6 +202,7 @@ def test_every_word_counts_as_padding_where_it_is_only_in_later_samples() -> Non
     held_to_plain_torch(words(padding_idx=0), silos, 3)
 
 
+@pytest.mark.slow
 def test_the_way_does_not_depend_on_whose_samples_are_looked_at() -> None:
     for name, build in TRAINED.items():
         found = set()

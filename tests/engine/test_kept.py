@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from coterie.data.silo import Part, Silo
 from coterie.engine import kept
+from coterie.engine.measuring import measure
 from coterie.engine.simulate import Simulator
 from coterie.engine.task import Batch
 from coterie.errors import BadInput
@@ -97,7 +98,7 @@ def test_kept_or_not_the_numbers_are_the_same(name: str) -> None:
     for split in ("train", "test"):
         close(one.losses(ours, split), other.losses(ours, split), 1e-12)
         close(one.features(ours, split), other.features(ours, split), 1e-12)
-        found, known = (task.measure(Predictor(models=ours), split) for task in (one, other))
+        found, known = (measure(task, Predictor(models=ours), split) for task in (one, other))
         close(found["loss"], known["loss"], 1e-12)
 
     def loss(out: Tensor, batch: Batch, features: Tensor | None) -> Tensor:

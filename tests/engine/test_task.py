@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.data.silo import Part, Silo
-from coterie.engine import task as task_module
+from coterie.engine.measuring import measure
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
 from coterie.engine.store import Store
@@ -233,7 +233,7 @@ def test_regression_is_the_mean_squared_error_told_in_the_labels_own_unit() -> N
     models = task.start(common=False)
     batch = task.first_batch()
     got = task.grad(models, batch)
-    measured = task.measure(Predictor(models=models), "test")
+    measured = measure(task, Predictor(models=models), "test")
     assert measured.keys() == {"loss", "rmse", "mae", "r2"}
     for i, silo in enumerate(task.silos.tolist()):
         module = client(build, engine.model, models[i])
@@ -248,13 +248,6 @@ def test_regression_is_the_mean_squared_error_told_in_the_labels_own_unit() -> N
         close(measured["rmse"][i], 3 * ((told - y) ** 2).mean().sqrt())
         close(measured["mae"][i], 3 * (told - y).abs().mean())
         close(measured["r2"][i], 1 - ((told - y) ** 2).sum() / ((y - y.mean()) ** 2).sum())
-
-
-def test_targets_that_are_all_alike_have_no_r2() -> None:
-    silos = [Silo(s.name, *(Part(p.x, 0 * p.x[:, 0]) for p in (s.train, s.validation, s.test))) for s in make_silos()]
-    task = by_steps(make_engine(lambda: nn.Linear(5, 1), silos, classes=0))
-    measured = task.measure(Predictor(models=task.start()), "test")
-    assert measured["r2"].isnan().all() and measured["rmse"].isfinite().all()
 
 
 def test_losses_are_each_samples_own_and_zero_beyond_a_silos_last() -> None:
@@ -287,56 +280,6 @@ def test_predictions_are_class_probabilities_in_evaluation_mode() -> None:
     ours = task.predict(Predictor(models=models), x)
     for i in range(3):
         close(ours[i], client(batchnorm, engine.model, models[i]).eval()(x[i]).softmax(1))
-
-
-def test_a_mixture_predicts_with_the_weighted_mean_of_probabilities() -> None:
-    engine, silos = engine_of(mlp)
-    task = by_steps(engine)
-    models = torch.stack([engine.model.start(0, i) for i in range(6)]).reshape(3, 2, -1)
-    weights = torch.tensor([[0.2, 0.8], [1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)
-    measured = task.measure(Predictor(models=models, weights=weights), "test")
-    for i, silo in enumerate(task.silos.tolist()):
-        x, y = data(silos[silo], "test")
-        told = [client(mlp, engine.model, models[i, j])(x).softmax(1) for j in range(2)]
-        mixed = weights[i, 0] * told[0] + weights[i, 1] * told[1]
-        close(measured["loss"][i], -mixed[torch.arange(len(y)), y].log().mean())
-        close(measured["accuracy"][i], (mixed.argmax(1) == y).double().mean())
-
-
-@pytest.mark.parametrize("at_once", [1, 7, 4096])
-def test_measures_are_a_hand_computation_however_many_samples_at_once(
-    at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(task_module, "SAMPLES_AT_ONCE", {"cpu": at_once})
-    silos = make_silos(test=(9, 2, 5))
-    engine = make_engine(batchnorm, silos)
-    task = by_steps(engine)
-    models = task.fit(task.start(common=False), "train")
-    measured = task.measure(Predictor(models=models), "test")
-    losses = task.losses(models, "test")
-    for i, silo in enumerate(task.silos.tolist()):
-        x, y = data(silos[silo], "test")
-        out = client(batchnorm, engine.model, models[i]).eval()(x)
-        close(measured["loss"][i], F.cross_entropy(out, y))
-        close(measured["accuracy"][i], (out.argmax(1) == y).double().mean())
-        close(losses[i, : len(y)], F.cross_entropy(out, y, reduction="none"))
-
-
-def test_a_silo_without_samples_of_a_split_measures_nan() -> None:
-    engine = make_engine(mlp, make_silos(validation=(3, 0, 2)))
-    task = engine.task(torch.arange(3), 0)
-    measured = task.measure(Predictor(models=task.start()), "validation")
-    assert measured["loss"].isnan().tolist() == [False, True, False]
-    assert measured["accuracy"].isnan().tolist() == [False, True, False]
-
-
-def test_a_diverged_model_has_an_infinite_loss_not_a_missing_one() -> None:
-    engine = make_engine(mlp, make_silos(test=(6, 2, 4)))
-    task = engine.task(torch.arange(3), 0)
-    models = task.start()
-    models[1] = torch.nan
-    losses = task.measure(Predictor(models=models), "test")["loss"]
-    assert losses.isinf().tolist() == [False, True, False]
 
 
 def test_small_silos_finish_earlier_and_keep_their_rows_in_place() -> None:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from coterie.errors import BadInput
 
-SCALE = int(os.environ.get("FUZZ", "0"))  # 0: the same inputs every time; N: N times as many, drawn anew
+SCALE = float(os.environ.get("FUZZ", "0"))  # 0: the same inputs every time; below 1: a share; N: N times, drawn anew
 SECONDS = 60  # that one input may take on a machine that is busy with something else
 MEMORY = 1 << 30  # bytes that one input may make the process grow by
 LONGEST = 20_000  # characters of an error
@@ -30,7 +30,7 @@ class Hang(BaseException):
 
 
 def fuzz(inputs: int, *strategies: Any, memory: int = MEMORY) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Run a test on so many generated inputs (`FUZZ=N`: on N times as many, at random)."""
+    """Run a test on so many generated inputs (`FUZZ=N`: on N times as many, at random; `FUZZ=0.2`: on a fifth)."""
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         name = f"{test.__module__}.{test.__name__}"
@@ -43,8 +43,8 @@ def fuzz(inputs: int, *strategies: Any, memory: int = MEMORY) -> Callable[[Calla
                 test(*args, **kwargs)
 
         chosen = settings(
-            max_examples=inputs * max(SCALE, 1),
-            derandomize=SCALE == 0,
+            max_examples=round(inputs * (SCALE or 1)),
+            derandomize=SCALE < 1,
             database=None,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -16,7 +16,7 @@ from mutate import names, numbers
 from coterie.data import fetch
 from coterie.data.catalog import CATALOG
 from coterie.data.download import Failed
-from coterie.deploy.flower import launch, services
+from coterie.deploy.flower import launch, monitoring, services
 from coterie.deploy.parties import new_federation
 from coterie.errors import BadInput
 from coterie.methods import METHODS
@@ -106,10 +106,11 @@ def nothing_long() -> Any:
         patch.setattr(fetch, "download", lambda *_: (_ for _ in ()).throw(Failed("no network")))
         for name in ("coordinator", "silo"):
             patch.setattr(services, name, _stop)
-        patch.setattr(launch, "running_coordinator", lambda folder: folder / "coordinator")
+        for module in (launch, monitoring):
+            patch.setattr(module, "running_coordinator", lambda folder: folder / "coordinator")
         patch.setattr(launch, "follow", _stop)
         patch.setattr(Live, "serve_forever", _stop)
-        patch.setattr(launch, "silo_states", lambda folder: {"north": "online"})
+        patch.setattr(monitoring, "silo_states", lambda folder: {"north": "online"})
         yield
 
 

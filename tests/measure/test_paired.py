@@ -108,6 +108,21 @@ def test_equal_models_are_seldom_told_apart(name, n):
     assert apart / draws <= 0.05 + 1.7 * np.sqrt(0.05 * 0.95 / draws)
 
 
+@pytest.mark.parametrize("name", ["auroc", "auprc"])
+@pytest.mark.parametrize(("positive", "negative", "rows"), [(2, 30, 20), (10, 40, 10)])
+def test_few_patients_of_a_class_with_many_rows_decide_little(name, positive, negative, rows):
+    """Equal models, each right or wrong about a whole patient: not the rows count, but the patients of either class."""
+    rng, measure, draws = np.random.default_rng(0), MEASURES[name], 200
+    patient = np.repeat(np.arange(positive + negative), rows)
+    y = (patient < positive).astype(int)
+    apart = 0
+    for _ in range(draws):
+        scores = (1.2 * y + rng.normal(size=positive + negative)[patient] + 0.3 * rng.normal(size=len(y)) for _ in "ab")
+        both = [scored(measure, y, np.stack([-each, each], 1), patient) for each in scores]
+        apart += difference(measure, both[:1], both[1:]).p < 0.05
+    assert apart / draws <= 0.05
+
+
 @pytest.mark.parametrize("n", [30, 300, 3000])
 def test_a_gain_at_the_margin_is_seldom_called_equivalent(n):
     rng, draws, wrong = np.random.default_rng(n), 400, 0

@@ -1,10 +1,14 @@
 """Who is better off, and which method to take: made silos whose answer is known."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import norm
 
 from coterie.measure import verdict_words
+from coterie.measure.measures import MEASURES
 from coterie.measure.predictions import Key, Rows
 from coterie.measure.verdict import judge
 
@@ -83,7 +87,7 @@ def test_of_equals_the_one_that_sends_less_is_taken():
     costs = {"separate": 0.0, "fedamp": 9.0, "fedavg": 3.0}
     verdict = judged(validation=validation, costs=costs)
     assert (verdict["best"], verdict["chosen"], verdict["judged"]) == ("fedamp", "fedavg", "fedavg")
-    assert "cannot be told from the best (fedamp, 85.0%)" in verdict_words.consortium(verdict)[0]
+    assert "is not clearly behind the best (fedamp, 85.0%)" in verdict_words.consortium(verdict)[0]
     assert judged(validation={**validation, "fedavg": 0.83}, costs=costs)["chosen"] == "fedamp"
 
 
@@ -129,9 +133,12 @@ def test_where_nothing_was_learned_no_method_is_taken():
 def test_what_validation_rows_can_tell_of_the_others():
     verdict = judged(validation={"separate": 0.6, "fedamp": 0.85, "fedavg": 0.84})
     assert verdict["sure"] > 0.95 and verdict["undecided"] == [] and verdict["equals"] == ["fedavg"]
-    assert "As good, shown within the margin: fedavg." in verdict_words.consortium(verdict)[0]
+    assert "Shown to be as good as fedamp, within 2.0 points: fedavg." in verdict_words.consortium(verdict)[0]
     results, predictions = made(validation={"separate": 0.6, "fedamp": 0.85, "fedavg": 0.8})
-    few = {key: rows(0.5, 3) if key.split == "validation" else each for key, each in predictions.items()}
+    few = {
+        key: rows(2 + (key.method == "fedamp"), 3) if key.split == "validation" else each
+        for key, each in predictions.items()
+    }
     sizes = {0: dict.fromkeys(results["silo"].unique(), N)}
     unsure = judge(results, few, {}, "separate", sizes, "accuracy", {})
     assert unsure["chosen"] == "fedamp" and set(unsure["undecided"]) == {"fedavg", "separate"}
@@ -195,37 +202,77 @@ def test_a_terminal_is_told_only_what_is_sure_of_many_silos():
     verdict = judged(samples={"separate": silos, "fedamp": better}, validation={"separate": 0.7, "fedamp": 0.8})
     lines = verdict_words.compact(verdict)
     assert len(lines) == 3 and lines[2].startswith("s3 gains 25.0")
-    assert "1 better off and 8 as well off alone" in lines[1]
+    assert "Of 9 silos: 1 better off and 8 as well off alone" in lines[1]
 
 
-def truth(rng, silos, n, gain):
-    """Silos whose methods are right by chance, the federated one more often by `gain`."""
+def chances(second):
+    return np.stack([1 - second, second], 1)
+
+
+def by_accuracy(rng, n, gain):
+    """Labels, and what a model alone and a better one give: 70% right, and by `gain` more."""
+    u = rng.random(n)
+    v = np.where(rng.random(n) < 0.7, u, rng.random(n))
+    return np.ones(n, int), *(chances(hits.astype(float)) for hits in (u < 0.7, v < 0.7 + gain))
+
+
+def by_auroc(rng, n, gain):
+    """Normal scores of two classes lie √2 Φ⁻¹(AUROC) apart."""
+    y, common = (rng.random(n) < 0.25).astype(int), rng.normal(size=n)
+    y[:2] = 0, 1  # of one class alone there is none
+    scores = [np.sqrt(2) * norm.ppf(0.75 + more) * y + 0.8 * common + 0.6 * rng.normal(size=n) for more in (0.0, gain)]
+    return y, *(chances(norm.cdf(each)) for each in scores)
+
+
+def by_rmse(rng, n, gain):
+    """Errors that share much, those of the better model smaller by `gain`; a few are large, as Student's with 5."""
+    common = rng.standard_t(5, n)
+    own, other = (0.8 * common + 0.6 * rng.standard_t(5, n) for _ in range(2))
+    return np.zeros(n), own, (1 - gain) * other
+
+
+MADE = {"accuracy": by_accuracy, "auroc": by_auroc, "rmse": by_rmse}
+AT_MARGIN = {"accuracy": 0.021, "auroc": 0.021, "rmse": 0.051}
+
+
+def truth(rng, silos, n, gain, measure="accuracy"):
+    """Silos of which two methods are known, the federated one better by `gain`."""
     table, predictions = [], {}
     for i in range(silos):
-        u = rng.random(n)
-        v = np.where(rng.random(n) < 0.7, u, rng.random(n))
-        for method, hits in (("separate", u < 0.7), ("fedamp", v < 0.7 + gain)):
-            hit = hits.astype(float)
-            each = Rows(1, np.ones(n, int), np.stack([1 - hit, hit], 1), np.arange(n), np.arange(n))
-            predictions[Key(method, 0, f"s{i}", "test")] = each
-            table.append((method, 0, 1, f"s{i}", "test", "accuracy", hit.mean()))
-            table.append((method, 0, 1, f"s{i}", "validation", "accuracy", 0.7 + gain * (method == "fedamp")))
+        y, *given = MADE[measure](rng, n, gain)
+        for method, p in zip(("separate", "fedamp"), given, strict=True):
+            predictions[Key(method, 0, f"s{i}", "test")] = Rows(1, y, p, np.arange(n), np.arange(n))
+            table.append((method, 0, 1, f"s{i}", "test", measure, MEASURES[measure].of(y, p)))
+            table.append((method, 0, 1, f"s{i}", "validation", measure, 0.7 + gain * (method == "fedamp")))
     sizes = {0: {f"s{i}": n for i in range(silos)}}
-    verdict = judge(pd.DataFrame(table, columns=COLUMNS), predictions, {}, "separate", sizes, "accuracy", {})
+    verdict = judge(pd.DataFrame(table, columns=COLUMNS), predictions, {}, "separate", sizes, measure, {})
     return verdict["methods"]["fedamp"]
 
 
-@pytest.mark.parametrize(("silos", "n"), [(4, 3), (4, 100), (4, 5000), (20, 30), (20, 1000), (200, 40), (200, 400)])
-def test_how_often_outcomes_are_wrong(silos, n):
+CASES = [(4, 3), (4, 100), (4, 5000), (20, 30), (20, 1000), (200, 40), (200, 400)]
+
+
+@pytest.mark.parametrize(
+    ("measure", "silos", "n"),
+    [
+        *(("accuracy", *case) for case in CASES),
+        *((measure, *case) for measure in ("auroc", "rmse") for case in CASES[3:6]),
+        pytest.param("auroc", 4, 3, marks=pytest.mark.slow),
+        pytest.param("rmse", 4, 3, marks=pytest.mark.slow),
+        pytest.param("auroc", 4, 5000, marks=pytest.mark.slow),
+        pytest.param("rmse", 4, 5000, marks=pytest.mark.slow),
+    ],
+)
+def test_how_often_outcomes_are_wrong(measure, silos, n):
     """Known truth. Gain 0: wrong "better" at most 5%; a gain of the margin: wrong "equivalent" at most 5%."""
     rng, again = np.random.default_rng(silos * n), max(1, 400 // silos)
-    nothing = [truth(rng, silos, n, 0.0) for _ in range(again)]
+    nothing = [truth(rng, silos, n, 0.0, measure) for _ in range(again)]
     apart = sum(each["better"] + each["worse"] for each in nothing) / (silos * again)
     assert apart <= 0.05
-    margin = [truth(rng, silos, n, 0.021) for _ in range(again)]
+    margin = [truth(rng, silos, n, AT_MARGIN[measure], measure) for _ in range(again)]
     assert sum(each["equivalent"] for each in margin) / (silos * again) <= 0.05 + 1.7 * np.sqrt(0.05 * 0.95 / 400)
     if n >= 400:  # and a large one is found
-        large = truth(rng, silos, n, 0.12)
+        large = truth(rng, silos, n, 0.12 if measure != "rmse" else 0.3, measure)
         assert large["better"] >= 0.9 * silos and large["p"] < 0.001
 
 
@@ -237,9 +284,9 @@ def test_the_mean_over_few_silos_can_be_told_from_zero():
 
 def test_the_number_of_test_rows_is_said_as_it_is():
     verdict = judged()
-    assert ", with 200 test rows each." in verdict_words.consortium(verdict)[1]
+    assert "; each has 200 test rows." in verdict_words.consortium(verdict)[1]
     standing(verdict, "west")["n"] = 90
-    assert ", with 90 to 200 test rows each." in verdict_words.consortium(verdict)[1]
+    assert "; each has 90 to 200 test rows." in verdict_words.consortium(verdict)[1]
 
 
 @pytest.mark.parametrize(("right", "beats"), [(172, False), (190, True)])
@@ -255,3 +302,112 @@ def test_todays_model_is_to_be_stayed_with_only_where_its_lead_is_no_chance(righ
     verdict = judge(results, predictions, {}, "separate", sizes, "accuracy", {}, ["boosted trees"])
     assert verdict["chosen"] == "fedamp" and verdict["baseline"]["validation"] == pytest.approx(right / N * 100)
     assert verdict["baseline"]["beats"] is beats
+    first, *_, last = verdict_words.consortium(verdict)
+    assert first.startswith("Stay with boosted trees on each silo alone for now" if beats else "Take fedamp.")
+    verdict["baseline"] |= {"low": 1.0, "high": 2.0}  # had test rows shown the opposite
+    first, *_, last = verdict_words.consortium(verdict)
+    assert first.startswith("Take fedamp.") and ("test rows contradict them" in last) is beats
+
+
+def test_of_numbers_no_log_loss_is_spoken_of():
+    samples = {
+        method: dict.fromkeys("ab", right) for method, right in (("separate", 100), ("fedamp", 40), ("fedem", 40))
+    }
+    validation = {"separate": 0.6, "fedamp": 0.4, "fedem": 0.401}
+    verdict = {**judged(measure="rmse", samples=samples, validation=validation), "chosen": "fedem"}
+    text = verdict_words.consortium(verdict)[0]
+    assert "it sends least" in text and "log-loss" not in text and "rmse (lower is better)" in text
+
+
+def rare(rng, n, positive, lift=0.0):
+    """Labels of which so many are positive, and a model that finds them better by `lift`."""
+    y = (np.arange(n) < positive).astype(int)
+    return Rows(2, y, chances(norm.cdf((1 + lift) * y + rng.normal(size=n))), np.arange(n), np.arange(n))
+
+
+def by_auroc_of(predictions):
+    """The verdict on predictions, whose results have the same values where they are defined."""
+    measure = MEASURES["auroc"]
+    table = [
+        (key.method, key.seed, 2, key.silo, key.split, "auroc", measure.of(each.labels, each.predicted))
+        for key, each in predictions.items()
+    ]
+    sizes = {seed: dict.fromkeys({key.silo for key in predictions}, 100) for seed in {key.seed for key in predictions}}
+    return judge(pd.DataFrame(table, columns=COLUMNS), predictions, {}, "separate", sizes, "auroc", {})
+
+
+def test_a_seed_whose_test_rows_are_of_one_class_is_left_out_and_is_no_divergence():
+    rng, predictions = np.random.default_rng(0), {}
+    for method, lift in (("separate", 0.0), ("fedamp", 1.0)):
+        for seed, silo, split in product((0, 1), ("a", "b"), ("validation", "test")):
+            none = (seed, silo, split) == (1, "a", "test")
+            predictions[Key(method, seed, silo, split)] = rare(rng, 100, 0 if none else 20, lift)
+    a = standing(by_auroc_of(predictions), "a")
+    own, base = (MEASURES["auroc"].of(r.labels, r.predicted) for r in (
+        predictions[Key(method, 0, "a", "test")] for method in ("fedamp", "separate")
+    ))  # fmt: skip
+    assert (a["score"], a["alone"], a["gain"]) == pytest.approx((own, base, own - base))
+    assert a["low"] < a["gain"] < a["high"]
+
+
+def test_a_silo_of_one_class_is_named():
+    rng = np.random.default_rng(0)
+    predictions = {
+        Key(method, 0, silo, split): rare(rng, 100, 0 if silo == "c" else 20)
+        for method, silo, split in product(("separate", "fedamp"), "abc", ("validation", "test"))
+    }
+    verdict = by_auroc_of(predictions)
+    assert verdict["undefined"] == ["c"] and len(verdict["silos"]) == 2
+    assert verdict_words.consortium(verdict)[1].endswith("AUROC is undefined in c, which all means leave out.")
+
+
+@pytest.mark.parametrize("measure", ["accuracy", "auroc"])
+def test_a_model_that_gives_no_numbers_is_worth_nothing(measure):
+    """NaN is the largest to argmax: taken for a guess, a diverged model would be right about the first class."""
+    y = (np.arange(100) < 4).astype(int)
+    diverged = Rows(1, y, np.full((100, 2), np.nan), np.arange(100), np.arange(100))
+    assert diverged.scored(MEASURES[measure]).value == 0.0
+
+
+def test_scores_and_gains_are_of_the_same_models():
+    """Gains go by tempered probabilities, which are deployed; so must the scores beside them."""
+    results, predictions = made()
+    results = results.assign(measure="log_loss", value=5.0)  # as measured while training, before tempering
+    sizes = {0: dict.fromkeys(results["silo"].unique(), N)}
+    verdict = judge(results, predictions, {}, "separate", sizes, "log_loss", {})
+    for each in verdict["silos"]:
+        assert each["alone"] - each["score"] == pytest.approx(each["gain"])
+    judged, alone = (verdict["methods"][name] for name in (verdict["judged"], "separate"))
+    assert alone["test"] - judged["test"] == pytest.approx(judged["gain"])
+
+
+def test_a_silo_in_which_two_methods_give_the_same_has_no_error_and_no_gain():
+    rng, predictions, table = np.random.default_rng(0), {}, []
+    for silo in ("a", "b", "c"):
+        same = 0.1 * rng.normal(size=20)
+        for method, split in product(("separate", "fedamp"), ("validation", "test")):
+            p = same if silo == "a" else (0.1 if method == "fedamp" else 0.3) * rng.normal(size=20)
+            predictions[Key(method, 0, silo, split)] = Rows(2, np.zeros(20), p, np.arange(20), np.arange(20))
+            table.append((method, 0, 2, silo, split, "rmse", MEASURES["rmse"].of(np.zeros(20), p)))
+    sizes = {0: dict.fromkeys("abc", 20)}
+    verdict = judge(pd.DataFrame(table, columns=COLUMNS), predictions, {}, "separate", sizes, "rmse", {})
+    assert standing(verdict, "a")["gain"] == 0 and standing(verdict, "a")["outcome"] == "equivalent"
+    assert verdict["methods"]["fedamp"]["between"] > 0
+
+
+def test_the_gain_over_todays_model_is_over_the_silos_whose_scores_stand_beside_it():
+    """Of rmse, fewer than 8 rows have no interval: such a silo counts in the gain as it does in the scores."""
+    rng, table, predictions = np.random.default_rng(0), [], {}
+    for silo, n in (("a", 40), ("b", 40), ("c", 5)):
+        for method, error in (("separate", 1.0), ("fedamp", 0.5), ("ridge", 3.0 if silo == "c" else 1.0)):
+            for split in ("validation", "test"):
+                each = Rows(2, np.zeros(n), error * rng.normal(size=n), np.arange(n), np.arange(n))
+                predictions[Key(method, 0, silo, split)] = each
+                if method != "ridge":
+                    value = MEASURES["rmse"].of(each.labels, each.predicted)
+                    table.append((method, 0, 2, silo, split, "rmse", value))
+    sizes = {0: {"a": 40, "b": 40, "c": 5}}
+    frame = pd.DataFrame(table, columns=COLUMNS)
+    verdict = judge(frame, predictions, {}, "separate", sizes, "rmse", {}, ["ridge"])
+    today = verdict["baseline"]
+    assert today["test"] - verdict["methods"]["fedamp"]["test"] == pytest.approx(today["gain"])

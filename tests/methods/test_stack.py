@@ -13,6 +13,7 @@ from torch import nn
 
 from coterie.conformance import Ground, ground_of, rounds, small_silos
 from coterie.data.silo import Part, Silo
+from coterie.engine.measuring import measure
 from coterie.engine.method import Cohort, Method
 from coterie.engine.predictors import Distilled, Ensemble, restored
 from coterie.engine.rounds import run_rounds
@@ -282,8 +283,8 @@ def test_one_network_learns_what_the_mixture_predicts(classes: int):
     _, found = deployed(True)
     assert isinstance(found, Distilled) and found.network.models.shape == mixture.parts[1].models.shape
     close(found.shares, mixture.weights)
-    close(found.losses[:, 0], task.measure(mixture, "validation")["loss"])
-    close(found.losses[:, 1], task.measure(found.network, "validation")["loss"])
+    close(found.losses[:, 0], measure(task, mixture, "validation")["loss"])
+    close(found.losses[:, 1], measure(task, found.network, "validation")["loss"])
 
     def apart(model: Any) -> float:
         """How far its predictions are from the mixture's."""

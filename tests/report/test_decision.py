@@ -51,12 +51,15 @@ def run_of(found, **more):
 
 def test_the_gain_is_a_sentence_with_its_interval():
     found = verdict([standing("a", "undecided")])
-    assert headline(found) == "Take fedamp."
+    assert headline(found) == "Take fedamp; a gain over training alone is not shown."
     assert gain(found) == (
         "With fedamp the silos' accuracy is on average 13.3 points better than alone: 87.2% instead of 73.9%. With 95% "
         "confidence the average lies between 8.5 points worse and 31.4 points better, so it may be chance."
     )
     found["methods"]["fedamp"] |= {"gain_low": 3.0, "p": 0.01}
+    assert headline(found) == "Take fedamp."
+    stay = {**found, "baseline": {"name": "boosted trees", "beats": True, "low": -2.0}}
+    assert headline(stay) == "Stay with boosted trees on each silo alone for now."
     assert gain(found).endswith("lies between 3.0 and 31.4 points better: unlikely to be chance.")
     found["methods"]["fedamp"] |= {"gain": -4.0, "gain_low": -6.0, "gain_high": -2.0}
     assert "on average 4.0 points worse than alone" in gain(found)

@@ -5,10 +5,16 @@ import pytest
 import torch
 
 from coterie.errors import BadInput
-from coterie.secure.fixed import MOST_WEIGHT, FixedPoint, as_weights, combined
-from coterie.secure.masks import mask, stream, subkey
+from coterie.secure.fixed import MOST_WEIGHT, PIECE, FixedPoint, add_masks, as_weights, combined
+from coterie.secure.masks import stream, subkey
 
 FIXED = FixedPoint(1024.0)
+
+
+def mask(key: bytes, size: int) -> torch.Tensor:
+    made = torch.zeros(size, dtype=torch.int64)
+    add_masks(made, [key], torch.tensor([1]))
+    return made
 
 
 def test_a_masked_mixture_opens_to_the_plain_one_to_the_step() -> None:
@@ -62,6 +68,17 @@ def test_the_stream_is_aes_in_counter_mode() -> None:
     plain = Cipher(algorithms.AES256(key), modes.ECB()).encryptor().update(bytes(15) + b"\0" + bytes(15) + b"\1")
     assert stream(key, 32).tobytes() == plain
     assert stream(key, 20).tobytes() == plain[:20]
+
+
+def test_masks_of_many_pieces_are_the_stream_and_are_added_with_their_weights() -> None:
+    size, keys = 2 * PIECE + 7, [subkey(b"group", each) for each in range(3)]
+    weights = torch.tensor([[1, -5, 2**40], [0, 7, -(2**63)]])
+    total = torch.arange(2 * size).reshape(2, size)
+    expected = total + weights @ torch.stack([torch.from_numpy(stream(k, 8 * size).view("<i8")) for k in keys])
+    add_masks(total, keys, weights)
+    assert torch.equal(total, expected)
+    add_masks(total, [], weights[:, :0])
+    assert torch.equal(total, expected)
 
 
 def test_masks_look_like_chance_and_differ_by_key() -> None:

@@ -121,7 +121,7 @@ def _spellings(described: Mapping[str, Description]) -> list[Difference]:
 
 
 def _class_spellings(described: Mapping[str, Description], label: str) -> list[Difference]:
-    """Classes that are likely one; they stop a run unless every silo tells them apart, as of letters."""
+    """Classes that are likely one; they stop a run unless every silo has all, or each is one character."""
     if any(own.label != "category" for own in described.values()):
         return []
     by_silo = {silo: own.classes or () for silo, own in described.items()}

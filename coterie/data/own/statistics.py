@@ -30,7 +30,7 @@ class Statistics(Up):
     mean: Tensor = rows("of each column of numbers: their mean", "columns", seen_by="server")
     scatter: Tensor = rows("of each: the sum of squares around that mean", "columns", seen_by="server")
     target: Tensor = rows("count, mean and sum of squares of a label that is a number", "3", seen_by="server")
-    words: Tensor = rows(
+    table: Tensor = rows(
         "names of the columns, levels of each category, classes of the label, which columns lack values, in which how "
         "many lay far from the others, and which look like identifiers, repeat another or tell the label by "
         "themselves, as JSON",
@@ -90,14 +90,14 @@ def declare(
         mean=three[1:2],
         scatter=three[2:],
         target=torch.tensor([target], dtype=torch.float64),
-        words=torch.from_numpy(np.frombuffer(written, np.uint8).copy())[None],
+        table=torch.from_numpy(np.frombuffer(written, np.uint8).copy())[None],
     )
 
 
 def description_of(statistics: Statistics) -> Description:
     """The text of a declaration, checked."""
     try:
-        table = json.loads(statistics.words[0].numpy().tobytes())
+        table = json.loads(statistics.table[0].numpy().tobytes())
     except (ValueError, RecursionError) as error:
         raise BadInput(f"a silo's statistics arrived damaged: {error}") from None
     return parse(Description, table, "a silo's statistics")

@@ -1,6 +1,8 @@
 """The silo's Flower app: hands each message to the silo's side."""
 
+import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from flwr.app import Context, Message
@@ -22,12 +24,19 @@ def handle(message: Message, context: Context) -> Message:
     try:
         return reply(message, side.answer(request_of(message)))
     except BadInput as error:
-        side.note(f"refused: {error}")
+        _note(side, f"refused: {error}")
         return reply(message, Answer(refusal=error.public))
     except Exception as error:
         # What went wrong may quote the data: the coordinator is sent that something did, the silo's log has what.
-        side.note(f"failed: {type(error).__name__}: {error}")
-        return reply(message, Answer(refusal=f"the silo failed with {type(error).__name__}; see its log"))
+        _note(side, f"failed: {type(error).__name__}: {error}")
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        why = "its disk is full" if full else f"the silo failed with {type(error).__name__}; see its log"
+        return reply(message, Answer(refusal=why))
+
+
+def _note(side: SiloSide, what: str) -> None:
+    with suppress(OSError):  # a full disk takes no notes
+        side.note(what)
 
 
 app = ClientApp()

@@ -7,13 +7,16 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import closing, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from coterie.deploy.home import LOOPBACK
 from coterie.errors import BadInput
 
+FLOWER = "1.41"
 CONNECTION = "coterie"  # the name of the coordinator's SuperLink in Flower's own configuration
 CANNOT_CONNECT = 305  # SuperNode: the SuperLink does not take it
 VERSION_DIFFERS = 606
@@ -54,6 +57,13 @@ run = ""
     "stub/server.py": "from coterie.deploy.flower.server_app import app\n\n__all__ = ['app']\n",
     "stub/client.py": "from coterie.deploy.flower.client_app import app\n\n__all__ = ['app']\n",
 }
+
+
+def check_version() -> None:
+    """Refuse a Flower whose inner parts, which a party's programs replace in places, may be others."""
+    found = version("flwr")
+    if not found.startswith(f"{FLOWER}."):
+        raise BadInput(f"this coterie needs Flower {FLOWER}, found {found}; install coterie[flower]")
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
@@ -211,22 +221,29 @@ def stop_run(home: Path, run: str) -> None:
     _reply(home, ["stop", run, CONNECTION, "--format", "json"])
 
 
-def online(home: Path) -> dict[int, str] | None:
-    """The state of every registered node; None where the SuperLink does not answer."""
-    reply = _reply(home, ["supernode", "list", CONNECTION, "--format", "json"])
-    return None if reply is None else {int(n["node-id"]): str(n["status"]) for n in reply.get("nodes", [])}
-
-
 def node_number(log: str) -> int | None:
     """The number of a SuperNode that was let in."""
     found = re.findall(r"SuperNode ID: (\d+)", log)
     return int(found[-1]) if found else None
 
 
-def holds_message(log: str, before: bool) -> bool:
-    """Whether a SuperNode has a message to answer after these lines of its log; `before`: whether it had one."""
-    found = re.findall(r"Received successfully|Sending: ", log)
-    return found[-1] == "Received successfully" if found else before
+class Held:
+    """By run, how many messages a SuperNode has yet to answer, going by its log.
+
+    It sends whichever reply comes first, be that an old run's, and then looks for the next message.
+    """
+
+    def __init__(self) -> None:
+        self.run, self.messages = "", Counter[str]()
+
+    def after(self, log: str) -> bool:
+        """Whether there is any after these further lines."""
+        for run, received in re.findall(r"\[RUN (\d+)|(Received successfully)|Sending: ", log):
+            if run:
+                self.run = run
+            else:
+                self.messages[self.run] = max(0, self.messages[self.run] + (1 if received else -1))
+        return any(self.messages.values())
 
 
 def exit_code(log: str) -> int | None:

@@ -8,11 +8,13 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
+from coterie.deploy.flower.pace import Pace
 from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Lost, Request, request
 from coterie.engine.exchange import Failure
 from coterie.errors import BadInput, plain
 
-POLL = 0.3  # seconds between two looks for replies
+POLL = 1.0  # seconds between two looks for replies, at most
+SMALL = 64 << 10  # bytes up to which a body travels in its message's head: each object of Flower's is a call by itself
 LARGE = 1 << 20  # bytes above which the rows of a tensor travel apart: Flower sends equal ones once
 GONE = 5  # Flower's error code for a node that went away
 ASK_AGAIN = {3, 4, 8}  # message or reply unavailable, the training process died
@@ -43,11 +45,11 @@ class GridTransport:
                 found[name] = Failure("not connected")
         if not reached:
             return found
-        bodies = {body: packed(body) for body in {requests[name].body for name in reached}}
-        sent = [_message(requests[name], bodies, nodes[name], timeout) for name in reached]
+        pieces = {body: packed(body) for body in {requests[name].body for name in reached} if len(body) > SMALL}
+        sent = [_message(requests[name], pieces, nodes[name], timeout) for name in reached]
         self.grant({nodes[name]: requests[name].largest for name in reached})
         waiting = dict(zip(self.grid.push_messages(sent), reached, strict=True))
-        until = time.monotonic() + timeout
+        until, pace = time.monotonic() + timeout, Pace()
         self.report(list(waiting.values()))
         while waiting and time.monotonic() < until:
             before = len(waiting)
@@ -59,15 +61,28 @@ class GridTransport:
             if len(waiting) < before:
                 self.report(list(waiting.values()))
             if waiting:
-                time.sleep(POLL)
+                pace.sleep(POLL)
         if waiting:
             self.report([])
         return found | {name: Lost(f"no answer within {timeout:g} s") for name in waiting.values()}
 
 
-def _message(request: Request, bodies: Mapping[bytes, ArrayRecord], node: int, timeout: float) -> Message:
-    content = RecordDict({"request": ConfigRecord({"head": request.head()}), "body": bodies[request.body]})
+def _message(request: Request, pieces: Mapping[bytes, ArrayRecord], node: int, timeout: float) -> Message:
+    content = enclosed("request", {"head": request.head()}, request.body, pieces.get(request.body))
     return Message(content=content, message_type="query", dst_node_id=node, ttl=timeout)
+
+
+def enclosed(name: str, head: Mapping[str, str], body: bytes, pieces: ArrayRecord | None = None) -> RecordDict:
+    """A message's content of this name: a small body in its head, a large one in pieces."""
+    if len(body) <= SMALL:
+        return RecordDict({name: ConfigRecord({**head, "body": body})})
+    return RecordDict({name: ConfigRecord({**head}), "body": packed(body) if pieces is None else pieces})
+
+
+def body_of(content: RecordDict, name: str) -> bytes:
+    """The body of a message's content."""
+    small = content[name].get("body")
+    return small if isinstance(small, bytes) else unpacked(content["body"])
 
 
 def _judged(answer: Answer | Failure, largest: int) -> Answer | Failure:
@@ -79,17 +94,15 @@ def _judged(answer: Answer | Failure, largest: int) -> Answer | Failure:
 def request_of(message: Message) -> Request:
     """The request in a message, at the silo."""
     try:
-        head, body = str(message.content["request"]["head"]), message.content["body"]
-    except (KeyError, TypeError, ValueError):
+        head, body = str(message.content["request"]["head"]), body_of(message.content, "request")
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise BadInput("a message arrived that holds no request") from None
-    return request(head, unpacked(body))
+    return request(head, body)
 
 
 def reply(message: Message, answer: Answer) -> Message:
     """The silo's answer as a message."""
-    content = RecordDict(
-        {"answer": ConfigRecord({"refusal": answer.refusal, "to": answer.to}), "body": packed(answer.body)}
-    )
+    content = enclosed("answer", {"refusal": answer.refusal, "to": answer.to}, answer.body)
     return Message(content=content, reply_to=message)
 
 
@@ -104,8 +117,8 @@ def answer_of(message: Message) -> Answer | Failure:
     try:
         head = message.content["answer"]
         refusal = str(head["refusal"])
-        return Answer(unpacked(message.content["body"]) if not refusal else b"", refusal, str(head["to"]))
-    except (KeyError, ValueError, TypeError, BadInput) as error:
+        return Answer(body_of(message.content, "answer") if not refusal else b"", refusal, str(head["to"]))
+    except (KeyError, ValueError, TypeError, AttributeError, BadInput) as error:
         return Failure(plain(f"its answer arrived damaged: {error}", LONGEST_REFUSAL))
 
 

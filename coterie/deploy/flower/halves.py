@@ -13,23 +13,24 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import safetensors.torch
 import torch
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message
 from torch import Tensor
 
 from coterie.codec import decode, encode, encode_up
 from coterie.data.arrays import MOST_CLASSES
 from coterie.data.silo import Part, Silo, check_silos
-from coterie.deploy.flower.grid import answer_of, packed, reply, unpacked
+from coterie.deploy.flower.grid import answer_of, body_of, enclosed, packed, reply, unpacked
 from coterie.deploy.messages import Answer, Declared, Measured
 from coterie.deploy.remote import Declaration, bodies_of, declaration
 from coterie.deploy.silo import as_measured
 from coterie.deploy.vault import rebuilt
 from coterie.engine.exchange import Engine, Failure, Rejected, Replies
 from coterie.engine.judge import alike, judged
+from coterie.engine.measuring import measured
 from coterie.engine.method import Cohort, Method, Roster, local_round
 from coterie.engine.rows import Model
 from coterie.engine.store import Store
-from coterie.engine.task import Task, measured, task_of
+from coterie.engine.task import Task, task_of
 from coterie.engine.training import Training
 from coterie.errors import BadInput, nearest, plain, warn
 from coterie.methods.wrappers.spent import privacy_of
@@ -295,16 +296,16 @@ def _kept(state: Mapping[str, Any], received: int, template: Private) -> Any:
 
 
 def _message(kind: str, head: str, body: bytes, node: int) -> Message:
-    content = RecordDict({"request": ConfigRecord({"head": head}), "body": packed(body)})
+    content = enclosed("request", {"head": head}, body)
     return Message(content=content, message_type=kind, dst_node_id=node)
 
 
 def _read_head(message: Message) -> tuple[Head | None, bytes]:
     """The head, none of a greeting, and the body of a message."""
     try:
-        text, body = str(message.content["request"]["head"]), unpacked(message.content["body"])
+        text, body = str(message.content["request"]["head"]), body_of(message.content, "request")
         return (parse(Head, json.loads(text), "a message") if text else None), body
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise BadInput("a message arrived that holds no request") from None
 
 

@@ -12,9 +12,8 @@ from typing import Any
 from coterie import toml
 from coterie.deploy.drive import study_of
 from coterie.deploy.flower import commands
-from coterie.deploy.flower.monitoring import progress
-from coterie.deploy.flower.programs import is_served
-from coterie.deploy.home import PROGRESS, nodes, owner_only, settings, write_whole
+from coterie.deploy.flower.monitoring import progress, running_coordinator
+from coterie.deploy.home import PROGRESS, owner_only, write_whole
 from coterie.deploy.operators import signed
 from coterie.deploy.patience import Patience
 from coterie.errors import BadInput
@@ -49,15 +48,6 @@ def ask_run(
     asked = {"methods": methods, "command": command, "patience": resolved(patience), "tune": tune, "operator": by}
     (run / "asked.json").write_text(json.dumps(asked), "utf-8")
     return run
-
-
-def running_coordinator(folder: Path) -> Path:
-    """The coordinator's folder of a federation whose coordinator runs on this machine."""
-    coordinator = (folder / "coordinator").resolve()
-    settings(coordinator)
-    if not is_served(coordinator):
-        raise BadInput(f"the coordinator is not running; start it with `coterie coordinator {folder / 'coordinator'}`")
-    return coordinator
 
 
 @owner_only()
@@ -105,11 +95,3 @@ def _started(home: Path, run: str) -> str:
             if time.monotonic() > until:
                 raise
             time.sleep(3)
-
-
-def silo_states(coordinator: Path) -> dict[str, str]:
-    """Every registered silo: online, offline or registered."""
-    found = commands.online(coordinator / "flower") or {}
-    waiting = [key.stem for key in sorted((coordinator / "members").iterdir())]
-    known = nodes(coordinator)
-    return {name: found.get(known[name], "unknown") if name in known else "not registered yet" for name in waiting}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.deploy.flower import commands
+from coterie.deploy.flower.programs import is_served
 from coterie.deploy.home import ALIVE, EVENTS, PROGRESS, json_table, nodes, settings
 from coterie.errors import BadInput
 from coterie.measure.gaussian import gaussian_epsilon
@@ -59,7 +60,7 @@ def figures(coordinator: Path) -> Figures:
     kept = {name: news[name] for name in ("state", "method", "measure") if isinstance(news.get(name), str)}
     kept |= {name: int(news.get(name) or 0) for name in ("seed", "round", "rounds", "bytes_up", "bytes_down")}
     return Figures(
-        silos={name: _seen(each, name in waiting) for name, each in _contacts(coordinator).items()},
+        silos={name: _seen(each, name in waiting) for name, each in contacts(coordinator).items()},
         free=shutil.disk_usage(coordinator).free,
         certificate=_expires(coordinator / "server.pem"),
         run="" if latest is None else latest.name,
@@ -101,6 +102,20 @@ def silo_figures(folder: Path) -> SiloFigures:
     )
 
 
+def running_coordinator(folder: Path) -> Path:
+    """The coordinator's folder of a federation whose coordinator runs on this machine."""
+    coordinator = (folder / "coordinator").resolve()
+    settings(coordinator)
+    if not is_served(coordinator):
+        raise BadInput(f"the coordinator is not running; start it with `coterie coordinator {folder / 'coordinator'}`")
+    return coordinator
+
+
+def silo_states(coordinator: Path) -> dict[str, str]:
+    """Every silo: online, offline, registered, not registered yet."""
+    return {name: state for name, (state, _) in contacts(coordinator).items()}
+
+
 def progress(run: Path) -> dict[str, Any]:
     """How far a run is."""
     path = run / PROGRESS
@@ -128,7 +143,7 @@ def reply(news: Mapping[str, Any], name: str) -> str:
     return "replied" if name in news.get("silos", {}) else ""
 
 
-def _contacts(coordinator: Path) -> dict[str, tuple[str, float | None]]:
+def contacts(coordinator: Path) -> dict[str, tuple[str, float | None]]:
     """By silo, its state and when it was last heard of."""
     known, found = nodes(coordinator), commands.contacts(coordinator / commands.DATABASE)
     names = [path.stem for path in sorted((coordinator / "members").glob("*"))]

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from coterie.deploy.drive import RemoteRun, study_of
 from coterie.deploy.flower.allowance import FILE, grant
 from coterie.deploy.flower.grid import GridTransport
+from coterie.deploy.flower.pace import hurry
 from coterie.deploy.home import COORDINATOR, PROGRESS, nodes, owner_only, write_whole
 from coterie.deploy.operators import Signed
 from coterie.deploy.patience import Patience
@@ -24,6 +25,7 @@ from coterie.options import parse
 @owner_only()
 def main(grid: Grid, context: Context) -> None:
     """Run the study, from its checkpoint if it has one."""
+    hurry()
     coordinator = Path(os.environ[COORDINATOR])
     folder = coordinator / "runs" / Path(str(context.run_config["run"])).name
     with locked(folder / ".lock"):  # a process that Flower took for dead may still be ending

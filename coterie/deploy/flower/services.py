@@ -1,6 +1,7 @@
 """Starts Flower's programs for a party, starts them again when they die, and ends them with it."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -36,6 +37,7 @@ from coterie.deploy.logs import Follower, Form, Say, service_log
 from coterie.errors import BadInput
 from coterie.version import build
 
+LEAST_ROOM = 1 << 20  # bytes; a ledger's line and a small model are less
 WARN_SECONDS = 24 * 3600  # between two warnings that the certificate expires
 UNKNOWN_KEY_SECONDS = 30  # a coordinator that has just started may not have registered the key yet
 CONNECTED_SECONDS = 20  # a SuperNode that runs so long was let in
@@ -46,6 +48,7 @@ STILL_ONLINE_SECONDS = 180  # after an unclean end Flower takes the silo for con
 @owner_only()
 def coordinator(folder: Path, form: Form = "plain", metrics: int | None = None, shared_ok: bool = False) -> None:
     """Run a federation's coordinator until it is stopped; `form` is that of its log, `metrics` a port on loopback."""
+    commands.check_version()
     check_accounts(shared_ok)
     folder = folder.resolve()
     own = settings(folder, inner=int, proxy=bool)
@@ -111,6 +114,7 @@ def _revived(folder: Path, programs: list[Program], say: Say) -> bool:
 @owner_only()
 def silo(folder: Path, source: str, form: Form = "plain", metrics: int | None = None, shared_ok: bool = False) -> None:
     """Run a silo until it is stopped; `source` is where its data are and on which device it trains, as JSON."""
+    commands.check_version()
     check_accounts(shared_ok)
     folder = folder.resolve()
     own = settings(folder, name=str)
@@ -131,7 +135,7 @@ def _take_part(folder: Path, own: dict[str, Any], source: str, say: Say) -> None
         write_whole(folder / SOURCE, source.encode())
         say(f"silo {own['name']}: {samples} training samples, coterie {build()}; connecting to {address}")
         refused, failures = time.monotonic(), 0
-        events, known = Follower(folder / EVENTS), folder / "state" / "connected"
+        events, known, room = Follower(folder / EVENTS), folder / "state" / "connected", True
         while True:
             greet(own["host"], own["port"], ca, say, proxy)
             arguments = commands.supernode(address, free_port(), ca, folder / "key")
@@ -147,6 +151,7 @@ def _take_part(folder: Path, own: dict[str, Any], source: str, say: Say) -> None
                     for line in events.new():
                         say(line)
                     program.rotate()
+                    room = _has_room(folder, room, say)
                     introduced = introduced or _introduced(folder, own, program)
                     if watchdog.wedged():
                         say(f"{program.name} holds a message that no process works on: it is stopped")
@@ -161,6 +166,14 @@ def _take_part(folder: Path, own: dict[str, Any], source: str, say: Say) -> None
                 last = (program.logged().splitlines() or ["nothing was logged"])[-1]
                 raise BadInput(f"{program.name} ended {failures} times as soon as it was started: {last}")
             time.sleep(5)
+
+
+def _has_room(folder: Path, had: bool, say: Say) -> bool:
+    """Whether the silo's disk has room for its notes; it is reported once that changes."""
+    has = shutil.disk_usage(folder).free >= LEAST_ROOM
+    if has != had:
+        say("its disk has room again" if has else f"its disk is full: nothing is answered until {folder} has room")
+    return has
 
 
 def _ca(folder: Path, own: dict[str, object]) -> Path | None:

@@ -1,14 +1,19 @@
-"""Flower's SuperExec at a silo: it has everything imported and forks for each message; what a run ships never runs.
+"""Flower's SuperExec at a silo: from a run's first message on it has everything imported and forks for each; what a run
+ships never runs.
 
-A new interpreter would spend some five seconds of a processor on imports for every message.
+A new interpreter would spend some five seconds of a processor on imports for every message. Once no message has come
+for long, the program begins anew, without them: PyTorch is most of what a silo that waits would hold in memory.
 """
 
 import os
 import signal
 import sys
+import time
 import traceback
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from flwr.supercore.constant import TaskType
@@ -19,12 +24,18 @@ from flwr.supercore.superexec.executor.types import ExecutionSpec, LaunchResult
 from flwr.supercore.tls import validate_and_resolve_root_certificates
 from flwr.supernode.runtime import run_clientapp
 
-from coterie.deploy.flower.client_app import app
 from coterie.deploy.flower.commands import TRAINING
+from coterie.deploy.flower.pace import Pace, hurry
+
+APP = "coterie.deploy.flower.client_app"
+REST = 600.0  # seconds after a message, until what it needed is given back
+PACE = Pace()
 
 
 class Forking(SubprocessExecutor):
     """Starts the silo's app by a fork, and nothing else ever."""
+
+    launched: float | None = None  # when the last message came
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Start a process for one message."""
@@ -32,7 +43,17 @@ class Forking(SubprocessExecutor):
             return LaunchResult.failed("a silo runs no such program")
         if os.fork() == 0:
             answer_one(spec)
+        self.launched = time.monotonic()
+        PACE.again()
+        # The first process imports it itself, and says all the while that it is alive: Flower gives it half a minute.
+        import_module(APP)
         return LaunchResult.accepted()
+
+    def reconcile(self) -> None:
+        """Between two looks for messages."""
+        if self.launched is not None and time.monotonic() - self.launched > REST:
+            os.execv(sys.executable, [sys.executable, *sys.argv])
+        super().reconcile()
 
 
 def answer_one(spec: ExecutionSpec) -> NoReturn:
@@ -66,10 +87,13 @@ def main() -> None:
     """Stands for Flower's program of that name at a silo."""
     from flwr.supercore.cli import flower_superexec
 
+    hurry()
+    loop: Any = import_module("flwr.supercore.superexec.run_superexec")
+    loop.time = SimpleNamespace(sleep=PACE.sleep)
     flower: Any = run_clientapp
     flower.install_from_fab = lambda *given, **named: None
     flower.get_project_dir = lambda *given, **named: Path()
-    flower.get_load_client_app_fn = lambda **named: lambda *given: app
+    flower.get_load_client_app_fn = lambda **named: lambda *given: import_module(APP).app
     setattr(factory, "SubprocessExecutor", Forking)  # noqa: B010
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # those that have ended leave no trace
     flower_superexec()

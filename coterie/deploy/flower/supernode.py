@@ -1,13 +1,14 @@
-"""Flower's SuperNode, which looks for messages every second (Flower's own three are most of a small round) and answers
-no other account of its machine."""
+"""Flower's SuperNode, which waits as short as is worth it (Flower's three seconds are most of a small round) and
+answers no other account of its machine."""
 
 import importlib
-import time
+from collections.abc import Callable
 from types import SimpleNamespace
 
+from coterie.deploy.flower.pace import Pace, hurry
 from coterie.deploy.flower.same_account import guard
 
-LOOK = 1.0
+REPLY = 0.5  # seconds that its loop waits between two looks for a reply; for messages it waits longer
 
 
 def main() -> None:
@@ -15,7 +16,19 @@ def main() -> None:
     from flwr.supernode import main as served
     from flwr.supernode.cli import flower_supernode
 
+    hurry()
     guard(served)
     loop = importlib.import_module("flwr.supernode.start_client_internal")
-    loop.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, LOOK)))  # type: ignore[attr-defined]
+    loop.time = SimpleNamespace(sleep=_sleep(Pace(), Pace()))  # type: ignore[attr-defined]
     flower_supernode()
+
+
+def _sleep(messages: Pace, replies: Pace) -> Callable[[float], None]:
+    """Waits for messages and for replies in turn: where one is waited for, the other came."""
+
+    def sleep(seconds: float) -> None:
+        waits, came = (replies, messages) if seconds <= REPLY else (messages, replies)
+        came.again()
+        waits.sleep(seconds)
+
+    return sleep

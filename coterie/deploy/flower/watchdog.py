@@ -18,16 +18,15 @@ class Watchdog:
 
     def __init__(self, program: Program) -> None:
         self.program, self.read = program, program.before  # how far its log is read
-        self.holds, self.since = False, monotonic()
+        self.held, self.since = commands.Held(), monotonic()
 
     def wedged(self) -> bool:
         """Whether it has held a message for long on which no process works."""
-        self._look()
-        if not self.holds or works(self.program):
+        if not self.held.after(self._new_lines()) or works(self.program):
             self.since = monotonic()
         return monotonic() - self.since > IDLE_SECONDS
 
-    def _look(self) -> None:
+    def _new_lines(self) -> str:
         with self.program.log.open("rb") as file:
             if file.seek(0, os.SEEK_END) < self.read:  # it was moved on
                 self.read = 0
@@ -35,7 +34,7 @@ class Watchdog:
             new = file.read()
         whole = new[: new.rfind(b"\n") + 1]
         self.read += len(whole)
-        self.holds = commands.holds_message(whole.decode(errors="replace"), self.holds)
+        return whole.decode(errors="replace")
 
 
 def works(program: Program) -> bool:

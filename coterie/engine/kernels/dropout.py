@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 _WHOLE = {F.dropout}
 _CHANNELS = {F.dropout1d, F.dropout2d, F.dropout3d}
+_FACTOR, _INVERSE = -7046029254386353131, -1018231460777725123  # their product is 1 modulo 2^64
 
 
 def uniform(key: Tensor, size: int) -> Tensor:
@@ -18,7 +19,8 @@ def uniform(key: Tensor, size: int) -> Tensor:
 
     Of keys (k, 1), k such sequences.
     """
-    z = torch.arange(1, size + 1, device=key.device) * -7046029254386353131 + key
+    # position · factor + key, multiplied last: compiled, a position is a number of 32 bits, which the factor exceeds.
+    z = (torch.arange(1, size + 1, device=key.device) + key * _INVERSE) * _FACTOR
     for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
         z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * factor
     return ((z >> 31) & ((1 << 24) - 1)) * 2.0**-24

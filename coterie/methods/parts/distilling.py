@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.engine.measuring import measure
 from coterie.engine.method import Batch, Predictor, State, Task
 from coterie.engine.predictors import Distilled, Ensemble
 from coterie.wire import Record, rows
@@ -30,7 +31,7 @@ def distilled(task: Task, mixture: Ensemble) -> Distilled:
     w = _starts(task, mixture)
     state = Learning(w=w, opt=task.optimizer.init(w), taught=taught)
     network = Predictor(models=task.run(_step, state, "distil", EPOCHS, every_sample=True).w)
-    losses = [task.measure(each, "validation").get("loss") for each in (mixture, network)]
+    losses = [measure(task, each, "validation").get("loss") for each in (mixture, network)]
     known = [torch.full((task.k,), torch.nan).to(w) if each is None else each.to(w) for each in losses]
     return Distilled(network=network, shares=mixture.weights, losses=torch.stack(known, 1))
 

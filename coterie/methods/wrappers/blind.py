@@ -16,48 +16,43 @@ different uploads never share one, whatever was restored from a backup; asked ag
 bits. A simulation has no secrets: its group key goes by the seed, and protects nobody.
 """
 
-import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
-from importlib.util import find_spec
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.engine.method import Cohort, Columns, Deployable, Down, Method, Model, Roster, Task, Up
-from coterie.engine.wrapper import Wrapper
+from coterie.engine.method import Cohort, Columns, Down, Model, Roster, Task, Up
 from coterie.errors import BadInput
 from coterie.keys import generator
+from coterie.methods.parts.coefficients import NOT_LINEAR, Basis, Opening, coefficients, with_coefficients
+from coterie.methods.wrappers import hidden
+from coterie.methods.wrappers.hidden import BYTE, MODULUS, Hiding, WithHiding
 from coterie.options import option
-from coterie.secure.fixed import FixedPoint, as_weights, combined
-from coterie.secure.masks import KEY, mask, subkey
+from coterie.secure.fixed import FixedPoint, add_masks, as_weights, combined
+from coterie.secure.masks import KEY, subkey
 from coterie.secure.sketch import normal, sketch
-from coterie.wire import About, Record, Server, described, held, record_of, shared
+from coterie.wire import About, Record, Server, described, record_of, shared
 
-R = TypeVar("R", bound=Record)
-MODULUS = "2^64"
 LEAST = 2.0**-25  # a weight below this is none in fixed point
+MOST_STARTS = 64  # beside one for each silo
 WEIGHTS = "_weights"
 TRIED = 1e-3  # how far apart the same step may be on coefficients and on numbers, in single precision
-NOT_LINEAR = (RuntimeError, IndexError, AttributeError, NotImplementedError, TypeError, ValueError)
+NOT_SUMS = "blind: its server does more with models than add them up, which it must be able to read them for"
+_OPENED: WeakKeyDictionary[Record, tuple[bytes, Record]] = WeakKeyDictionary()  # a round opens what it is sent twice
 
 
 @dataclass(frozen=True)
-class Blind:
+class Blind(Hiding):
     """`blind = {}` in a method's table, or `[secure] level = "blind"` for all methods of a study."""
 
-    limit: float = option(1024.0, "the largest number of a model that may leave, a power of two", low=1, high=2**20)
     sketch: int = option(256, "k, numbers of a silo's sketch, for methods that compare models", low=16, high=1 << 16)
     noise: float = option(0.0, "length of the random vector that is added to a sketch", low=0, below=math.inf)
-
-    def __post_init__(self) -> None:
-        if not math.log2(self.limit).is_integer():
-            raise ValueError("limit: give a power of two, e.g. 1024")
 
     @property
     def fixed(self) -> FixedPoint:
@@ -74,63 +69,15 @@ class Cells(Server):
     inner: Server
 
 
-class Basis:
-    """Stands in for a model at the server: a row (..., n) has the coefficients of n cells."""
-
-    dtype = torch.float64
-    sliced = False
-
-    def __init__(self, width: int, sketches: Tensor, device: torch.device) -> None:
-        self.width = self.trained = width
-        self.sketches, self.device = sketches, device
-        self.parameters = self.buffers = ()
-
-    @property
-    def layout(self) -> "Basis":
-        """Of its columns."""
-        return self
-
-    def columns(self, *names: Any, empty: bool = False) -> Columns:
-        """All columns, or none: a part of a model is no part of its coefficients."""
-        whole = "*" in names or any("*" in each for each in names)
-        return Columns(("*",), ((0, self.width),), self.width) if whole else Columns((), (), 0)
-
-    def weights(self, rows: Tensor) -> Tensor:
-        """The sketches of rows, which lie to each other as what is trained of them does."""
-        return rows @ self.sketches
-
-
-class Opening(Basis):
-    """A basis before the first round: every random start that a server asks for becomes a cell."""
-
-    def __init__(self, model: Model, cells: int) -> None:
-        super().__init__(cells, torch.zeros(cells, 1, dtype=torch.float64), model.device)
-        self.model, self.known = model, dict[tuple[object, ...], Tensor]()
-
-    def start(self, seed: int, *key: object) -> Tensor:
-        """The coefficients of a random start."""
-        self.known.setdefault((seed, *key), self.model.start(seed, *key))
-        row = torch.zeros(self.width, dtype=self.dtype, device=self.device)
-        row[[*self.known].index((seed, *key))] = 1
-        return row
-
-    def starts(self, seed: int, names: tuple[str, ...], common: bool) -> Tensor:
-        """Those of the silos' first models."""
-        return torch.stack([self.start(seed) if common else self.start(seed, name) for name in names])
-
-
 @dataclass(frozen=True)
-class WithBlind(Wrapper):
+class WithBlind(WithHiding):
     """Any method whose silos send models alone, and whose server only adds them up."""
 
     summary: ClassVar[str] = "the server computes on models that it cannot read"
+    level: ClassVar[str] = "blind"
+    covered: ClassVar[str] = "a mask"
 
-    method: Method
     options: Blind
-
-    @property
-    def base(self) -> Method:
-        return self.method
 
     @property
     def up(self) -> type[Up]:  # type: ignore[override]
@@ -159,35 +106,40 @@ class WithBlind(Wrapper):
             cipher=self.options.fixed.encode(starts),
             nonce=torch.zeros(len(starts), KEY, dtype=torch.uint8, device=model.device),
             sketch=torch.zeros(len(starts), self.options.sketch, dtype=torch.float64, device=model.device),
-            inner=with_columns(inner, lambda t: t[..., : len(starts)]),
+            inner=with_coefficients(inner, lambda t: t[..., : len(starts)]),
         )
 
     def send(self, server: Cells, cohort: Cohort) -> Any:
         return self._sent(server, self.method.send(server.inner, _on(cohort, server)))
 
     def receive(self, server: Cells, cohort: Cohort, up: Any) -> Cells:
-        wider, arrived = self._wider(server, up)
+        wider, arrived, ciphers = self._wider(server, up)
         inner = self.method.receive(wider.inner, _on(cohort, wider), arrived)
-        return _pruned(wider.replace(inner=inner))
+        used = torch.stack([(t.abs() >= LEAST).reshape(-1, t.shape[-1]).any(0) for t in coefficients(inner)]).any(0)
+        return Cells(
+            cipher=_rows(ciphers, used),  # what is in none of the server's sums any more is forgotten
+            nonce=wider.nonce[used],
+            sketch=wider.sketch[used],
+            inner=with_coefficients(inner, lambda t: t[..., used]),
+        )
 
     def host(self, server: Cells, newcomers: Cohort, up: Any | None) -> Any:
         if up is None:
             return self._sent(server, self.method.host(server.inner, _on(newcomers, server), None))
-        wider, arrived = self._wider(server, up)
-        return self._sent(wider, self.method.host(wider.inner, _on(newcomers, wider), arrived))
-
-    def unpacked(self, down: Any, up: Any) -> Any:
-        return up
+        wider, arrived, ciphers = self._wider(server, up)
+        down = self.method.host(wider.inner, _on(newcomers, wider), arrived)
+        return self._sent(wider.replace(cipher=torch.cat(ciphers)), down)
 
     def trace(self, server: Cells, everyone: Cohort, private: Any) -> Mapping[str, Tensor]:
         return self.method.trace(server.inner, _on(everyone, server), None)
 
-    def _wider(self, server: Cells, up: Any) -> tuple[Cells, Any]:
-        """The server with a new cell for each model that arrived, and the coefficients of those: ones in their own."""
+    def _wider(self, server: Cells, up: Any) -> tuple[Cells, Any, tuple[Tensor, Tensor]]:
+        """The server with a new cell for each model that arrived, their coefficients, and masked models old and new."""
         arrived = {name: getattr(up, name) for name in described(self.method.up)}
         per_silo = [math.prod(t.shape[1:-1]) for t in arrived.values()]
         k, q, n = len(up.nonce), sum(per_silo), len(server.nonce)
-        cipher = torch.cat([t.reshape(k, -1, t.shape[-1]) for t in arrived.values()], 1)  # (k, q, s)
+        parts = [t.reshape(k, -1, t.shape[-1]) for t in arrived.values()]
+        cipher = (parts[0] if len(parts) == 1 else torch.cat(parts, 1)).flatten(0, 1)  # (k q, s)
         nonces = [list(subkey(bytes(each.tolist()), cell)) for each in up.nonce for cell in range(q)]
         sketches = server.sketch.new_zeros(k * q, server.sketch.shape[1])
         if self.method.compares:
@@ -197,15 +149,14 @@ class WithBlind(Wrapper):
                 sketch=torch.where(public[:, None], up.start_sketch[:1].to(sketches), server.sketch)
             )
         ones = torch.eye(k * q, dtype=torch.float64, device=cipher.device).reshape(k, q, -1)
-        parts = F.pad(ones, (n, 0)).split(per_silo, 1)  # type: ignore[no-untyped-call]
-        made = {name: part.reshape(*t.shape[:-1], -1) for (name, t), part in zip(arrived.items(), parts, strict=True)}
-        wider = Cells(
-            cipher=torch.cat([server.cipher, cipher.flatten(0, 1)]),
+        own = F.pad(ones, (n, 0)).split(per_silo, 1)  # type: ignore[no-untyped-call]
+        made = {name: part.reshape(*t.shape[:-1], -1) for (name, t), part in zip(arrived.items(), own, strict=True)}
+        wider = server.replace(
             nonce=torch.cat([server.nonce, torch.tensor(nonces, dtype=torch.uint8, device=cipher.device)]),
             sketch=torch.cat([server.sketch, sketches]),
-            inner=with_columns(server.inner, lambda t: F.pad(t, (0, k * q))),
+            inner=with_coefficients(server.inner, lambda t: F.pad(t, (0, k * q))),
         )
-        return wider, self.method.up(**made)
+        return wider, self.method.up(**made), (server.cipher, cipher)
 
     def _sent(self, server: Cells, down: Record) -> Any:
         """What silos are sent, given in coefficients: sums of masked models, and what it takes to open them."""
@@ -220,69 +171,45 @@ class WithBlind(Wrapper):
 
     # Silo
 
-    def begin(self, task: Task, down: Any, private: Any) -> Any:
-        return self.method.begin(task, self.opened(task, down), private)
-
-    def end(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
-        up, kept = self.method.end(task, state, self.opened(task, down), private)
-        return self._masked(task, up), kept
-
-    def personal(self, task: Task, down: Any, private: Any) -> Deployable:
-        return self.method.personal(task, self.opened(task, down), private)
-
-    def cloud(self, task: Task, down: Any, private: Any) -> Deployable | None:
-        return self.method.cloud(task, self.opened(task, down), private)
-
-    def adapt(self, task: Task, down: Any, private: Any | None) -> tuple[Any | None, Any]:
-        up, kept = self.method.adapt(task, self.opened(task, down), private)
-        return None if up is None else self._masked(task, up), kept
-
     def opened(self, task: Task, down: Any) -> Any:
         """What the method inside is sent: every sum without its masks."""
         group = group_key(task)
         known = _OPENED.get(down)
         if known is not None and known[0] == group:
             return known[1]
-        kinds = described(self.method.down)
+        kinds, nonces = described(self.method.down), [bytes(each) for each in down.nonces.tolist()]
         made = {name: getattr(down, name) for name in kinds}
-        sums = {name: made[name].clone() for name, about in kinds.items() if about.has_columns}
-        for cell, nonce in enumerate(down.nonces.tolist()):
-            weights = {name: getattr(down, name + WEIGHTS)[..., cell, None] for name in sums}
-            if any(nonce) and any(bool(weight.any()) for weight in weights.values()):
-                its = None
-                for name, total in sums.items():
-                    its = _mask(group, nonce, total.shape[-1]).to(total.device) if its is None else its
-                    total.addcmul_(weights[name], its, value=-1)
-        made |= {name: self.options.fixed.decode(total, task.model.dtype) for name, total in sums.items()}
+        for name in (name for name, about in kinds.items() if about.has_columns):
+            weights, total = getattr(down, name + WEIGHTS), made[name].clone()
+            cells = [cell for cell, its in enumerate(nonces) if any(its) and bool(weights[..., cell].any())]
+            add_masks(total, [_mask_key(group, nonces[cell]) for cell in cells], -weights[..., cells])
+            made[name] = self.options.fixed.decode(total, task.model.dtype)
         opened = self.method.down(**made)
         _OPENED[down] = (group, opened)
         return opened
 
-    def _masked(self, task: Task, up: Any) -> Any:
-        """An upload as it leaves; of a silo whose model is out of range nothing does."""
-        models = {name: getattr(up, name) for name in described(self.method.up)}
-        whole = torch.cat([t.reshape(task.k, -1, t.shape[-1]) for t in models.values()], 1)  # (k, q, s)
-        fits, group = self.options.fixed.fits(whole), group_key(task)
-        whole = torch.where(fits[:, None, None], whole, 0)
-        cipher = self.options.fixed.encode(whole)
-        nonces = [_nonce(task, row, group, each) for row, each in enumerate(cipher)]
-        for row, cell in torch.cartesian_prod(*(torch.arange(n) for n in cipher.shape[:2])).reshape(-1, 2).tolist():
-            its = subkey(nonces[row], cell)
-            cipher[row, cell] += _mask(group, its, cipher.shape[2]).to(cipher.device)
-        parts = cipher.split([math.prod(t.shape[1:-1]) for t in models.values()], 1)  # type: ignore[no-untyped-call]
-        made = {name: part.reshape(t.shape) for (name, t), part in zip(models.items(), parts, strict=True)}
+    def masked(self, task: Task, up: Any, down: Any) -> Any:
+        (whole, out), group = self.flat(up), group_key(task)
+        cipher, width = self.options.fixed.encode(whole), getattr(up, next(iter(described(self.method.up)))).shape[-1]
+        nonces = [
+            subkey(group, "nonce", task.secret, name, task.round, hidden.digest(row))
+            for name, row in zip(task.names, whole, strict=True)
+        ]
+        for nonce, row in zip(nonces, cipher, strict=True):
+            for cell, part in enumerate(row.split(width)):
+                add_masks(part, [_mask_key(group, subkey(nonce, cell))], torch.ones(1, dtype=torch.int64).to(part))
+        made = self.unflat(cipher, up) | {"out_of_range": out}
         made["nonce"] = torch.tensor([list(each) for each in nonces], dtype=torch.uint8, device=cipher.device)
-        made["out_of_range"] = torch.where(fits, 0.0, torch.nan)
         if self.method.compares:
-            made |= self._sketched(task, group, whole, nonces)
+            made |= self._sketched(task, group, whole.reshape(task.k, -1, width), nonces, down)
         return self.up(**made)
 
-    def _sketched(self, task: Task, group: bytes, whole: Tensor, nonces: list[bytes]) -> dict[str, Tensor]:
-        """The sketches of what is trained of a silo's models, and of the random start that all know."""
+    def _sketched(self, task: Task, group: bytes, whole: Tensor, nonces: list[bytes], down: Any) -> dict[str, Tensor]:
+        """The sketches of what is trained of models, and of the random start, while the server still holds that."""
         columns, size = self.method.shared(task.model), self.options.sketch
-        first = columns.take(task.model.start(task.seed))[None]
-        models = torch.cat([whole.flatten(0, 1), first])[:, : columns.trained]
-        found = sketch(subkey(group, "R"), models, size)
+        starts = [columns.take(task.model.start(task.seed))[None]] if not bool(down.nonces.any(1).all()) else []
+        models = torch.cat([whole.flatten(0, 1), *starts])[:, : columns.trained]
+        found = F.pad(sketch(subkey(group, "R"), models, size), (0, 0, 0, 1 - len(starts)))
         own, start = found[:-1].reshape(*whole.shape[:2], size), found[-1:].expand(task.k, -1)
         if self.options.noise:
             noise = torch.stack([normal(subkey(each, "noise", task.secret), own[0].numel()) for each in nonces])
@@ -292,20 +219,11 @@ class WithBlind(Wrapper):
     # Whether it may
 
     def refusal(self, roster: Roster, model: Model) -> str | None:
-        if find_spec("cryptography") is None:
-            return "blind: cryptography is not installed, which makes the masks; pip install 'coterie[secure]'"
-        inner = self.method.refusal(roster, model)
-        return inner if inner is not None else self._why_not(roster, model)
-
-    def _why_not(self, roster: Roster, model: Model) -> str | None:
-        up, down = described(self.method.up), described(self.method.down)
-        if not fields(self.method.up):
-            return "blind: nothing leaves a silo, so there is nothing to hide from the server"
-        if held(self.method.up) or held(self.method.down) or not all(about.has_columns for about in up.values()):
-            return "blind: more than models leaves a silo, and a mask would not cover that"
-        if any(about.kind == "bank" for about in down.values()):
+        if (reason := super().refusal(roster, model)) is not None:
+            return reason
+        if any(about.kind == "bank" for about in described(self.method.down).values()):
             return "blind: its silos are sent each other's models, and not a mixture of them"
-        if self.method.compares and not getattr(innermost(self.method), "common_init", True):
+        if self.method.compares and not getattr(hidden.innermost(self.method), "common_init", True):
             return "blind: with starts apart the server has no sketches to begin with; give common_init = true"
         try:
             return self._tried(roster, model)
@@ -360,35 +278,21 @@ class WithBlind(Wrapper):
         return self.up(**made)
 
 
-OUT_OF_RANGE = About("0; not a number where its model is out of range, and nothing of it left", "rows", "number", ())
-NO_KEY = "this silo has no key for it, and a simulation's is public; run the method by itself, under `coterie silo`"
-MOST_STARTS = 64  # beside one for each silo
-NOT_SUMS = "blind: its server does more with models than add them up, which it must be able to read them for"
-_OPENED: WeakKeyDictionary[Record, tuple[bytes, Record]] = WeakKeyDictionary()  # a round opens what it is sent twice
-
-
-def innermost(method: Method) -> Method:
-    """The method inside all wrappers."""
-    while isinstance(method, Wrapper):
-        method = method.base
-    return method
-
-
 def group_key(task: Task) -> bytes:
     """The key that the silos of a run share; of a simulation it goes by the seed."""
-    if task.secret and not task.group:
-        raise BadInput(f"blind: {NO_KEY}")
-    return task.group or subkey(b"simulation", task.seed)
+    hidden.check_keys("blind", task, task.group)
+    return task.group or hidden.simulated(task)
 
 
-def _mask(group: bytes, nonce: bytes | list[int], size: int) -> Tensor:
-    return mask(subkey(group, "mask", bytes(nonce)), size)
+def _mask_key(group: bytes, nonce: bytes) -> bytes:
+    return subkey(group, "mask", nonce)
 
 
-def _nonce(task: Task, row: int, group: bytes, cipher: Tensor) -> bytes:
-    """A keyed hash of what is to be hidden: the same only for the same."""
-    key = subkey(group, "nonce", task.secret, task.names[row], task.round)
-    return hashlib.blake2b(cipher.cpu().contiguous().numpy().data, key=key, digest_size=KEY).digest()
+def _rows(parts: tuple[Tensor, ...], used: Tensor) -> Tensor:
+    """Some rows of tables that lie below each other, copied only where they must be."""
+    each = zip(parts, used.split([len(part) for part in parts]), strict=True)  # type: ignore[no-untyped-call]
+    kept = [part if bool(its.all()) else part[its] for part, its in each if bool(its.any())]
+    return kept[0] if len(kept) == 1 else torch.cat(kept)
 
 
 def _on(cohort: Cohort, server: Cells) -> Cohort:
@@ -397,54 +301,24 @@ def _on(cohort: Cohort, server: Cells) -> Cohort:
     return replace(cohort, model=basis)
 
 
-def with_columns(record: R, change: Any) -> R:
-    """A server's record with all its coefficients changed."""
-    named = {name: getattr(record, name) for name, about in described(record).items() if about.has_columns}
-    return record.replace(**{name: change(t) for name, t in named.items() if t is not None})
-
-
-def coefficients(record: Record) -> list[Tensor]:
-    """All coefficients of a server's record, each (..., n)."""
-    named = [getattr(record, name) for name, about in described(record).items() if about.has_columns]
-    return [t for t in named if t is not None]
-
-
-def _pruned(server: Cells) -> Cells:
-    """The server without the masked models that are in none of its sums any more."""
-    used = torch.stack([(t.abs() >= LEAST).reshape(-1, t.shape[-1]).any(0) for t in coefficients(server.inner)]).any(0)
-    return Cells(
-        cipher=server.cipher[used],
-        nonce=server.nonce[used],
-        sketch=server.sketch[used],
-        inner=with_columns(server.inner, lambda t: t[..., used]),
-    )
-
-
 @cache
 def _masked_up(kind: Any, compares: bool) -> Any:
-    hidden = "nobody who has not the group key"
-    made = {name: masked_field(about, seen_by=hidden) for name, about in described(kind).items()}
-    made["nonce"] = About("which masks they have", "rows", "number", (str(KEY),), "server, all silos", below="256")
-    made["out_of_range"] = OUT_OF_RANGE
+    made = hidden.masked_fields(kind, seen_by="nobody who has not the group key")
+    made["nonce"] = About("which masks they have", "rows", "number", (str(KEY),), "server, all silos", below=BYTE)
+    made["out_of_range"] = hidden.OUT_OF_RANGE
     if compares:
-        made["sketch"] = About(
-            "secret sketches of its models", "rows", "number", ("q", "k"), "server, which knows no R"
-        )
-        made["start_sketch"] = About("that of the random start", "rows", "number", ("k",), "server, which knows no R")
+        seen = "server, which knows no R"
+        made["sketch"] = About("secret sketches of its models", "rows", "number", ("q", "k"), seen)
+        made["start_sketch"] = About("that of the random start, while it counts", "rows", "number", ("k",), seen)
     return record_of(kind.__name__, Up, "An upload that the server cannot read.", made)
 
 
 @cache
 def _masked_down(kind: Any) -> Any:
-    made = dict[str, About]()
+    made = hidden.masked_fields(kind)
     for name, about in described(kind).items():
-        made[name] = masked_field(about) if about.has_columns else about
         if about.has_columns:
             axes = (*about.axes[:-1], "cells")
             made[name + WEIGHTS] = replace(made[name], doc="the weights of the sum, in fixed point", axes=axes)
-    made["nonces"] = About("which masks are in the sums", "shared", "number", ("cells", str(KEY)), below="256")
+    made["nonces"] = About("which masks are in the sums", "shared", "number", ("cells", str(KEY)), below=BYTE)
     return record_of(kind.__name__, Down, "What only a silo with the group key can open.", made)
-
-
-def masked_field(about: About, seen_by: str = "") -> About:
-    return replace(about, doc=f"{about.doc}, masked", role="number", below=MODULUS, seen_by=seen_by)

@@ -162,9 +162,9 @@ class WithPrivacy(Wrapper):
 
 
 def _key(task: Task, row: int, options: Privacy, change: list[Tensor]) -> bytes:
-    words = f"privacy,{task.seed},{task.round},{task.names[row]!r},{task.secret}".encode()
+    key = f"privacy,{task.seed},{task.round},{task.names[row]!r},{task.secret}".encode()
     if not task.secret:
-        return words
+        return key
     # Of one change at two scales of noise, two uploads with the same draws would give both away.
     content = [hashlib.sha256(t.detach().cpu().contiguous().numpy().tobytes()).digest() for t in change]
-    return b"".join([words, repr(options).encode(), *content])
+    return b"".join([key, repr(options).encode(), *content])

@@ -17,7 +17,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from importlib.util import find_spec
 from itertools import combinations
 from typing import Any, ClassVar, Literal, cast
 
@@ -26,43 +25,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.engine.method import Cohort, Deployable, Down, Method, Model, Roster, Task, Up
-from coterie.engine.wrapper import Wrapper
+from coterie.engine.method import Cohort, Down, Method, Model, Roster, Task, Up
 from coterie.errors import BadInput
-from coterie.methods.wrappers.blind import (
-    MODULUS,
-    NO_KEY,
-    NOT_LINEAR,
-    OUT_OF_RANGE,
-    Basis,
-    Opening,
-    coefficients,
-    innermost,
-    masked_field,
-    with_columns,
-)
+from coterie.methods.parts.coefficients import NOT_LINEAR, Basis, Opening, coefficients, with_coefficients
+from coterie.methods.wrappers import hidden
+from coterie.methods.wrappers.hidden import BYTE, MODULUS, Hiding, WithHiding
 from coterie.options import option
-from coterie.secure.masks import KEY, mask, stream, subkey
+from coterie.secure.fixed import add_masks
+from coterie.secure.masks import KEY, stream, subkey
 from coterie.secure.shamir import PRIME, WIDTH, secret_of, shares
-from coterie.wire import About, Record, described, held, record_of, rows, shared
+from coterie.wire import About, Record, described, record_of, rows, shared
 
 TAG = 16  # bytes that a sealed message is longer
-BYTE = "256"
 MOST_LEFT_OUT = 2  # answers that may be wrong, and are found by leaving them out
 
 
 @dataclass(frozen=True)
-class SecAgg:
+class SecAgg(Hiding):
     """`secagg = {}` in a method's table, or `[secure] level = "secagg"` for all methods of a study."""
 
     threshold: float = option(2 / 3, "share of a round's silos that a sum needs; above a half", above=0.5, high=1)
-    limit: float = option(1024.0, "the largest number of a model that may leave, a power of two", low=1, high=2**20)
     samples: int = option(1 << 24, "training samples of all silos together, at most", low=1, high=1 << 36)
     weights: Literal["method", "each"] = option("method", "each: all silos count alike, whatever their samples")
-
-    def __post_init__(self) -> None:
-        if not math.log2(self.limit).is_integer():
-            raise ValueError("limit: give a power of two, e.g. 1024")
 
     @property
     def scale(self) -> float:
@@ -77,7 +61,7 @@ class SecAgg:
 @cache
 def _masked_up(kind: Any) -> Any:
     sums = "the sum alone: server"
-    made = {name: masked_field(about, seen_by=sums) for name, about in described(kind).items()}
+    made = hidden.masked_fields(kind, seen_by=sums)
     made["count"] = About("its training samples, or 1, masked", "rows", "number", ("1",), sums, below=MODULUS)
     made["nonce"] = About("which upload it is", "rows", "number", (str(KEY),), "server, all silos", below=BYTE)
     made["commitments"] = About(
@@ -86,7 +70,7 @@ def _masked_up(kind: Any) -> Any:
     made["sealed"] = About(
         "shares of those seeds, one sealed to each silo", "rows", "number", ("n", "sealed"), "that silo", below=BYTE
     )
-    made["out_of_range"] = OUT_OF_RANGE
+    made["out_of_range"] = hidden.OUT_OF_RANGE
     return record_of(kind.__name__, Up, "An upload of which the server sees the sum with the others' alone.", made)
 
 
@@ -115,17 +99,14 @@ class Revealed(Up):
 
 
 @dataclass(frozen=True)
-class WithSecAgg(Wrapper):
+class WithSecAgg(WithHiding):
     """Any method whose server takes in nothing but a mean of the uploads."""
 
     summary: ClassVar[str] = "the server sees the sum of all uploads alone"
+    level: ClassVar[str] = "secagg"
+    covered: ClassVar[str] = "a sum"
 
-    method: Method
     options: SecAgg
-
-    @property
-    def base(self) -> Method:
-        return self.method
 
     @property
     def up(self) -> type[Up]:  # type: ignore[override]
@@ -147,9 +128,6 @@ class WithSecAgg(Wrapper):
 
     def _sent(self, down: Record, peers: Tensor) -> Any:
         return self.down(**vars(down), **{"peers": peers})
-
-    def unpacked(self, down: Any, up: Any) -> Any:
-        return up
 
     def receive(self, server: Any, cohort: Cohort, up: Any) -> Any:
         if not isinstance(up, self.method.up):
@@ -180,88 +158,62 @@ class WithSecAgg(Wrapper):
         points = torch.searchsorted(asked.ids, answered.ids).tolist()
         parts = {name: getattr(up, name).flatten(1) for name in (*described(self.method.up), "count")}
         total = torch.cat([*parts.values()], 1).sum(0)  # modulo 2^64
-        given = revealed.shares.cpu().numpy()
+        given, seeds, signs = revealed.shares.cpu().numpy(), list[bytes](), list[int]()
         for row, i in enumerate(place):
             for number in (n, *missing):  # its own seed, and those of its pairs with who is missing
                 found = {
                     points[a] + 1: int.from_bytes(given[a, i, number].tobytes(), "big") for a in range(len(points))
                 }
                 promised = bytes(up.nonce[row].tolist()), bytes(up.commitments[row, number].tolist())
-                seed = _agreed(found, least, *promised)
-                sign = 1 if number == n or i < number else -1
-                total -= sign * mask(seed, len(total)).to(total.device)
+                seeds.append(_agreed(found, least, *promised))
+                signs.append(-1 if number == n or i < number else 1)
+        add_masks(total, seeds, torch.tensor(signs, device=total.device))
         count = int(total[-1])
         if not 0 < count <= self.options.samples:
             raise BadInput(f"a sum of {count} samples cannot be; an upload was not what it claimed to be: void")
         mean = total[:-1].double() / (self.options.scale * count)
         if float(mean.abs().max()) > self.options.limit:
             raise BadInput("the sum is beyond any sum of models; an upload was not what it claimed to be: void")
-        made, first = {}, 0
-        for name in described(self.method.up):
-            shape = getattr(up, name).shape
-            part = mean[first : first + math.prod(shape[1:])].reshape(1, *shape[1:]).to(asked.model.dtype)
-            made[name], first = part.expand(shape), first + math.prod(shape[1:])
-        return self.method.up(**made)
+        made = self.unflat(mean[None].to(asked.model.dtype), up)
+        return self.method.up(**{name: part.expand(len(cohort), *part.shape[1:]) for name, part in made.items()})
 
     # Silo
 
-    def begin(self, task: Task, down: Any, private: Any) -> Any:
-        return self.method.begin(task, self._inner(down), private)
-
-    def end(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
-        up, kept = self.method.end(task, state, self._inner(down), private)
-        return self._masked(task, up, down.peers.tolist()), kept
-
-    def personal(self, task: Task, down: Any, private: Any) -> Deployable:
-        return self.method.personal(task, self._inner(down), private)
-
-    def cloud(self, task: Task, down: Any, private: Any) -> Deployable | None:
-        return self.method.cloud(task, self._inner(down), private)
-
-    def adapt(self, task: Task, down: Any, private: Any | None) -> tuple[Any | None, Any]:
-        return self.method.adapt(task, self._inner(down), private)
-
-    def _inner(self, down: Any) -> Any:
+    def opened(self, task: Task, down: Any) -> Any:
         return self.method.down(**{f.name: getattr(down, f.name) for f in fields(self.method.down)})
 
-    def _masked(self, task: Task, up: Any, peers: list[int]) -> Any:
-        models = {name: getattr(up, name) for name in described(self.method.up)}
-        weights = task.counts() if self.by_samples else torch.ones(task.k, dtype=torch.int64)
-        whole = torch.cat([t.flatten(1) for t in models.values()], 1).double()
-        fits = (whole.abs() <= self.options.limit).all(1)
-        whole = torch.where(fits[:, None], whole, 0) * (weights[:, None].to(whole) * self.options.scale)
-        vector = torch.cat([whole.round().long(), weights[:, None].to(whole.device)], 1)  # (k, numbers + 1)
+    def masked(self, task: Task, up: Any, down: Any) -> Any:
+        whole, out = self.flat(up)
+        weights = (task.counts() if self.by_samples else torch.ones(task.k, dtype=torch.int64)).to(whole.device)
+        scaled = (whole.double() * (weights[:, None] * self.options.scale)).round_().long()
+        vector = torch.cat([scaled, weights[:, None]], 1)  # (k, numbers + 1)
+        peers = down.peers.tolist()
         each = [self._one(task, task.names[row], peers, vector[row]) for row in range(task.k)]
-        masked, nonce, commitments, sealed = (torch.stack([*column]) for column in zip(*each, strict=True))
-        sizes = [math.prod(t.shape[1:]) for t in models.values()]
-        parts = masked[:, :-1].split(sizes, 1)  # type: ignore[no-untyped-call]
-        made = {name: part.reshape(t.shape) for (name, t), part in zip(models.items(), parts, strict=True)}
-        made |= {"count": masked[:, -1:], "nonce": nonce, "commitments": commitments, "sealed": sealed}
-        return self.up(**made, **{"out_of_range": torch.where(fits, 0.0, torch.nan)})
+        nonce, commitments, sealed = (torch.stack([*column]) for column in zip(*each, strict=True))
+        made = self.unflat(vector[:, :-1], up) | {"count": vector[:, -1:], "out_of_range": out}
+        return self.up(**made, **{"nonce": nonce, "commitments": commitments, "sealed": sealed})
 
-    def _one(self, task: Task, name: str, peers: list[int], vector: Tensor) -> tuple[Tensor, ...]:
-        """One silo's masked upload, its nonce, what it commits itself to, and what it seals to each other silo."""
+    def _one(self, task: Task, name: str, peers: list[int], vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mask one silo's numbers; its nonce, what it commits itself to, and what it seals to each other silo."""
         names, n = _named(task, peers), len(peers)
         if n < 3:
             raise BadInput(f"secagg: a round of {n} silos; in a sum of two each sees the other's upload")
         own, least = names.index(name), self.options.least(n)
-        bound, content = _bound(task, names, least), hashlib.sha256(vector.cpu().contiguous().numpy().data).digest()
-        root = subkey(task.secret.encode() or subkey(b"simulation", task.seed), "secagg", name, bound, content)
+        bound = _bound(task, names, least)
+        root = subkey(task.secret.encode() or hidden.simulated(task), "secagg", name, bound, hidden.digest(vector))
         nonce = subkey(root, "nonce")
         seeds = [subkey(_pair(task, name, other), "mask", bound) if other != name else bytes(KEY) for other in names]
         seeds.append(subkey(root, "self"))
-        total = vector.clone()
-        for j, seed in enumerate(seeds):
-            if j != own:
-                total += (1 if own < j or j == n else -1) * mask(seed, len(vector)).to(total.device)
+        others = [j for j in range(n + 1) if j != own]
+        signs = torch.tensor([1 if own < j else -1 for j in others], device=vector.device)
+        add_masks(vector, [seeds[j] for j in others], signs)
         split = [self._shares(root, number, seed, least, n) for number, seed in enumerate(seeds)]
         sealed = [
             _box(task, name, other, bound, nonce).encrypt(bytes(12), b"".join(each[j] for each in split), nonce)
             for j, other in enumerate(names)
         ]
         commitments = [_commitment(nonce, seed) for seed in seeds]
-        device = vector.device
-        return (total, _bytes(nonce, device), _bytes(commitments, device), _bytes(sealed, device))
+        return _bytes(nonce, vector.device), _bytes(commitments, vector.device), _bytes(sealed, vector.device)
 
     @staticmethod
     def _shares(root: bytes, number: int, seed: bytes, least: int, n: int) -> list[bytes]:
@@ -293,20 +245,15 @@ class WithSecAgg(Wrapper):
         return self.options.weights == "method" and weighing(self.method) == "samples"
 
     def refusal(self, roster: Roster, model: Model) -> str | None:
-        if find_spec("cryptography") is None:
-            return "secagg: cryptography is not installed, which makes the masks; pip install 'coterie[secure]'"
-        up = described(self.method.up)
-        if not fields(self.method.up):
-            return "secagg: nothing leaves a silo, so there is nothing to hide from the server"
-        if held(self.method.up) or held(self.method.down) or not all(about.has_columns for about in up.values()):
-            return "secagg: more than models leaves a silo, and a sum would not cover that"
+        if (reason := super().refusal(roster, model)) is not None:
+            return reason
         if any(about.kind != "shared" for about in described(self.method.down).values()):
             return "secagg: its silos are sent different things, and a sum hides those alone that are asked the same"
         if not self.method.averages or weighing(self.method) is None:
             return "secagg: its server takes in more than a mean of the uploads"
         if len(roster) < 3:
             return "secagg: in a sum of two, each silo sees the other's upload; take 3 silos or more"
-        return self.method.refusal(roster, model)
+        return None
 
 
 def weighing(method: Method) -> str | None:
@@ -320,13 +267,13 @@ def weighing(method: Method) -> str | None:
 @cache
 def _weighing(method: Method) -> str | None:
     sizes, starts = torch.tensor([1, 3]), 64
-    roster, components = Roster(("one", "other"), sizes, sizes, 0), getattr(innermost(method), "components", 1)
+    roster, components = Roster(("one", "other"), sizes, sizes, 0), getattr(hidden.innermost(method), "components", 1)
     cells = [about.axes[:-1] for about in described(method.up).values()]
     shapes = [[components for _ in lead] for lead in cells]  # the only axis that models have beside their columns
     each = [math.prod(shape) for shape in shapes]
     width = starts + 2 * sum(each)
     opening: Any = Opening(cast(Any, _NoModel()), starts)
-    server = with_columns(method.open(roster, opening), lambda t: F.pad(t, (0, width - starts)))
+    server = with_coefficients(method.open(roster, opening), lambda t: F.pad(t, (0, width - starts)))
     basis: Any = Basis(width, torch.zeros(width, 1, dtype=torch.float64), torch.device("cpu"))
     ones = F.pad(torch.eye(2 * sum(each), dtype=torch.float64), (starts, 0)).reshape(2, -1, width)  # (silos, cells, n)
     parts = ones.split(each, 1)  # type: ignore[no-untyped-call]
@@ -353,7 +300,7 @@ class _NoModel:
 
 def _named(task: Task, peers: list[int]) -> list[str]:
     """The names of a round's silos, each once and in the roster's order, which all of them are sent alike."""
-    _check_keys(task)
+    hidden.check_keys("secagg", task, task.pair)
     if peers != sorted({*peers}):
         raise BadInput("secagg: the silos of the round are not each there once, in the roster's order")
     names = [(task.members or task.store.names)[each] for each in peers]
@@ -362,17 +309,12 @@ def _named(task: Task, peers: list[int]) -> list[str]:
     return names
 
 
-def _check_keys(task: Task) -> None:
-    if task.secret and task.pair is None:
-        raise BadInput(f"secagg: {NO_KEY}")
-
-
 def _pair(task: Task, own: str, other: str) -> bytes:
     """What two silos of a run share; in a simulation it goes by the seed."""
     if task.pair is not None:
         return task.pair(other)
-    _check_keys(task)
-    return subkey(b"simulation", task.seed, *sorted((own, other)))
+    hidden.check_keys("secagg", task, None)
+    return hidden.simulated(task, *sorted((own, other)))
 
 
 def _bound(task: Task, names: list[str], least: int) -> bytes:

@@ -103,12 +103,17 @@ class Real:
         insecure: bool = False,
         tables: Mapping[str, Sequence[str]] | None = None,
         within: Sequence[str] = (),
+        own_keys: bool = False,
     ) -> None:
         self.tables, self.within = tables or {}, within
         self.folder, self.names = folder, [*(silo.name for silo in silos), *self.tables]
-        front = ["--proxy"] if proxy else ["--insecure"] if insecure else ["--no-proxy"]
-        words = ["--silos", ",".join(self.names), "--port", str(free_port()), *front]
-        coterie("federation", "new", str(folder), *words)
+        front, port = ["--proxy"] if proxy else ["--insecure"] if insecure else ["--no-proxy"], str(free_port())
+        words = [] if own_keys else ["--silos", ",".join(self.names)]
+        coterie("federation", "new", str(folder), *words, "--port", port, *front)
+        for home in (folder / "silos" / name for name in self.names if own_keys):
+            where = ["--coordinator", f"127.0.0.1:{port}", "--ca", str(folder / "coordinator" / "ca.crt")]
+            coterie("silo", "init", str(home), *where)
+            coterie("federation", "enroll", str(folder), str(home / "key.pub"))
         for silo in silos:
             save_silo(silo, folder / "silos" / silo.name / "data.npz")
         self.coordinator = Party(folder / "coordinator", "coordinator", str(folder / "coordinator"), within=within)
@@ -189,13 +194,20 @@ def digits(names: list[str]) -> list[Silo]:
     return [Silo(name, s.train, s.validation, s.test) for name, s in zip(names, dealt, strict=False)]
 
 
-def simulated(fed: Real, methods: list[str], model: Mapping[str, object] | None = None, **train: object) -> pd.Series:
+def simulated(
+    fed: Real,
+    methods: list[str],
+    model: Mapping[str, object] | None = None,
+    options: Mapping[str, object] | None = None,
+    **train: object,
+) -> pd.Series:
     """What a simulation gives the same silos."""
     silos = [own_silo(name, fed.folder / "silos" / name / "data.npz")[0] for name in sorted(fed.names)]
     factory, _ = build(model or MODEL, silos[0].train.x.shape[1:], 10)
     parts = []
     for name in methods:
-        outcome = Assembly(silos, factory, 10, Training(**(TRAIN | train)), 1, "cpu", 1).train(make(name, {}))
+        assembly = Assembly(silos, factory, 10, Training(**(TRAIN | train)), 1, "cpu", 1)
+        outcome = assembly.train(make(name, options or {}))
         parts.append(pd.concat(outcome.results).assign(method=name))
     return by_silo(pd.concat(parts))
 

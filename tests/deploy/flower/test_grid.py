@@ -112,7 +112,18 @@ def test_each_silo_gets_its_answer_whoever_replies_first() -> None:
     assert request_of(grid.sent["message-0"]).silo == "a"
 
 
-@pytest.mark.parametrize("body", [b"", BODY])
+def test_a_small_body_is_no_object_of_its_own() -> None:
+    """Flower makes a call for each object, with a head of a kilobyte: a message, its records, its only record."""
+    small = safetensors.torch.save({"w": torch.ones(1, 600)})
+    grid = Grid({1: Answer(small)})
+    asked = Request("declare", "a", "run", 0, body=small)
+    found = GridTransport(grid, lambda: {"a": 1}).exchange({"a": asked}, timeout=0.5)
+    assert isinstance(found["a"], Answer) and found["a"].body == small
+    assert [*grid.sent["message-0"].content] == ["request"]
+    assert [*reply(grid.sent["message-0"], Answer(small)).content] == ["answer"]
+
+
+@pytest.mark.parametrize("body", [b"", safetensors.torch.save({"w": torch.ones(2)}), BODY])
 def test_a_request_is_the_same_question_when_it_arrives(body: bytes) -> None:
     grid = Grid({1: Answer(BODY)})
     asked = Request("declare", "a", "run", 0, body=body)

@@ -17,7 +17,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import coterie as co
 from coterie.codec import encode
-from coterie.deploy.flower.grid import answer_of, packed
+from coterie.deploy.flower.grid import answer_of
 from coterie.deploy.flower.halves import ServerHalf, SiloHalf
 from coterie.engine.training import Training
 from coterie.run.assembly import Assembly
@@ -151,9 +151,9 @@ def test_an_upload_that_is_no_model_does_not_count() -> None:
     def rogue(message: Message, context: Context) -> Message:
         reply = call(message, context)
         if context.node_id == 8:
-            reply.content["body"] = packed(encode(co.ModelUp(w=torch.full((1, server.model.width), float("nan")))))
+            reply.content["answer"]["body"] = encode(co.ModelUp(w=torch.full((1, server.model.width), float("nan"))))
         if context.node_id == 9:
-            reply.content["body"] = packed(encode(co.ModelUp(w=torch.ones(1, 5))))
+            reply.content["answer"]["body"] = encode(co.ModelUp(w=torch.ones(1, 5)))
         return reply
 
     grid.call = rogue

@@ -37,6 +37,6 @@ def test_the_example_runs_between_real_processes(tmp_path: Path) -> None:
         when(lambda: programs[0].logged().count("Activated node_id") == 2, 60)
         flwr = str(Path(sys.executable).parent / "flwr")
         words = [flwr, "run", str(APP), "here", "--stream", "--run-config", "rounds=2"]
-        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=240)
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600)
         shown = done.stdout + done.stderr
         assert re.search(r"2 \{'silo-0': '[\d.]+%', 'silo-1': '[\d.]+%'\}", shown), shown + programs[0].logged()

@@ -11,8 +11,18 @@ from coterie.deploy.flower import programs, watchdog
 from coterie.deploy.flower.programs import Program, in_session
 from coterie.deploy.flower.watchdog import IDLE_SECONDS, Watchdog
 
-RECEIVED = "INFO :      Receiving: query message (ID: 235a)\nINFO :      Received successfully\n"
-SENT = "INFO :      Sending: query message (ID: 22cb)\nINFO :      Sent successfully\n"
+
+def received(run: int) -> str:
+    return (
+        f"INFO :      [RUN {run}]\nINFO :      Receiving: query message (ID: 235a)\nINFO :      Received successfully\n"
+    )
+
+
+def sent(run: int) -> str:
+    return f"INFO :      [RUN {run}]\nINFO :      Sending: query message (ID: 22cb)\nINFO :      Sent successfully\n"
+
+
+RECEIVED, SENT = received(1), sent(1)
 
 
 class Node:
@@ -62,6 +72,25 @@ def test_a_message_that_a_process_works_on_may_take_its_time(node: Node) -> None
 def test_a_silo_that_is_asked_nothing_is_well(node: Node) -> None:
     assert not node.wedged(100 * IDLE_SECONDS)
     assert not node.wedged(100 * IDLE_SECONDS, RECEIVED + SENT)
+
+
+def test_an_old_runs_reply_is_not_taken_for_the_new_runs(node: Node) -> None:
+    assert node.wedged(IDLE_SECONDS + 1, received(2) + sent(1))
+
+
+def test_a_reply_that_is_one_message_late_leaves_one_message_held(node: Node) -> None:
+    assert node.wedged(IDLE_SECONDS + 1, received(2) + sent(1) + received(2) + sent(2))
+
+
+def test_a_reply_to_nothing_that_was_received_does_not_count_for_the_next_message(node: Node) -> None:
+    node.wedged(0, sent(1))
+    assert node.wedged(IDLE_SECONDS + 1, received(1))
+
+
+def test_a_message_whose_lines_come_one_by_one_belongs_to_its_run(node: Node) -> None:
+    *begun, last = received(2).splitlines(keepends=True)
+    node.wedged(0, "".join(begun))
+    assert not node.wedged(IDLE_SECONDS + 1, last + sent(2))
 
 
 def test_a_line_that_is_just_being_written_is_read_when_it_is_whole(node: Node) -> None:
