@@ -18,7 +18,6 @@ from coterie.engine.kernels import row_layers
 from coterie.engine.kernels.dropout import row_dropout
 from coterie.engine.kernels.fused import fuse
 from coterie.engine.kernels.prefix import Rewritten
-from coterie.models.char_lstm import Layer as LSTMLayer
 
 # What treats every sample alike and knows no weights, or those that are frozen.
 SAMPLEWISE: tuple[type[nn.Module], ...] = (
@@ -73,7 +72,7 @@ class Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """An LSTM layer is one thing for all its steps, unless something was put into it."""
-        plain = isinstance(m, LSTMLayer) and all(type(part) is nn.Linear for part in m.children())
+        plain = hasattr(m, "LSTM_WEIGHTS") and all(type(part) is nn.Linear for part in m.children())
         own_head = any(part is self.head for part in m.children())
         return (plain and not own_head) or super().is_leaf_module(m, module_qualified_name)
 
@@ -173,8 +172,8 @@ class Rewriter:
                 return self.call(row_layers.embedding, x, self.k, w, layer.padding_idx)
             case _ if isinstance(layer, DROPOUTS):
                 return self.dropout(layer, x)
-            case LSTMLayer():
-                return self.call(operator.getitem, self.lstm(x, name, [LSTMLayer.NAMES]), 0)
+            case nn.Module(LSTM_WEIGHTS=weights):
+                return self.call(operator.getitem, self.lstm(x, name, [weights]), 0)
             case nn.LSTM() if layer.batch_first and not (layer.bidirectional or layer.proj_size or layer.dropout):
                 return self.lstm(x, name, layer._all_weights)
             case _ if type(layer) in SAMPLEWISE:
