@@ -172,7 +172,7 @@ class Rewriter:
                 return self.call(row_layers.embedding, x, self.k, w, layer.padding_idx)
             case _ if isinstance(layer, DROPOUTS):
                 return self.dropout(layer, x)
-            case nn.Module(LSTM_WEIGHTS=weights):
+            case nn.Module(LSTM_WEIGHTS=tuple(weights)):
                 return self.call(operator.getitem, self.lstm(x, name, [weights]), 0)
             case nn.LSTM() if layer.batch_first and not (layer.bidirectional or layer.proj_size or layer.dropout):
                 return self.lstm(x, name, layer._all_weights)
