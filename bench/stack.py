@@ -1,12 +1,15 @@
 """Is a stack as good as the best of its members? Every member alone and the stack, on federations of several kinds.
 
-python bench/stack.py --out FILE [--on digits-groups,tables-clusters,…] [--seeds 3] [--rounds 20]: every method's
-learning rate is searched for on the first seed's validation data, the stack takes its members' rates; then all train on
-every seed and are judged on test data at the round that validation data pick. FILE gets a line of JSON for each result
-as it comes, and a run that is started again goes on after the last. --page PAGE writes the tables of FILE as Markdown,
-below what `words/` beside PAGE has of the same name.
+python bench/stack.py --out FOLDER [--on digits-groups,tables-clusters,…] [--seeds 0,1,2] [--rounds 20]: every method's
+learning rate is searched for on the first seed's validation data, and the stack takes its members' rates. A stack is
+trained on every seed; its members train in it as in runs of their own (a test holds that), so what each of them gives
+in every round is noted there. All are judged on test data at the round that validation data pick.
+FOLDER gets a file of lines for each federation, a line as each result comes, and a run that is started again goes on
+after the last; --keep also writes what every candidate gave in every round, for a study of the mixing without training.
+--cost trains every member and the stack by themselves and notes their CPU time.
+--page PAGE writes the tables of FOLDER as Markdown, below what `words/` beside PAGE has of the same name.
 Fashion-MNIST, CIFAR-10 and OrganAMNIST (--on fashion-mnist-groups,fashion-mnist-pathological,fashion-mnist-iid,
-cifar10-pathological,organamnist-pathological) need their files, and better a GPU.
+cifar10-pathological,organamnist-shards) need their files, and a GPU (--device cuda); real centres need their packages.
 """
 
 import argparse
@@ -14,7 +17,8 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,7 @@ from scipy.stats import binom
 from verdict import KINDS, federation
 
 from coterie.data.silo import Part, Silo
-from coterie.engine.rounds import Outcome
+from coterie.engine.method import Deployable, Task
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.measure.measures import log_loss
@@ -41,19 +45,28 @@ NAMED: dict[str, dict[str, Any]] = {
     "digits-iid": {"data": {"name": "digits", "split": "iid", "silos": 10}, "model": {"name": "mlp"}},
     "synthetic": {"data": {"name": "synthetic", "silos": 30}, "model": {"name": "linear"}},
 }
+CENTRES = {
+    name: {"data": {"name": name}, "model": {"name": "auto"}}
+    for name in ("flights", "heart-procedures", "dialysis", "mortality", "store")
+}
+SMALLER = {"sizes": [400, 350, 300, 250, 200], "silos": 20, "groups": 5, "dominating": "even", "test": 150}
 LARGE: dict[str, dict[str, Any]] = {
-    f"{name}-{split}": {"data": {"name": name, "split": split}, "model": {"name": "cnn"}}
-    for name, splits in {
-        "fashion-mnist": ("groups", "pathological", "iid"),
-        "cifar10": ("pathological",),
-        "organamnist": ("pathological",),
-    }.items()
-    for split in splits
+    f"{name}-{split}": {"data": {"name": name, "split": split, **options}, "model": {"name": "cnn"}}
+    for name, split, options in (
+        ("fashion-mnist", "groups", SMALLER),
+        ("fashion-mnist", "pathological", {"silos": 20}),
+        ("fashion-mnist", "iid", {"silos": 20}),
+        ("cifar10", "pathological", {"silos": 20}),
+        ("organamnist", "shards", {}),
+    )
 }
 TABLES = tuple(f"tables-{kind}" for kind in KINDS if kind not in ("rare", "numbers", "wide"))
-DEFAULT = (*NAMED, *TABLES)
+DEFAULT = (*NAMED, *TABLES, *CENTRES)
+SPLITS = ("validation", "test")
+METHODS = (*MEMBERS, "stack")
 FRESH = 1000  # test rows of each silo of a made table
 Line = dict[str, Any]
+Given = dict[tuple[str, str], np.ndarray]  # by split and silo what a model gives: (n, classes)
 ABOUT = """# Stack against each of its members
 
 Test accuracy in percent at the round that validation data pick, mean over silos, then over seeds. The rate of every
@@ -64,12 +77,12 @@ over all silos and seeds. CPU time is the stack's by the sum of its members'.
 """
 
 
-def assembled(name: str, seed: int) -> Assembly:
+def assembled(name: str, seed: int, device: str = "cpu") -> Assembly:
     """The federation of that name."""
     if name in TABLES:
         return _made(name.removeprefix("tables-"), seed)
-    table = {"name": name, "seeds": [seed], "methods": {"separate": {}}}
-    return prepare(check(table | (NAMED | LARGE)[name]), seed)[1]
+    table = {"name": name, "seeds": [seed], "engine": {"device": device}, "methods": {"separate": {}}}
+    return prepare(check(table | (NAMED | CENTRES | LARGE)[name]), seed)[1]
 
 
 def _made(kind: str, seed: int) -> Assembly:
@@ -90,41 +103,92 @@ def _made(kind: str, seed: int) -> Assembly:
     return Assembly(silos, build({"name": "linear"}, silos[0].train.x.shape[1:], 2)[0], 2, Training(), seed)
 
 
-def results(name: str, seeds: int, rounds: int, done: list[Line]) -> Iterator[Line]:
-    """What is not done yet of one federation: the methods' rates, then each method on each seed."""
-    known = [line for line in done if line["federation"] == name]
-    training = Training(rounds=rounds, local_epochs=2, batch_size=32, measure=("validation", "test"))
-    rates = {line["method"]: line["lr"] for line in known if "lr" in line}
-    here = assembled(name, 0)
+@dataclass(frozen=True)
+class Noted(Stack):
+    """A stack that notes what it and each candidate give for held-out rows, whenever it is measured."""
+
+    notes: dict[tuple[str, int], Given] = field(default_factory=dict, compare=False)  # by method and round
+
+    def personal(self, task: Task, down: Any, private: Any) -> Deployable:
+        mixture = super().personal(task, down, private)
+        models = dict(zip((each.name for each in self.candidates), mixture.parts, strict=True)) | {"stack": mixture}
+        for name, model in models.items():
+            for split in SPLITS:
+                outputs = task.outcomes(model, split)["outputs"].float().cpu().numpy()
+                for silo, own, n in zip(task.names, outputs, task.counts(split).tolist(), strict=True):
+                    self.notes.setdefault((name, task.round + 1), {})[split, silo] = own[:n]
+        return mixture
+
+
+def results(
+    name: str, seeds: list[int], rounds: int, done: list[Line], device: str, keep: Path | None
+) -> Iterator[Line]:
+    """What is not done yet of one federation: the methods' rates, then all methods on each seed."""
+    training = Training(rounds=rounds, local_epochs=2, batch_size=32, measure=SPLITS)
+    rates = {line["method"]: line["lr"] for line in done if "lr" in line}
+    here = assembled(name, seeds[0], device)
     for method in MEMBERS:
         if method not in rates:
             given = (make(method, {}), training, ("lr",), validation_loss, lambda progress: None)
             rates[method] = search(here, *given)[0]["lr"]
             yield {"federation": name, "method": method, "lr": rates[method]}
+    for seed in seeds:
+        missing = [m for m in METHODS if not any((x.get("seed"), x["method"]) == (seed, m) for x in done)]
+        if not missing:
+            continue
+        here = here if seed == seeds[0] else assembled(name, seed, device)
+        stack = Noted().with_training([{"lr": rates[method]} for method in MEMBERS])
+        assert isinstance(stack, Noted)
+        here.train(stack, training=training, models=False)
+        if keep is not None:
+            _keep(keep / f"{name}-{seed}.npz", stack.notes, here)
+        for method in missing:
+            rounds_of = {round: given for (of, round), given in stack.notes.items() if of == method}
+            yield {"federation": name, "method": method, "seed": seed, **scores(rounds_of, here)}
+
+
+def scores(rounds: dict[int, Given], silos: Assembly) -> Line:
+    """Of every silo at the round that validation accuracy picks: which rows are right, and the log-loss."""
+
+    def judged(split: str, given: Given) -> Line:
+        every = ((silo, getattr(silo, split).y) for silo in silos.members)
+        pairs = [(y, given[split, silo.name]) for silo, y in every if len(y)]
+        right = ["".join(map(str, (p.argmax(1) == y).astype(int))) for y, p in pairs]
+        return {"right": right, "log_loss": [log_loss(y, p) for y, p in pairs]}
+
+    validated = {round: judged("validation", given) for round, given in rounds.items()}
+    means = {
+        after: round(float(np.mean([_share(r) for r in found["right"]])), 12) for after, found in validated.items()
+    }
+    best = max(rounds, key=lambda after: (means[after], -after))
+    return {"round": best, "validation": validated[best], "test": judged("test", rounds[best])}
+
+
+def costs(name: str, rounds: int, file: Path, device: str) -> Iterator[Line]:
+    """The CPU seconds of each member by itself, and of the stack."""
+    done = _read(file)
+    rates = {line["method"]: line["lr"] for line in done if "lr" in line}
+    here = assembled(name, 0, device)
+    training = Training(rounds=rounds, local_epochs=2, batch_size=32, measure=SPLITS)
     methods = {method: (make(method, {}), replace(training, lr=rates[method])) for method in MEMBERS}
     methods["stack"] = Stack().with_training([{"lr": rates[method]} for method in MEMBERS]), training
-    for seed in range(seeds):
-        here = here if seed == 0 else assembled(name, seed)
-        for label, (method, own) in methods.items():
-            if not any((line.get("seed"), line["method"]) == (seed, label) for line in known):
-                began = time.process_time()
-                outcome = here.train(method, training=own)
-                spent = time.process_time() - began
-                yield {"federation": name, "method": label, "seed": seed, "cpu": spent, **scores(outcome, here)}
+    for label, (method, own) in methods.items():
+        if not any(line["method"] == label and "cpu" in line for line in done):
+            began = time.process_time()
+            here.train(method, training=own)
+            yield {"federation": name, "method": label, "cpu": time.process_time() - began}
 
 
-def scores(outcome: Outcome, silos: Assembly) -> Line:
-    """Of every silo at the picked round: which test rows are right, and the log-loss; of validation rows the means."""
-    assert outcome.picked is not None
-    found: Line = {"round": outcome.picked.round}
-    for split in ("test", "validation"):
-        given = outcome.picked.outputs[split]
-        pairs = [(getattr(silo, split).y, given[silo.name]) for silo in silos.members if silo.name in given]
-        found[split] = {
-            "right": ["".join(map(str, (p.argmax(1) == y).astype(int))) for y, p in pairs],
-            "log_loss": [log_loss(y, p) for y, p in pairs],
-        }
-    return found
+def _keep(file: Path, notes: dict[tuple[str, int], Given], silos: Assembly) -> None:
+    """What all candidates gave, as logarithms in half precision: by split and silo (rounds, candidates, n, classes)."""
+    names, rounds = ([*dict.fromkeys(part)] for part in zip(*notes, strict=True))
+    found: dict[str, Any] = {"names": np.array(names), "rounds": np.array(rounds)}
+    for split in SPLITS:
+        for i, silo in enumerate(silos.members):
+            every = np.stack([[notes[name, round][split, silo.name] for name in names] for round in rounds])
+            found[f"{split}-{i}"] = np.log(np.clip(every, 1e-7, 1)).astype(np.float16)
+            found[f"{split}-{i}-y"] = getattr(silo, split).y
+    np.savez_compressed(file, **found)
 
 
 class Compared:
@@ -132,8 +196,9 @@ class Compared:
 
     def __init__(self, lines: list[Line]) -> None:
         self.lines = [line for line in lines if "seed" in line]
+        self.cpu = {line["method"]: line["cpu"] for line in lines if "cpu" in line}
         self.seeds = sorted({line["seed"] for line in self.lines})
-        self.accuracy = {m: 100 * np.array([_share(r) for r in self._right(m)]) for m in (*MEMBERS, "stack")}
+        self.accuracy = {m: 100 * np.array([_share(r) for r in self._right(m)]) for m in METHODS}
         self.best = max(MEMBERS, key=lambda method: self.accuracy[method].mean())
         self.picked = max(MEMBERS, key=lambda method: self._mean(method, "validation"))
 
@@ -168,10 +233,9 @@ class Compared:
             found.append(float(binom.sf(lost - 1, won + lost, 0.5)) if lost else 1.0)
         return sum(p < 0.05 / len(found) for p in found), len(found)
 
-    def cost(self) -> float:
-        """The stack's CPU time by that of its members together."""
-        spent = {m: sum(line["cpu"] for line in self._of(m)) for m in (*MEMBERS, "stack")}
-        return spent.pop("stack") / sum(spent.values())
+    def cost(self) -> str:
+        """The stack's CPU time by that of its members together, where it was taken."""
+        return f"{self.cpu['stack'] / sum(self.cpu[m] for m in MEMBERS):.2f}" if "stack" in self.cpu else "-"
 
 
 def _share(right: str) -> float:
@@ -181,7 +245,7 @@ def _share(right: str) -> float:
 def page(lines: list[Line]) -> str:
     """The tables: of each federation the best single method beside the stack, then every method with its log-loss."""
     run = Counter((line["federation"], line["seed"]) for line in lines if "seed" in line)
-    whole = [line for line in lines if run[line["federation"], line.get("seed")] == len(MEMBERS) + 1]
+    whole = [line for line in lines if "cpu" in line or run[line["federation"], line.get("seed")] == len(METHODS)]
     names = list(dict.fromkeys(line["federation"] for line in whole))
     found = {name: Compared([line for line in whole if line["federation"] == name]) for name in names}
     columns = "federation | best single | stack | difference | picked by validation | bottom decile, best / stack"
@@ -192,12 +256,12 @@ def page(lines: list[Line]) -> str:
             f"| {name} | {best} {each.accuracy[best].mean():.2f} | {each.accuracy['stack'].mean():.2f} "
             f"| {gain:+.2f} ± {reach:.2f} | {each.picked} {each.accuracy[each.picked].mean():.2f} "
             f"| {each.decile(best):.1f} / {each.decile('stack'):.1f} "
-            f"| {each.log_loss(best):.3f} / {each.log_loss('stack'):.3f} | {worse} of {silos} | {each.cost():.2f} |"
+            f"| {each.log_loss(best):.3f} / {each.log_loss('stack'):.3f} | {worse} of {silos} | {each.cost()} |"
         )
     rows += ["", "Every method: accuracy (log-loss).", ""]
-    rows += ["| federation | " + " | ".join((*MEMBERS, "stack")) + " |", "|---" * (len(MEMBERS) + 2) + "|"]
+    rows += ["| federation | " + " | ".join(METHODS) + " |", "|---" * (len(MEMBERS) + 2) + "|"]
     for name, each in found.items():
-        cells = (f"{each.accuracy[m].mean():.2f} ({each.log_loss(m):.3f})" for m in (*MEMBERS, "stack"))
+        cells = (f"{each.accuracy[m].mean():.2f} ({each.log_loss(m):.3f})" for m in METHODS)
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(rows) + "\n"
 
@@ -205,22 +269,31 @@ def page(lines: list[Line]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--on", default=",".join(DEFAULT))
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--cost", action="store_true")
     parser.add_argument("--page", type=Path)
     given = parser.parse_args()
-    for name in given.on.split(","):
+    given.out.mkdir(parents=True, exist_ok=True)
+    seeds = [int(seed) for seed in given.seeds.split(",")]
+    for name in filter(None, given.on.split(",")):
         if name not in (*DEFAULT, *LARGE):
             raise BadInput(f"--on {name}: known are {', '.join((*DEFAULT, *LARGE))}")
-        for line in results(name, given.seeds, given.rounds, _read(given.out)):
-            with given.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-            print({key: value for key, value in line.items() if key not in ("test", "validation")}, flush=True)
+        file = given.out / f"{name}.jsonl"
+        keep = given.out if given.keep else None
+        found = results(name, seeds, given.rounds, _read(file), given.device, keep)
+        for line in chain(found, costs(name, given.rounds, file, given.device) if given.cost else ()):
+            with file.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(line) + "\n")
+            print({key: value for key, value in line.items() if key not in SPLITS}, flush=True)
     if given.page is not None:
         words = given.page.parent / "words" / given.page.name
         above = "\n" + words.read_text("utf-8") if words.exists() else ""
-        given.page.write_text(f"{ABOUT}{above}\n{page(_read(given.out))}", "utf-8")
+        every = [line for file in sorted(given.out.glob("*.jsonl")) for line in _read(file)]
+        given.page.write_text(f"{ABOUT}{above}\n{page(every)}", "utf-8")
 
 
 def _read(path: Path) -> list[Line]:

@@ -1,16 +1,20 @@
 """What the page of the stack's results is made of."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import stack
 
+from coterie.engine.training import Training
 
-def line(method: str, seed: int, right: list[str], cpu: float = 1.0) -> stack.Line:
+
+def line(method: str, seed: int, right: list[str]) -> stack.Line:
     split = {"right": right, "log_loss": [0.5] * len(right)}
     return {
         "federation": "it",
         "method": method,
         "seed": seed,
-        "cpu": cpu,
         "round": 3,
         "test": split,
         "validation": split,
@@ -20,14 +24,15 @@ def line(method: str, seed: int, right: list[str], cpu: float = 1.0) -> stack.Li
 def lines() -> list[stack.Line]:
     weak, strong = ["1100", "1000"], ["1110", "1100"]
     found = [line(m, seed, strong if m == "ditto" else weak) for m in stack.MEMBERS for seed in (0, 1)]
-    return found + [line("stack", seed, ["1111", "1100"], cpu=3.0) for seed in (0, 1)]
+    spent = [{"federation": "it", "method": m, "cpu": 3.0 if m == "stack" else 1.0} for m in stack.METHODS]
+    return found + [line("stack", seed, ["1111", "1100"]) for seed in (0, 1)] + spent
 
 
 def test_the_stack_is_set_beside_the_best_in_hindsight() -> None:
     found = stack.Compared(lines())
     assert found.best == found.picked == "ditto"
     assert found.gain() == (12.5, pytest.approx(1.96 * 14.434 / 2, rel=1e-3))
-    assert found.decile("stack") == pytest.approx(55.0) and found.cost() == 0.5
+    assert found.decile("stack") == pytest.approx(55.0) and found.cost() == "0.50"
     assert found.worse() == (0, 4)
     begun = line("fedavg", 2, ["1111", "1111"])  # a seed that is not whole does not count
     assert stack.page([*lines(), begun]) == stack.page(lines())
@@ -39,10 +44,29 @@ def test_a_silo_that_loses_many_rows_is_worse_off() -> None:
     assert stack.Compared([*made, {"federation": "it", "method": "fedavg", "lr": 0.1}]).worse() == (1, 1)
 
 
-def test_what_is_done_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_done_is_not_done_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(stack, "search", lambda *given: ({"lr": 0.1}, None))
-    first = list(stack.results("tables-alike", 1, 1, []))
-    assert [each["method"] for each in first] == [*stack.MEMBERS, *stack.MEMBERS, "stack"]
-    assert list(stack.results("tables-alike", 1, 1, first)) == []
-    again = list(stack.results("tables-alike", 1, 1, first[:-1]))
+
+    def run(done: list[stack.Line]) -> list[stack.Line]:
+        return list(stack.results("tables-alike", [0], 2, done, "cpu", tmp_path))
+
+    first = run([])
+    assert [each["method"] for each in first] == [*stack.MEMBERS, *stack.METHODS]
+    assert run(first) == []
+    again = run(first[:-1])
     assert [each["test"] for each in again] == [first[-1]["test"]]
+    kept = np.load(tmp_path / "tables-alike-0.npz")
+    assert kept["names"].tolist()[-1] == "stack" and kept["test-0"].shape == (2, 8, stack.FRESH, 2)
+
+
+def test_a_member_is_judged_as_in_a_run_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack, "search", lambda *given: ({"lr": 0.1}, None))
+    found = {each["method"]: each for each in stack.results("tables-alike", [0], 3, [], "cpu", None) if "seed" in each}
+    here = stack.assembled("tables-alike", 0)
+    training = Training(rounds=3, local_epochs=2, batch_size=32, measure=stack.SPLITS, lr=0.1)
+    for name in ("fedavg-ft", "fedem", "stack"):
+        own = stack.make(name, {}) if name != "stack" else stack.Stack()
+        picked = here.train(own, training=training).picked
+        assert picked is not None and picked.round == found[name]["round"]
+        right = (picked.outputs["test"][silo.name].argmax(1) == silo.test.y for silo in here.members)
+        assert ["".join(map(str, each.astype(int))) for each in right] == found[name]["test"]["right"]
