@@ -111,7 +111,10 @@ class Noted(Stack):
 
     def personal(self, task: Task, down: Any, private: Any) -> Deployable:
         mixture = super().personal(task, down, private)
-        models = dict(zip((each.name for each in self.candidates), mixture.parts, strict=True)) | {"stack": mixture}
+        models = {"stack": mixture} | {
+            each.name: self._given(task, down, getattr(private, each.training), c)
+            for c, each in enumerate(self.candidates)
+        }
         for name, model in models.items():
             for split in SPLITS:
                 outputs = task.outcomes(model, split)["outputs"].float().cpu().numpy()
@@ -143,7 +146,7 @@ def results(
         if keep is not None:
             _keep(keep / f"{name}-{seed}.npz", stack.notes, here)
         for method in missing:
-            rounds_of = {round: given for (of, round), given in stack.notes.items() if of == method}
+            rounds_of = {after: given for (of, after), given in stack.notes.items() if of == method}
             yield {"federation": name, "method": method, "seed": seed, **scores(rounds_of, here)}
 
 
@@ -156,7 +159,7 @@ def scores(rounds: dict[int, Given], silos: Assembly) -> Line:
         right = ["".join(map(str, (p.argmax(1) == y).astype(int))) for y, p in pairs]
         return {"right": right, "log_loss": [log_loss(y, p) for y, p in pairs]}
 
-    validated = {round: judged("validation", given) for round, given in rounds.items()}
+    validated = {after: judged("validation", given) for after, given in rounds.items()}
     means = {
         after: round(float(np.mean([_share(r) for r in found["right"]])), 12) for after, found in validated.items()
     }
@@ -185,7 +188,7 @@ def _keep(file: Path, notes: dict[tuple[str, int], Given], silos: Assembly) -> N
     found: dict[str, Any] = {"names": np.array(names), "rounds": np.array(rounds)}
     for split in SPLITS:
         for i, silo in enumerate(silos.members):
-            every = np.stack([[notes[name, round][split, silo.name] for name in names] for round in rounds])
+            every = np.stack([[notes[name, after][split, silo.name] for name in names] for after in rounds])
             found[f"{split}-{i}"] = np.log(np.clip(every, 1e-7, 1)).astype(np.float16)
             found[f"{split}-{i}-y"] = getattr(silo, split).y
     np.savez_compressed(file, **found)

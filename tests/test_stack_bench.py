@@ -56,7 +56,7 @@ def test_what_is_done_is_not_done_again(monkeypatch: pytest.MonkeyPatch, tmp_pat
     again = run(first[:-1])
     assert [each["test"] for each in again] == [first[-1]["test"]]
     kept = np.load(tmp_path / "tables-alike-0.npz")
-    assert kept["names"].tolist()[-1] == "stack" and kept["test-0"].shape == (2, 8, stack.FRESH, 2)
+    assert kept["names"].tolist()[0] == "stack" and kept["test-0"].shape == (2, 8, stack.FRESH, 2)
 
 
 def test_a_member_is_judged_as_in_a_run_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

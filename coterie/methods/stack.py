@@ -8,9 +8,11 @@ Candidates are what each member would deploy and, where it has one, the model th
 2. Held-out samples are the validation split: ℓ_cj = p_c(y_j | x_j).
 3. Weigh: EM, r_cj ∝ π_c ℓ_cj and π_c ∝ Σ_j r_cj + κ π̄_c. The prior π̄ and κ, in samples, are common to all silos.
 4. Gate: a silo takes its model alone instead if that is better on its held-out samples by a paired test.
-Temperatures, prior and κ come from the uploads of earlier rounds. A silo finds its own weights whenever its model is
-asked for, from the candidates of that very round, so one round is one model. Held-out samples of one group (a patient)
-are judged by the weights of the other groups, and the gate counts groups.
+Each candidate is taken at its own best round so far, by the log-loss of all silos' held-out samples: one is best early,
+another late, and the samples of a single silo are too few to find that out. A silo keeps a copy of each. Temperatures,
+prior and κ come from the uploads of earlier rounds. A silo finds its own weights whenever its model is asked for, so
+one round is one model. Held-out samples of one group (a patient) are judged by the weights of the other groups, and the
+gate counts groups.
 
 Members that share a training share it: FedAvg is trained once for itself, for its fine-tuned and its local copies, and
 by Ditto. A member's draws, and with them its models, are those of a run of its own.
@@ -19,6 +21,7 @@ by Ditto. A member's draws, and with them its models, are those of a run of its 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -31,6 +34,7 @@ from coterie.engine.method import (
     Down,
     Method,
     Model,
+    Predictor,
     Private,
     Roster,
     Server,
@@ -71,6 +75,9 @@ class Sums(Server):
     counts: Tensor = rows("held-out samples that each candidate accounts for", "c")
     fits: Tensor = rows("leave-one-out log-likelihood at each κ", "g")
     samples: Tensor = rows("held-out samples that this is of")
+    best: Tensor = shared("all silos' curves of each candidate in its best round", "c", "t")
+    lowest: Tensor = shared("each candidate's lowest loss of a held-out sample so far", "c")
+    gains: Tensor = shared("by how much each candidate is better after the last round than ever before", "c")
 
 
 class StackDown(Down):
@@ -79,6 +86,7 @@ class StackDown(Down):
     scale: Tensor = shared("the candidates' temperatures T_c; of numbers their variances", "c")
     prior: Tensor = shared("the candidates' common weights, each silo's prior", "c")
     fitted: Tensor = shared("κ, the samples that the prior is worth, and the gate's level", "2")
+    gains: Tensor = shared("by how much each candidate is better after the last round than ever before", "c")
 
 
 class StackUp(Up):
@@ -93,7 +101,10 @@ class StackUp(Up):
 
 
 class StackPrivate(Private):
-    """What the members keep."""
+    """What the members keep, and a copy of each candidate in its best round; zeros where there is none yet."""
+
+    kept: Tensor = rows("the candidates' networks in their best rounds", "q", role="model")
+    shares: Tensor = rows("how a candidate that is a mixture mixes them", "q")
 
 
 class StackState(State):
@@ -113,7 +124,7 @@ class Stack(Method):
     alpha: float = option(0.05, "α, the chance that the gate switches any silo wrongly", above=0, below=1)
     incumbent: bool = option(False, "whether the model that a silo has of its own is a candidate there")
     distil: bool = option(False, "whether a silo deploys one network that has learned what its mixture predicts")
-    fit_every: int = option(5, "rounds between two fits of temperatures, prior and κ, after the first ones", low=1)
+    fit_every: int = option(1, "rounds between two fits of temperatures, prior and κ, after the first ones", low=1)
 
     def __post_init__(self) -> None:
         if not self.of:
@@ -192,15 +203,18 @@ class Stack(Method):
             for name, each in self.trainings.items()
             for axis, size in each.axes(roster, model).items()
         }
-        return super().axes(roster, model) | inside | {"c": len(self.candidates), "t": _points(model), "g": len(KAPPAS)}
+        own = {"c": len(self.candidates), "t": _points(model), "g": len(KAPPAS), "q": self.places[-1].stop}
+        return super().axes(roster, model) | inside | own
 
     # Server
 
     def open(self, roster: Roster, model: Model) -> Any:
         m, c = len(roster), len(self.candidates)
-        sums = {"curves": (m, c, _points(model)), "counts": (m, c), "fits": (m, len(KAPPAS)), "samples": (m,)}
+        t = _points(model)
+        sums = {"curves": (m, c, t), "counts": (m, c), "fits": (m, len(KAPPAS)), "samples": (m,), "best": (c, t)}
         empty = {name: torch.zeros(shape, dtype=torch.float64, device=model.device) for name, shape in sums.items()}
-        return _together(Sums, {name: each.open(roster, model) for name, each in self.trainings.items()}, **empty)
+        first = {"lowest": empty["best"][:, 0] + 1e9, "gains": empty["best"][:, 0] + 1}
+        return _together(Sums, {n: each.open(roster, model) for n, each in self.trainings.items()}, **empty, **first)
 
     def send(self, server: Any, cohort: Cohort) -> Any:
         parts = {name: each.send(getattr(server, name), cohort) for name, each in self.trainings.items()}
@@ -210,12 +224,13 @@ class Stack(Method):
         """What all silos' sums give."""
         total = server.samples.sum()
         if cohort.model.classes:
-            scale = stacking.fitted_temperatures(server.curves.sum(0))
+            scale = stacking.fitted_temperatures(server.best)
         else:
-            scale = stacking.fitted_variances(*server.curves.sum(0).unbind(1))
+            scale = stacking.fitted_variances(*server.best.unbind(1))
         kappa = KAPPAS[int(server.fits.sum(0).argmax())] if total > 0 else FIRST_KAPPA
         fitted = scale.new_tensor([kappa, self.alpha / len(cohort.roster)])
-        return {"scale": scale, "prior": stacking.common_prior(server.counts), "fitted": fitted}
+        prior = stacking.common_prior(server.counts)
+        return {"scale": scale, "prior": prior, "fitted": fitted, "gains": server.gains}
 
     def receive(self, server: Any, cohort: Cohort, up: Any) -> Any:
         parts = {
@@ -223,10 +238,18 @@ class Stack(Method):
             for name, each in self.trainings.items()
         }
         if not self._fits(cohort.round):
-            return server.replace(**parts)
+            return server.replace(**parts, gains=torch.zeros_like(server.gains))
         held = cohort.roster.validation[cohort.ids].to(server.samples)
         sums = {name: getattr(server, name).index_copy(0, cohort.ids, getattr(up, name)) for name in UPLOADED}
-        return server.replace(**parts, **sums, samples=server.samples.index_copy(0, cohort.ids, held))
+        samples = server.samples.index_copy(0, cohort.ids, held)
+        curves = sums["curves"].sum(0)
+        losses = (
+            stacking.tempered_losses(curves) / samples.sum() if cohort.model.classes else curves[:, 0] / curves[:, 1]
+        )
+        gains = (server.lowest - losses).nan_to_num(-1).clamp(-1, 1)
+        best = torch.where(gains[:, None] > 0, curves, server.best)
+        lowest = torch.where(gains > 0, losses, server.lowest)
+        return server.replace(**parts, **sums, samples=samples, best=best, lowest=lowest, gains=gains)
 
     def unpacked(self, down: Any, up: Any) -> Any:
         parts = {name: each.unpacked(getattr(down, name), getattr(up, name)) for name, each in self.trainings.items()}
@@ -235,7 +258,12 @@ class Stack(Method):
     # Silo
 
     def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Any:
-        return _together(StackPrivate, {n: each.enroll(roster, model, rows) for n, each in self.trainings.items()})
+        parts = {name: each.enroll(roster, model, rows) for name, each in self.trainings.items()}
+        return _together(StackPrivate, parts, **self._none_kept(len(rows), model))
+
+    def _none_kept(self, k: int, model: Model) -> dict[str, Tensor]:
+        kept = torch.zeros(k, self.places[-1].stop, model.width, dtype=model.dtype, device=model.device)
+        return {"kept": kept, "shares": kept[..., 0]}
 
     def begin(self, task: Task, down: Any, private: Any) -> Any:
         return _together(
@@ -251,23 +279,32 @@ class Stack(Method):
             name: each.end(task, getattr(state, name), getattr(down, name), getattr(private, name))
             for name, each in self.trainings.items()
         }
-        kept = _together(StackPrivate, {name: each for name, (_, each) in ended.items()})
-        sums = self._sums(task, down, kept) if self._fits(task.round) else self._nothing(task)
-        return _together(StackUp, {name: each for name, (each, _) in ended.items()}, **sums), kept
+        chosen = self._chosen(task, down, private)
+        after = {name: each for name, (_, each) in ended.items()}
+        sums = self._sums(task, down, after, chosen) if self._fits(task.round) else self._nothing(task)
+        kept, shares = self._copied(private, chosen)
+        up = _together(StackUp, {name: each for name, (each, _) in ended.items()}, **sums)
+        return up, _together(StackPrivate, after, kept=kept, shares=shares)
 
     def _fits(self, round: int) -> bool:
         """Whether silos send their sums: fitting trains what is fine-tuned once more, so not in every round."""
         return round + 1 in (1, 2, 4) or (round + 1) % self.fit_every == 0
 
-    def _sums(self, task: Task, down: Any, private: Any) -> dict[str, Tensor]:
-        """What leaves of a silo's held-out samples."""
-        held = self._held(task, down, self._deployed(task, down, private))
+    def _sums(self, task: Task, down: Any, after: Mapping[str, Any], chosen: Sequence[Deployable]) -> dict[str, Tensor]:
+        """What leaves of a silo's held-out samples: curves of the candidates as they stand, and the chosen weighed."""
+        latest = [
+            chosen[c]  # which was given by the same down, and there is nothing else: not fine-tuned twice
+            if bool(down.gains[c] > 0) and not each.keeps
+            else self._given(task, down, after[each.training], c)
+            for c, each in enumerate(self.candidates)
+        ]
+        held = self._held(task, down, chosen)
         every = held.prior.new_tensor(KAPPAS)
         pi = stacking.weigh(held.likelihoods, held.mask, held.prior, every, stacking.ITERATIONS)
         others = stacking.others(held.likelihoods, held.mask, held.prior, every, pi, held.units)
         fits = stacking.left_out(held.likelihoods, held.mask, others).sum(2)
         found = stacking.weighed(held.likelihoods, held.mask, held.prior, down.fitted[0], held.units)
-        return {"curves": held.curves, "counts": found.counts, "fits": fits}
+        return {"curves": self._held(task, down, latest).curves, "counts": found.counts, "fits": fits}
 
     def _nothing(self, task: Task) -> dict[str, Tensor]:
         c = len(self.candidates)
@@ -276,7 +313,7 @@ class Stack(Method):
         return {n: torch.zeros(task.k, *shape, dtype=torch.float64, device=device) for n, shape in sums.items()}
 
     def personal(self, task: Task, down: Any, private: Any) -> Deployable:
-        candidates = self._deployed(task, down, private)
+        candidates = self._chosen(task, down, private)
         held = self._held(task, down, candidates)
         found = stacking.weighed(held.likelihoods, held.mask, held.prior, down.fitted[0], held.units)
         weights, others = self._gated(held, found, float(down.fitted[1].clamp(1e-12, 0.5)))
@@ -309,13 +346,45 @@ class Stack(Method):
             others = torch.where(closed[:, None, None], only[:, None], others)
         return weights, others
 
-    def _deployed(self, task: Task, down: Any, private: Any) -> list[Deployable]:
-        made = []
-        for each in self.candidates:
-            given = each.give(task, getattr(down, each.training), getattr(private, each.training))
-            assert given is not None  # a candidate is there or it is not, whatever the round
-            made.append(given)
+    @cached_property
+    def places(self) -> list[slice]:
+        """Where each candidate's networks are among those that are kept."""
+        ends = list(accumulate(each.networks for each in self.candidates))
+        return [slice(end - each.networks, end) for end, each in zip(ends, self.candidates, strict=True)]
+
+    def _given(self, task: Task, down: Any, private: Any, c: int) -> Deployable:
+        """A candidate as its training stands."""
+        each = self.candidates[c]
+        given = each.give(task, getattr(down, each.training), private)
+        assert given is not None  # a candidate is there or it is not, whatever the round
+        return given
+
+    def _chosen(self, task: Task, down: Any, private: Any) -> list[Deployable]:
+        """Each candidate in its best round: as it stands if that is the last one, or else as it was kept."""
+        made: list[Deployable] = []
+        for c, (each, place) in enumerate(zip(self.candidates, self.places, strict=True)):
+            models, shares = private.kept[:, place], private.shares[:, place]
+            none = (shares == 0).all(1)
+            if bool(down.gains[c] > 0) or bool(none.any()):
+                given = self._given(task, down, getattr(private, each.training), c)
+                if not _can_be_kept(given, models) or bool(down.gains[c] > 0):
+                    made.append(given)
+                    continue
+                own, weights = _networks(given)
+                models = torch.where(none[:, None, None], own, models)
+                shares = torch.where(none[:, None], weights, shares)
+            made.append(
+                Predictor(models=models, weights=shares) if each.networks > 1 else Predictor(models=models[:, 0])
+            )
         return made
+
+    def _copied(self, private: Any, chosen: Sequence[Deployable]) -> tuple[Tensor, Tensor]:
+        """The networks of the chosen candidates, and how each mixes its own."""
+        kept, shares = private.kept.clone(), private.shares.clone()
+        for given, place in zip(chosen, self.places, strict=True):
+            if _can_be_kept(given, kept[:, place]):
+                kept[:, place], shares[:, place] = _networks(given)
+        return kept, shares
 
     def _held(self, task: Task, down: Any, candidates: Sequence[Deployable]) -> "Held":
         """What the candidates are worth on each silo's held-out samples."""
@@ -342,7 +411,8 @@ class Stack(Method):
         prior = down.prior.clamp_min(1e-9) * torch.where(sound.any(1, keepdim=True), sound, 1.0)
         finite = torch.stack(likelihoods, 1).nan_to_num(nan=-1e9, neginf=-1e9).clamp_min(-1e9)
         totals = torch.stack(curves, 1)
-        totals = torch.where(sound[..., None] > 0, totals, torch.zeros_like(totals)).clamp_max(1e9)
+        lost = 1e9 if task.model.classes else 0.0  # alike at all temperatures, so others' are found as without it
+        totals = torch.where(sound[..., None] > 0, totals, lost).clamp_max(1e9)
         units = task.store["validation"].units_of(task.silos, n)
         return Held(finite, totals, mask, prior / prior.sum(1, keepdim=True), units)
 
@@ -360,7 +430,8 @@ class Stack(Method):
             name: each.adapt(task, getattr(down, name), None if private is None else getattr(private, name))
             for name, each in self.trainings.items()
         }
-        kept = _together(StackPrivate, {name: each for name, (_, each) in adapted.items()})
+        parts = {name: each for name, (_, each) in adapted.items()}
+        kept = _together(StackPrivate, parts, **self._none_kept(task.k, task.model))
         if all(up is None for up, _ in adapted.values()):
             return None, kept
         ups = {name: self._filled(task, name, up, down, kept) for name, (up, _) in adapted.items()}
@@ -392,6 +463,17 @@ class Stack(Method):
             inside = each.trace(getattr(server, name), everyone, None if private is None else getattr(private, name))
             found = {**inside, **found}
         return {**found, "shares": server.counts / server.counts.sum(1, keepdim=True).clamp_min(1)}
+
+
+def _networks(given: Any) -> tuple[Tensor, Tensor]:
+    """A candidate's networks (k, q, d), and how it mixes them (k, q)."""
+    models = given.models if given.models.ndim == 3 else given.models[:, None]
+    return models, given.weights if given.weights is not None else torch.ones_like(models[..., 0])
+
+
+def _can_be_kept(given: Deployable, kept: Tensor) -> bool:
+    """Whether a candidate is networks, as many as there is room for."""
+    return isinstance(given, Predictor) and _networks(given)[0].shape[1:] == kept.shape[1:]
 
 
 COVERS = {"privacy": WithPrivacy, "blind": WithBlind, "secagg": WithSecAgg}

@@ -86,13 +86,19 @@ def test_members_that_train_alike_share_it_and_those_that_do_not_train_apart():
 
 
 def test_two_rounds_are_the_equations():
-    """FedAvg and training alone, fitted after the first round: what leaves, what is sent, what is mixed."""
+    """FedAvg and training alone, fitted in both rounds: what leaves, what is kept, what is sent, what is mixed."""
     oracle = Oracle()
-    method = Stack(of=("separate", "fedavg"), fit_every=1)
-    played = oracle.play(method, rounds=1)
-    lr_start = oracle.start()
-    alone = [oracle.descend(i, lr_start, 0) for i in range(3)]
-    mean = sum(n * w for n, w in zip(oracle.sizes, alone, strict=True)) / oracle.sizes.sum()
+    method = Stack(of=("separate", "fedavg"))
+    played = oracle.play(method, rounds=2)
+    start = oracle.start()
+
+    def mean(models: list[np.ndarray]) -> np.ndarray:
+        return sum(n * w for n, w in zip(oracle.sizes, models, strict=True)) / oracle.sizes.sum()
+
+    alone = [[oracle.descend(i, start, 0) for i in range(3)]]
+    alone.append([oracle.descend(i, alone[0][i], 1) for i in range(3)])
+    common = [mean(alone[0])]
+    common.append(mean([oracle.descend(i, common[0], 1) for i in range(3)]))
 
     def held(i: int, models: list[np.ndarray], scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """log p_c(y_j | x_j) at these temperatures (c, n), and the summed log-loss at all (c, t)."""
@@ -113,32 +119,66 @@ def test_two_rounds_are_the_equations():
         r = pi[:, None] * np.exp(ll)
         return pi, r / r.sum(0)
 
-    half, counts, fits, curves = np.full(2, 0.5), [], [], []
-    for i in range(3):
-        ll, curve = held(i, [alone[i], lr_start], np.ones(2))  # FedAvg's model as it was sent
-        curves.append(curve)
-        counts.append(em(ll, half, 30)[1].sum(1))
-        row = []
+    def fits(ll: np.ndarray, prior: np.ndarray) -> list[float]:
+        found = []
         for kappa in KAPPAS:
-            _, r = em(ll, half, kappa)
-            others = r.sum(1, keepdims=True) - r + kappa * half[:, None]
-            row.append(np.log((others / others.sum(0) * np.exp(ll)).sum(0)).sum())
-        fits.append(row)
-    close(played.ups[0].curves, curves)
-    close(played.ups[0].counts, counts)
-    close(played.ups[0].fits, fits)
+            _, r = em(ll, prior, kappa)
+            others = r.sum(1, keepdims=True) - r + kappa * prior[:, None]
+            found.append(np.log((others / others.sum(0) * np.exp(ll)).sum(0)).sum())
+        return found
 
+    half, one = np.full(2, 0.5), np.ones(2)
+    # Round 1: curves of what has trained (FedAvg's model as it was sent); weighed are the two as they began.
+    curves = np.stack([held(i, [alone[0][i], start], one)[1] for i in range(3)])
+    began = [held(i, [start, start], one)[0] for i in range(3)]
+    close(played.ups[0].curves, curves)
+    close(played.ups[0].counts, [em(ll, half, 30)[1].sum(1) for ll in began])
+    close(played.ups[0].fits, [fits(ll, half) for ll in began])
+    # Round 2: weighed are the two after round 1, the best so far, which each silo now keeps.
     down = method.send(played.servers[1], everyone(played.engine, 1))
+    first = [held(i, [alone[0][i], common[0]], down.scale.numpy())[0] for i in range(3)]
+    later = np.stack([held(i, [alone[1][i], common[0]], one)[1] for i in range(3)])
+    counts = [em(ll, half, KAPPAS[0])[1].sum(1) for ll in first]
+    close(played.ups[1].curves, later)
+    close(played.ups[1].counts, counts)
+    close(played.ups[1].fits, [fits(ll, half) for ll in first])
+    kept = played.engine.private().kept
+    for i in range(3):
+        for c, model in enumerate([alone[0][i], common[0]]):
+            close(oracle.vector(kept[i, c]), model)
+    # After it: a candidate whose loss, tempered, is lower than after round 1 is taken as it stands.
+    down = method.send(played.servers[2], everyone(played.engine, 2))
+    pull = 0.5 * np.log(TEMPERATURES) ** 2
+    losses = [(each.sum(0) + pull).min(1) / sum(ll.shape[1] for ll in first) for each in (curves, later)]
+    gains = losses[0] - losses[1]
+    close(down.gains, gains)
     prior = 0.98 * np.sum(counts, 0) / np.sum(counts) + 0.01
-    kappa = KAPPAS[int(np.sum(fits, 0).argmax())]
+    kappa = KAPPAS[int(np.sum([fits(ll, half) for ll in first], 0).argmax())]
     close(down.prior, prior)
     close(down.fitted, [kappa, 0.05 / 3])
-    mixed = played.engine.personal(everyone(played.engine, 1), down)
+    mixed = played.engine.personal(everyone(played.engine, 2), down)
     for i in range(3):
-        scale = down.scale.numpy()
-        ll, _ = held(i, [alone[i], mean], scale)
-        close(mixed.weights[i], em(ll, prior, kappa)[0])
-        close(mixed.temperatures[i], scale)
+        models = [
+            now if gain > 0 else before
+            for now, before, gain in zip([alone[1][i], common[1]], [alone[0][i], common[0]], gains, strict=True)
+        ]
+        close(mixed.weights[i], em(held(i, models, down.scale.numpy())[0], prior, kappa)[0])
+        close(mixed.temperatures[i], down.scale)
+
+
+def test_a_candidate_that_gets_worse_is_taken_as_it_was():
+    ground = Ground(Stack(of=("separate", "fedem")))
+    engine = ground.engine()
+    method = ground.method
+    server, _ = rounds(ground, engine, method.open(engine.roster, engine.model), 0, 1)
+    before = engine.personal(everyone(engine, 1), method.send(server, everyone(engine, 1)))
+    worse = replace(server, lowest=server.lowest * 0)  # what comes now is never as good
+    server, _ = rounds(ground, engine, worse, 1, 4)
+    assert (server.gains < 0).all()
+    after = engine.personal(everyone(engine, 4), method.send(server, everyone(engine, 4)))
+    for one, other in zip(before.parts, after.parts, strict=True):
+        assert torch.equal(one.models, other.models)
+    assert torch.equal(before.parts[1].weights, after.parts[1].weights)
 
 
 def gradient_rows(monkeypatch: pytest.MonkeyPatch, method: Method) -> int:
@@ -193,7 +233,8 @@ def test_rows_of_one_unit_are_left_out_together():
     ground = Ground(Stack(of=("separate", "fedavg"), fit_every=1), silos=silos)
     engine = ground.engine()
     server, _ = rounds(ground, engine, ground.method.open(engine.roster, engine.model), 0, 2)
-    mixed = engine.personal(everyone(engine, 2), ground.method.send(server, everyone(engine, 2)))
+    down = ground.method.send(server, everyone(engine, 2))
+    mixed = engine.personal(everyone(engine, 2), down.replace(fitted=torch.tensor([3.0, 0.01]).double()))
     for row, n in enumerate(engine.store["validation"].count):
         own = mixed.others[row, :, : n // 2 * 2]
         close(own[:, ::2], own[:, 1::2])

@@ -1,6 +1,7 @@
 """A stack's members: what is trained for them, each once, and what each gives to be mixed."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from coterie.engine.method import Deployable, Method, Task
@@ -23,6 +24,8 @@ class Candidate(NamedTuple):
     name: str
     training: str  # whose records it is made of
     give: Callable[[Task, Any, Any], Deployable | None]
+    networks: int = 1  # that it consists of
+    keeps: bool = True  # whether it depends on what the silo keeps
 
 
 def as_table(member: str | Mapping[str, Any]) -> dict[str, Any]:
@@ -61,17 +64,22 @@ def trainings_of(members: Mapping[str, Method]) -> dict[str, Method]:
 
 def candidates_of(members: Mapping[str, Method], trainings: Mapping[str, Method]) -> list[Candidate]:
     """What each member would deploy and, where it has one, the model that the server keeps for the silo."""
-    own = [Candidate(label, _training(each, trainings), each.personal) for label, each in members.items()]
+    own = [_candidate(label, _training(each, trainings), each) for label, each in members.items()]
     known = [bare(member) for member in members.values()]
     averaged = any(isinstance(bare(untuned(member)), FedAvg) for member in members.values())
     kept = []
     for label, member in members.items():
         plain, training = untuned(member), _training(member, trainings)
         if plain != member and bare(plain) not in known:
-            kept.append(Candidate(label.removesuffix(TUNED), training, plain.personal))
+            kept.append(_candidate(label.removesuffix(TUNED), training, plain))
         if _has_cloud(plain) and not (averaged and _carries_fedavg(plain)):
             kept.append(Candidate(f"{label} cloud", training, plain.cloud))
     return own + kept
+
+
+def _candidate(name: str, training: str, member: Method) -> Candidate:
+    networks = getattr(layers(member)[-1], "components", 1)
+    return Candidate(name, training, member.personal, networks, bool(fields(member.private)))
 
 
 def untuned(member: Method) -> Method:

@@ -47,6 +47,11 @@ def number_likelihoods(loss: Tensor, variance: Tensor) -> Tensor:
     return -0.5 * (math.log(2 * math.pi) + variance.log()) - loss.double() / (2 * variance)
 
 
+def tempered_losses(curves: Tensor) -> Tensor:
+    """Of summed log-losses (c, t) at `TEMPERATURES`, each candidate's at the best of them, held towards 1: (c,)."""
+    return (curves + TOWARDS_ONE * curves.new_tensor(TEMPERATURES).log().square()).amin(1)
+
+
 def fitted_temperatures(curves: Tensor) -> Tensor:
     """Of summed log-losses (c, t) at `TEMPERATURES`, where each is lowest, held towards 1: (c,)."""
     place = curves.new_tensor(TEMPERATURES).log()
