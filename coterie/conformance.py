@@ -246,7 +246,7 @@ def check_every_field_matters(ground: Ground) -> None:
 
 
 def _dead(ground: Ground, otherwise: bool = False) -> list[str]:
-    """Fields of Down and Private that change no output; `otherwise`: if the server had sent something else."""
+    """Fields of Down and Private that change no output; `otherwise`: if the server had sent the opposite."""
     engine = ground.engine()
     method, found = ground.method, []
     server, _ = rounds(ground, engine, method.open(engine.roster, engine.model), 0, 2)
@@ -254,7 +254,8 @@ def _dead(ground: Ground, otherwise: bool = False) -> list[str]:
     task = engine.task(torch.tensor([2, 0, 1, 3]), 2)
     down, private = method.send(server, cohort).take(task.silos), engine._private.take(task.silos)
     if otherwise:
-        down = down.with_tensors({name: _perturbed(value) for name, value in down.tensors().items()})
+        turned = {name: -value for name, value in down.tensors().items() if value.dtype.is_floating_point}
+        down = down.with_tensors(down.tensors() | turned)
 
     def outputs(down: Any, private: Any) -> list[Tensor]:
         up, kept = local_round(method, task, down, private)
