@@ -1,7 +1,7 @@
 """A study: which data, model and methods to compare. TOML in, checked, every default written back."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
@@ -172,14 +172,11 @@ class Study:
                 for label, method in self.methods.items()
                 for train in [self._written(label, self.own.get(label, {}))]
             },
-            **{key: run for key in PUBLISHED if (run := self._of_those_run(getattr(self, key)))},
+            **{key: published for key in PUBLISHED if (published := getattr(self, key))},
         }
 
     def _written(self, label: str, train: dict[str, Any]) -> dict[str, Any]:
         return train | dict.fromkeys(self.auto.get(label, ()), AUTO)
-
-    def _of_those_run(self, published: Mapping[str, float]) -> dict[str, float]:
-        return {label: value for label, value in published.items() if label in self.methods}
 
     def as_toml(self) -> str:
         """The same as the text of a file."""
@@ -311,7 +308,7 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
     compared = table.get("compared", COMPARED[0])
     if compared not in COMPARED:
         raise BadInput(f"study: 'compared' is the score to set beside published ones: {', '.join(COMPARED)}")
-    published: dict[str, Any] = {key: _published(table, key) for key in PUBLISHED}
+    published: dict[str, Any] = {key: _published(table, key, chosen) for key in PUBLISHED}
     return Study(
         name=name,
         seeds=tuple(seeds),
@@ -382,14 +379,15 @@ def check_label(label: str) -> None:
         raise BadInput(f"[methods] {shown(label)}: a label is up to 60 printable characters, none of them / or \\")
 
 
-def _published(study: Mapping[str, Any], key: str) -> dict[str, float]:
+def _published(study: Mapping[str, Any], key: str, methods: Collection[str]) -> dict[str, float]:
+    """What a paper has of the methods that are run."""
     table = study.get(key, {})
     if not isinstance(table, Mapping):
         raise BadInput(f"study: '{key}' must be a table of percentages by method, found {shown(table)}")
     for label, value in table.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
             raise BadInput(f"[{key}] {label}: expected a percentage, found {shown(value)}")
-    return {str(label): float(value) for label, value in table.items()}
+    return {str(label): float(value) for label, value in table.items() if label in methods}
 
 
 def _without_train(table: Any) -> Any:

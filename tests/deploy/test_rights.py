@@ -39,7 +39,7 @@ def test_a_run_leaves_nothing_that_others_may_read(tmp_path: Path, monkeypatch: 
     for side in sides.values():
         close_folder(side.folder)
     parties.new_federation(tmp_path / "fed", ["north"], "127.0.0.1", 9443, None)
-    monkeypatch.setattr("coterie.deploy.flower.launch.is_served", lambda folder: True)
+    monkeypatch.setattr("coterie.deploy.flower.monitoring.is_served", lambda folder: True)
     table = {"name": "small", "seeds": [1], "model": {"name": "mlp", "hidden": [4]}, "methods": {"scaffold": {}}}
     table |= {"train": {"rounds": 1, "local_epochs": 1, "batch_size": 8}}
     run = ask_run(tmp_path / "fed", table, None, Patience(gather=0), "command")

@@ -167,8 +167,8 @@ def with_words(**changes: Any) -> Callable[[Any], Any]:
     """A declaration with other text in it."""
 
     def lie(told: Any) -> Any:
-        words = json.loads(told.words[0].numpy().tobytes()) | changes
-        return told.replace(words=torch.frombuffer(bytearray(json.dumps(words).encode()), dtype=torch.uint8)[None])
+        words = json.loads(told.table[0].numpy().tobytes()) | changes
+        return told.replace(table=torch.frombuffer(bytearray(json.dumps(words).encode()), dtype=torch.uint8)[None])
 
     return lie
 

@@ -86,7 +86,7 @@ def test_a_silo_that_nothing_improves_keeps_the_model_its_training_started_from(
     best = oracle.start()
     for _ in range(400):
         best = best - 0.5 * oracle.grad(best, x, y)
-    worse = torch.stack([oracle.row(-best), oracle.row(best + 3.0), oracle.row(-2 * best)])
+    worse = torch.stack([oracle.row(-best), oracle.row(-3 * best), oracle.row(-2 * best)])
     private = engine.private().take(torch.tensor([0])).replace(before=oracle.row(best)[None], w=worse[:1])
     server = method.open(engine.roster, engine.model).replace(models=worse, heard=torch.ones(3, dtype=torch.bool))
     task = engine.task(torch.tensor([0]), 1)

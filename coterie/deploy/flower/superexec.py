@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
+from flwr.clientapp import ClientApp
 from flwr.supercore.constant import TaskType
 from flwr.supercore.exit import exit_handler
 from flwr.supercore.superexec.executor import factory
@@ -27,7 +28,6 @@ from flwr.supernode.runtime import run_clientapp
 from coterie.deploy.flower.commands import TRAINING
 from coterie.deploy.flower.pace import Pace, hurry
 
-APP = "coterie.deploy.flower.client_app"
 REST = 600.0  # seconds after a message, until what it needed is given back
 PACE = Pace()
 
@@ -46,7 +46,7 @@ class Forking(SubprocessExecutor):
         self.launched = time.monotonic()
         PACE.again()
         # The first process imports it itself, and says all the while that it is alive: Flower gives it half a minute.
-        import_module(APP)
+        silo_app()
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
@@ -54,6 +54,13 @@ class Forking(SubprocessExecutor):
         if self.launched is not None and time.monotonic() - self.launched > REST:
             os.execv(sys.executable, [sys.executable, *sys.argv])
         super().reconcile()
+
+
+def silo_app() -> ClientApp:
+    """What answers messages; with it comes PyTorch."""
+    from coterie.deploy.flower.client_app import app
+
+    return app
 
 
 def answer_one(spec: ExecutionSpec) -> NoReturn:
@@ -93,7 +100,7 @@ def main() -> None:
     flower: Any = run_clientapp
     flower.install_from_fab = lambda *given, **named: None
     flower.get_project_dir = lambda *given, **named: Path()
-    flower.get_load_client_app_fn = lambda **named: lambda *given: import_module(APP).app
+    flower.get_load_client_app_fn = lambda **named: lambda *given: silo_app()
     setattr(factory, "SubprocessExecutor", Forking)  # noqa: B010
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # those that have ended leave no trace
     flower_superexec()

@@ -68,7 +68,7 @@ def test_nothing_of_the_text_is_declared():
     own = split(from_frame("a", frame, "y", (), "a"), OwnData(label="y", text=("note",)), 0)
     told = declare(own.holding.x, own.label, own.train, "auto", True, "", text=("note",))
     assert description_of(told).texts == ("note",)
-    assert "cough" not in json.dumps(told.words.numpy().tobytes().decode()) and told.count.shape == (1, 1)
+    assert "cough" not in json.dumps(told.table.numpy().tobytes().decode()) and told.count.shape == (1, 1)
 
 
 def test_a_text_column_that_is_not_there_is_refused(tmp_path):

@@ -100,7 +100,7 @@ def test_a_silo_that_waits_and_whoever_asks_for_a_status_have_not_imported_what_
 def test_after_a_rest_the_program_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     now, anew = [0.0], list[list[str]]()
     monkeypatch.setattr(superexec, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(superexec, "import_module", lambda name: None)
+    monkeypatch.setattr(superexec, "silo_app", lambda: None)
     monkeypatch.setattr(superexec.os, "fork", lambda: 1)
     monkeypatch.setattr(superexec.os, "execv", lambda program, arguments: anew.append([program, *arguments]))
     executor = superexec.Forking()
