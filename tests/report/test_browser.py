@@ -22,6 +22,15 @@ async () => {
 """
 
 
+def until(page, expression, argument=None):
+    """Wait until it holds; a page's policy forbids that Playwright looks again by itself."""
+    for _ in range(1200):
+        if page.evaluate(expression, argument):
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError(expression)
+
+
 @pytest.fixture
 def opened(browser, run_folder):
     """Opens the report in a context of its own; whatever the page complains of fails the test."""
@@ -37,7 +46,7 @@ def opened(browser, run_folder):
         page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
         page.on("request", lambda request: complaints.append(request.url) if request.url[:4] == "http" else None)
         page.goto((run_folder / "report.html").as_uri())
-        page.wait_for_function(DRAWN)
+        until(page, DRAWN)
         return page
 
     yield open_report
@@ -62,7 +71,7 @@ def test_the_navigation_stays_in_sight_and_leads_to_every_part(opened):
         links.nth(i).click()
         part = links.nth(i).get_attribute("href")
         near = f"Math.abs(document.querySelector('{part}').getBoundingClientRect().top) < 80"
-        page.wait_for_function(f"{near} || window.scrollY + window.innerHeight >= document.body.scrollHeight - 1")
+        until(page, f"{near} || window.scrollY + window.innerHeight >= document.body.scrollHeight - 1")
         assert page.evaluate("document.querySelector('nav').getBoundingClientRect().top") >= 0
 
 
@@ -78,7 +87,7 @@ def test_the_slider_moves_the_heat_map(opened):
     page.mouse.down()
     page.mouse.move(rail["x"] + 2, grip["y"] + grip["height"] / 2, steps=4)
     page.mouse.up()
-    page.wait_for_function("before => (" + weights + ")() !== before", arg=last)
+    until(page, "before => (" + weights + ")() !== before", last)
 
 
 def test_the_legend_hides_a_method(opened):
@@ -89,7 +98,7 @@ def test_the_legend_hides_a_method(opened):
     toggle.scroll_into_view_if_needed()
     toggle.click()
     hidden = "p => p.data.some(line => line.visible === 'legendonly')"
-    page.wait_for_function(hidden, arg=line.locator(".js-plotly-plot").element_handle())
+    until(page, hidden, arg=line.locator(".js-plotly-plot").element_handle())
 
 
 def test_one_method_or_silo_is_shown_at_a_time(opened):
@@ -97,10 +106,10 @@ def test_one_method_or_silo_is_shown_at_a_time(opened):
     chooser = page.locator("select[data-lines]:visible").first
     chooser.scroll_into_view_if_needed()
     plot = "s => s.closest('.lines').querySelector('.plot')"
-    page.wait_for_function("s => (" + plot + ")(s).data", arg=chooser.element_handle())
+    until(page, "s => (" + plot + ")(s).data", arg=chooser.element_handle())
     chooser.select_option(index=1)
     shown = "s => (" + plot + ")(s).data.filter(t => t.visible).every(t => t.meta === 1)"
-    page.wait_for_function(shown, arg=chooser.element_handle())
+    until(page, shown, arg=chooser.element_handle())
     blocks = page.locator(".blocks", has=page.locator("select[data-blocks]")).last
     blocks.locator("select[data-blocks]").select_option(index=1)
     assert blocks.locator("> .choice").nth(0).is_hidden() and blocks.locator("> .choice").nth(1).is_visible()
@@ -111,10 +120,10 @@ def test_dark_mode_changes_the_page_and_its_figures(opened):
     page = opened(color_scheme="light")
     of_figure = "document.querySelector('.js-plotly-plot').layout.font.color"
     colours = f"() => [getComputedStyle(document.body).backgroundColor, {of_figure}]"
-    page.wait_for_function(of_figure)
+    until(page, of_figure)
     light = page.evaluate(colours)
     page.emulate_media(color_scheme="dark")
-    page.wait_for_function("before => (" + colours + ")().every((colour, i) => colour !== before[i])", arg=light)
+    until(page, "before => (" + colours + ")().every((colour, i) => colour !== before[i])", arg=light)
 
 
 def test_a_phone_scrolls_down_only(opened):
@@ -131,6 +140,6 @@ def test_lines_without_a_legend_make_no_figure_taller(browser, tmp_path):
     (tmp_path / "page.html").write_text(shell("many", "", plot(figure), asset("page.js"), POLICY), "utf-8")
     page = browser.new_page(viewport={"width": 420, "height": 800})
     page.goto((tmp_path / "page.html").as_uri())
-    page.wait_for_function(DRAWN)
+    until(page, DRAWN)
     assert len(figure.data) == 30
     assert page.locator(".plot").evaluate("plot => plot.clientHeight") == figure.layout.height
