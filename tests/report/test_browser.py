@@ -46,7 +46,11 @@ def opened(browser, run_folder):
         page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
         page.on("request", lambda request: complaints.append(request.url) if request.url[:4] == "http" else None)
         page.goto((run_folder / "report.html").as_uri())
+        page.evaluate(
+            "document.querySelector('.figure').scrollIntoView()"
+        )  # which draws it; on a phone it is further down
         until(page, DRAWN)
+        page.evaluate("window.scrollTo(0, 0)")
         return page
 
     yield open_report
