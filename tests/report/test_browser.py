@@ -48,7 +48,7 @@ def opened(browser, run_folder):
         page.goto((run_folder / "report.html").as_uri())
         page.evaluate(
             "document.querySelector('.figure').scrollIntoView()"
-        )  # which draws it; on a phone it is further down
+        )  # that draws it
         until(page, DRAWN)
         page.evaluate("window.scrollTo(0, 0)")
         return page
