@@ -46,9 +46,7 @@ def opened(browser, run_folder):
         page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
         page.on("request", lambda request: complaints.append(request.url) if request.url[:4] == "http" else None)
         page.goto((run_folder / "report.html").as_uri())
-        page.evaluate(
-            "document.querySelector('.figure').scrollIntoView()"
-        )  # that draws it
+        page.evaluate("document.querySelector('.figure').scrollIntoView()")  # that draws it
         until(page, DRAWN)
         page.evaluate("window.scrollTo(0, 0)")
         return page
