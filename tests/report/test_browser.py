@@ -100,7 +100,7 @@ def test_the_legend_hides_a_method(opened):
     toggle.scroll_into_view_if_needed()
     toggle.click()
     hidden = "p => p.data.some(line => line.visible === 'legendonly')"
-    until(page, hidden, arg=line.locator(".js-plotly-plot").element_handle())
+    until(page, hidden, line.locator(".js-plotly-plot").element_handle())
 
 
 def test_one_method_or_silo_is_shown_at_a_time(opened):
@@ -108,10 +108,10 @@ def test_one_method_or_silo_is_shown_at_a_time(opened):
     chooser = page.locator("select[data-lines]:visible").first
     chooser.scroll_into_view_if_needed()
     plot = "s => s.closest('.lines').querySelector('.plot')"
-    until(page, "s => (" + plot + ")(s).data", arg=chooser.element_handle())
+    until(page, "s => (" + plot + ")(s).data", chooser.element_handle())
     chooser.select_option(index=1)
     shown = "s => (" + plot + ")(s).data.filter(t => t.visible).every(t => t.meta === 1)"
-    until(page, shown, arg=chooser.element_handle())
+    until(page, shown, chooser.element_handle())
     blocks = page.locator(".blocks", has=page.locator("select[data-blocks]")).last
     blocks.locator("select[data-blocks]").select_option(index=1)
     assert blocks.locator("> .choice").nth(0).is_hidden() and blocks.locator("> .choice").nth(1).is_visible()
@@ -125,7 +125,7 @@ def test_dark_mode_changes_the_page_and_its_figures(opened):
     until(page, of_figure)
     light = page.evaluate(colours)
     page.emulate_media(color_scheme="dark")
-    until(page, "before => (" + colours + ")().every((colour, i) => colour !== before[i])", arg=light)
+    until(page, "before => (" + colours + ")().every((colour, i) => colour !== before[i])", light)
 
 
 def test_a_phone_scrolls_down_only(opened):
