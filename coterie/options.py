@@ -52,7 +52,7 @@ class Option:
 
 def describe(schema: type) -> list[Option]:
     """The options of a schema, in the order they are declared."""
-    hints = typing.get_type_hints(schema)
+    hints = _hints(schema)
     return [
         Option(f.name, _say(hints[f.name]), _default(f), _range(f.metadata), f.metadata.get("doc", ""))
         for f in fields(schema)
@@ -65,7 +65,7 @@ def parse(schema: type[T], values: Mapping[str, Any], where: str) -> T:
     if not isinstance(values, Mapping):
         raise BadInput(f"{where}: expected a table, found {shown(values)}")
     known = {f.name: f for f in fields(schema) if f.init}  # type: ignore[arg-type]
-    hints = typing.get_type_hints(schema)
+    hints = _hints(schema)
     for key in values:
         if key not in known:
             raise BadInput(f"{where}: unknown key '{key}'; {nearest(str(key), known)}")
@@ -128,6 +128,11 @@ def resolved(options: Any) -> dict[str, Any]:
             value = list(value)
         table[f.name] = value
     return table
+
+
+@functools.cache
+def _hints(schema: type) -> dict[str, Any]:
+    return typing.get_type_hints(schema)
 
 
 def _default(f: "dataclasses.Field[Any]") -> Any:

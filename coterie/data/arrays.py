@@ -51,6 +51,11 @@ def join(arrays: dict[str, Array], names: list[str], file: Path) -> Array:
     shapes = {name: arrays[name].shape for name in names}
     if any(not shape for shape in shapes.values()) or len({shape[1:] for shape in shapes.values()}) > 1:
         raise BadInput(f"{file}: arrays {shapes} cannot be put together; give them one row per sample, of one shape")
+    kinds = {name: arrays[name].dtype for name in names}
+    mixed = {np.dtype(np.uint8)} < {*kinds.values()} and any(kind.kind == "f" for kind in kinds.values())
+    if mixed or len({kind.kind in "buif" or kind.kind for kind in kinds.values()}) > 1:  # bytes are pixels of 0 to 255
+        said = ", ".join(f"{name} of {kind}" for name, kind in kinds.items())
+        raise BadInput(f"{file}: arrays {said} cannot be put together; give them one type")
     return np.concatenate([arrays[name] for name in names])
 
 

@@ -1,5 +1,6 @@
 """What the coordinator asks of a silo and what it answers, as plain data: JSON beside safetensors, no code ever."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -145,7 +146,7 @@ class Job:
         if self.rates and not self.tuning:
             raise ValueError("tuning: a search of no rounds")
 
-    @property
+    @functools.cached_property
     def training(self) -> Training:
         """How silos train."""
         return parse(Training, self.train, "[train]")

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from pandas import DataFrame
 
 from coterie.data.silo import HoldsData
@@ -108,23 +107,24 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 def as_frame(predictions: Predictions, names: Sequence[str] = ()) -> DataFrame:
     """A row for each: whose, its label, whether it was right or how far off, and the probabilities or the number."""
-    parts = [_frame(key, rows, names) for key, rows in predictions.items() if len(rows.labels)]
-    return pd.concat(parts, ignore_index=True) if parts else DataFrame(columns=FIRST)
-
-
-def _frame(key: Key, rows: Rows, names: Sequence[str]) -> DataFrame:
-    n = len(rows.labels)
-    table = DataFrame({**key._asdict(), "round": rows.round, "sample": np.arange(n), "row": rows.rows + 1})
-    if not rows.plain:
-        return table.assign(label=None, value=rows.predicted)[FIRST]
-    if not rows.classes:
-        off = np.abs(rows.predicted - rows.labels)
-        return table.assign(label=rows.labels, value=off, prediction=rows.predicted)[[*FIRST, "prediction"]]
-    shown = np.array([str(c) for c in range(rows.classes)] if not names else [*names], dtype=object)
-    hits = (rows.predicted.argmax(1) == rows.labels).astype(float)
-    chances = {f"{PROBABILITY}{name}": rows.predicted[:, c] for c, name in enumerate(shown)}
-    table = table.assign(label=shown[rows.labels], value=hits)[FIRST]
-    return pd.concat([table, DataFrame(chances)], axis=1)
+    held = {key: rows for key, rows in predictions.items() if len(rows.labels)}
+    if not held:
+        return DataFrame(columns=FIRST)
+    counts = [len(rows.labels) for rows in held.values()]
+    whose = {name: np.array([getattr(key, name) for key in held]) for name in Key._fields}
+    whose["round"] = np.array([rows.round for rows in held.values()])
+    every = joined([replace(rows, raw=None) for rows in held.values()])
+    table = {name: np.repeat(each.astype("O" if each.dtype.kind == "U" else "i8"), counts) for name, each in whose.items()}
+    table |= {"sample": np.concatenate([np.arange(n) for n in counts]), "row": every.rows + 1}
+    if not every.plain:
+        return DataFrame(table | {"label": None, "value": every.predicted})[FIRST]
+    if not every.classes:
+        off = {"label": every.labels, "value": np.abs(every.predicted - every.labels)}
+        return DataFrame(table | off | {"prediction": every.predicted})[[*FIRST, "prediction"]]
+    shown = np.array([str(c) for c in range(every.classes)] if not names else [*names], dtype=object)
+    right = {"label": shown[every.labels], "value": (every.predicted.argmax(1) == every.labels).astype(float)}
+    chances = {f"{PROBABILITY}{name}": every.predicted[:, c] for c, name in enumerate(shown)}
+    return DataFrame(table | right | chances)[[*FIRST, *chances]]
 
 
 def measured(
