@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: lock sbom setup demo test test-all test-flower test-flower-core fuzz check lint types docs bench bench-peers clean
+.PHONY: lock sbom setup demo test times test-all test-flower test-flower-core fuzz check lint types docs bench bench-peers clean
 
 setup: $(VENV)/.installed
 
@@ -22,9 +22,13 @@ export PYTHONDONTWRITEBYTECODE :=
 # On two cores; `worksteal` keeps the tests of a file, which share what takes long to make, in one process.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
-# All but what is marked as slow; of the fuzz tests' inputs a fifth, and without the plugin that runs notebooks.
+# All but what is slow (tests/slow.txt); of the fuzz tests' inputs a tenth, and without the plugin that runs notebooks.
 test: setup
-	FUZZ=0.2 $(PYTEST) -p no:nbmake -m "not slow"
+	FUZZ=0.1 $(PYTEST) -p no:nbmake -m "not slow"
+
+# Measure all tests, and write down which of them `make test` leaves out (tests/slow.txt).
+times: setup
+	$(PYTEST) tests --durations=0 | tee /dev/stderr | $(BIN)/python tests/slow.py
 
 # The notebooks too, each in a kernel of its own.
 test-all: setup

@@ -12,6 +12,7 @@ import examined
 import fitted
 import plugin
 import pytest
+import slow
 import torch
 from command import call, small
 
@@ -51,6 +52,10 @@ def own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("COTERIE_DATA", str(folder))
     monkeypatch.setattr(cache, "DEBIAN", folder / "no-packages")
     return folder
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    slow.mark([item for item in items if item.path.is_relative_to(config.rootpath / "tests")], config.rootpath)
 
 
 def pytest_collection_finish() -> None:
