@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: lock sbom setup demo test times test-all test-flower test-flower-core fuzz check lint types docs bench bench-peers clean
+.PHONY: lock sbom setup demo test times test-all test-flower test-flower-core test-soak fuzz check lint types docs bench bench-peers clean
 
 setup: $(VENV)/.installed
 
@@ -30,14 +30,21 @@ test: setup
 times: setup
 	$(PYTEST) tests --durations=0 | tee /dev/stderr | $(BIN)/python tests/slow.py
 
-# The notebooks too, each in a kernel of its own.
+# The notebooks too, each in a kernel of its own; not what has passed on this very code (tests/.verified).
 test-all: setup
-	$(PYTEST) --nbmake tests docs/notebooks
+	if $(BIN)/python tests/verified.py soak; \
+	then $(PYTEST) --nbmake -m "not soak" tests docs/notebooks; \
+	else $(PYTEST) --nbmake tests docs/notebooks; fi
 
 # Real Flower processes on this machine, with Debian's nginx; commit the note that it leaves when all have passed.
 test-flower: setup
 	COTERIE_REAL=1 $(BIN)/python -m pytest tests/deploy/flower/test_real_*.py --durations=0
-	$(BIN)/python tests/deploy/flower/verified.py --write
+	$(BIN)/python tests/verified.py flower --write
+
+# The longest of the others; commit the note.
+test-soak: setup
+	$(PYTEST) -m soak --durations=20
+	$(BIN)/python tests/verified.py soak --write
 
 # The core of them: three silos, TLS and keys, five methods as in simulation.
 test-flower-core: setup

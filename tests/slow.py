@@ -37,7 +37,7 @@ def main() -> None:
     means = {function: sum(each.values()) / len(each) for function, each in seconds.items()}
     slow = sorted(each for each, mean in means.items() if mean >= LIMIT and not each.startswith("fuzz/"))
     LIST.write_text("".join(f"{each}\n" for each in slow), "utf-8")
-    print(f"{len(slow)} of {len(means)} are slow")
+    sys.stdout.write(f"{len(slow)} of {len(means)} are slow\n")
 
 
 if __name__ == "__main__":

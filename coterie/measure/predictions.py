@@ -114,7 +114,9 @@ def as_frame(predictions: Predictions, names: Sequence[str] = ()) -> DataFrame:
     whose = {name: np.array([getattr(key, name) for key in held]) for name in Key._fields}
     whose["round"] = np.array([rows.round for rows in held.values()])
     every = joined([replace(rows, raw=None) for rows in held.values()])
-    table = {name: np.repeat(each.astype("O" if each.dtype.kind == "U" else "i8"), counts) for name, each in whose.items()}
+    table = {
+        name: np.repeat(each.astype("O") if each.dtype.kind == "U" else each, counts) for name, each in whose.items()
+    }
     table |= {"sample": np.concatenate([np.arange(n) for n in counts]), "row": every.rows + 1}
     if not every.plain:
         return DataFrame(table | {"label": None, "value": every.predicted})[FIRST]

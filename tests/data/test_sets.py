@@ -241,7 +241,7 @@ def test_targets_and_tokens_keep_their_kind(tmp_path):
         ({"x": 1.0, "y": 1}, "cannot be put together"),
         ({"x": [[1.0]], "y": [0], "coarse": [0, 1]}, r"coarse is \(2,\); give one value for each of the 1 samples"),
         ({"x_train": [[1.0]], "y_train": [0], "x_test": [[1.0, 2.0]], "y_test": [0]}, "cannot be put together"),
-        ({"x_train": [[1.0]], "y_train": [0], "x_test": np.array([["1970-01-01"]], "M8[s]"), "y_test": [0]}, "one type"),
+        ({"x_train": [[1.0]], "y_train": [0], "x_test": np.zeros((1, 1), "M8[s]"), "y_test": [0]}, "one type"),
         ({"x_train": np.zeros((1, 1), "u1"), "y_train": [0], "x_test": [[1.0]], "y_test": [0]}, "one type"),
     ],
 )

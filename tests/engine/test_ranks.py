@@ -17,7 +17,7 @@ from command import call
 
 from coterie.runs.checkpoint import Checkpoint
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
 STUDY = """
 name = "ranks"

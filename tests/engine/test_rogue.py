@@ -60,6 +60,7 @@ def without(label: str) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("label", SETTINGS)
 def test_the_others_end_within_a_point_of_a_run_without_it(label: str, kind: str) -> None:

@@ -67,6 +67,7 @@ WHOLE = ["apple", "ifca"]
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(("count", "methods"), [(2, BY_COLUMNS + WHOLE), (4, ["fedamp+local", "fedem", "apple"])])
 def test_every_method_ends_as_in_one_process(count, methods):
     """Four processes for three silos: one has none, and others none of some cohorts."""

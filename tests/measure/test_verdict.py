@@ -257,12 +257,11 @@ CASES = [(4, 3), (4, 100), (4, 5000), (20, 30), (20, 1000), (200, 40), (200, 400
     [
         *(("accuracy", *case) for case in CASES),
         *((measure, *case) for measure in ("auroc", "rmse") for case in CASES[3:6]),
-        pytest.param("auroc", 4, 3, marks=pytest.mark.slow),
-        pytest.param("rmse", 4, 3, marks=pytest.mark.slow),
-        pytest.param("auroc", 4, 5000, marks=pytest.mark.slow),
-        pytest.param("rmse", 4, 5000, marks=pytest.mark.slow),
+        *((measure, *CASES[place]) for measure in ("auroc", "rmse") for place in (0, 2)),
     ],
 )
+@pytest.mark.slow
+@pytest.mark.soak
 def test_how_often_outcomes_are_wrong(measure, silos, n):
     """Known truth. Gain 0: wrong "better" at most 5%; a gain of the margin: wrong "equivalent" at most 5%."""
     rng, again = np.random.default_rng(silos * n), max(1, 400 // silos)

@@ -1,8 +1,8 @@
 """Long runs: what a method has learned it does not lose, at any rate, with any optimiser.
 
-All methods as the digits study has them, but for one local epoch instead of five; those with a pull also on a smaller problem, at several rates and with both
-optimisers. There FedAMP's β falls tenfold every 30 rounds without the floor that it has by default: the pull grows
-until nothing else counts.
+All methods as the digits study has them, with one local epoch instead of five; those with a pull also on a smaller
+problem, at several rates and with both optimisers. There FedAMP's β falls tenfold every 30 rounds without the floor
+that it has by default: the pull grows until nothing else counts.
 """
 
 import numpy as np
@@ -17,6 +17,8 @@ from coterie.engine.training import Training
 from coterie.methods import METHODS, make
 from coterie.run.experiment import prepare
 from coterie.studies.study import check, override, read
+
+pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
 FEATURES, CLASSES, SILOS = 6, 3, 4
 
@@ -51,7 +53,6 @@ CASES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lr", "optimizer"), [(name, *case) for name, cases in CASES.items() for case in cases]
 )
@@ -75,7 +76,6 @@ def accuracies(outcome: Outcome) -> list[float]:
     return [100 * float(t["value"].mean()) for t in tables]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method_ends_four_hundred_rounds_of_digits_near_its_best(name: str) -> None:
     longer = ["train.rounds=400", "train.local_epochs=1", "train.measure_every=20"]

@@ -59,6 +59,7 @@ for name in methods:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("before", "method", "after"),
     [(2, "fedamp", 1), (2, "fedamp", 3), (3, "ditto", 2), (2, "knn-per", 1), (2, "stack", 3)],
@@ -70,6 +71,7 @@ def test_a_run_whose_process_was_lost_goes_on_in_any_number_of_them(before, meth
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_what_one_process_kept_several_go_on_with(tmp_path):
     alone = TRAINED.replace("trained(Sharded, name, keeper, lost)", "trained(Simulator, name, keeper, lost)")
     over_processes(1, alone, tmp_path, 2, "apple")
