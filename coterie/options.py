@@ -65,7 +65,7 @@ def parse(schema: type[T], values: Mapping[str, Any], where: str) -> T:
     if not isinstance(values, Mapping):
         raise BadInput(f"{where}: expected a table, found {shown(values)}")
     known = {f.name: f for f in fields(schema) if f.init}  # type: ignore[arg-type]
-    hints = _hints(schema)
+    hints = _hints(schema)  # type: ignore[arg-type]
     for key in values:
         if key not in known:
             raise BadInput(f"{where}: unknown key '{key}'; {nearest(str(key), known)}")
