@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -111,6 +112,19 @@ def online(fed: Path) -> int:
     return done.stdout.count("online")
 
 
+def print_status(fed: Path) -> None:
+    """How long `coterie federation status` takes, from shell to shell, a few times."""
+    taken, before = list[float](), resource.getrusage(resource.RUSAGE_CHILDREN)
+    for _ in range(5):
+        began = time.monotonic()
+        online(fed)
+        taken.append(time.monotonic() - began)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime) / len(taken)
+    each = ", ".join(f"{seconds:.2f}" for seconds in taken)
+    print(f"status: median {median(taken):.2f} s ({each}), {spent:.2f} processor seconds each", flush=True)
+
+
 def programs(folder: Path) -> Iterator[tuple[str, Path]]:
     """Every process that has to do with this federation: whose program it is, and its entry of /proc."""
     for entry in Path("/proc").iterdir():
@@ -208,9 +222,7 @@ def main() -> None:
                 while online(fed) < min(first + given.wave, len(names)):
                     time.sleep(1)
                 print(f"{len(parties) - 1} silos connected after {time.monotonic() - began:.0f} s", flush=True)
-            began = time.monotonic()
-            online(fed)
-            print(f"status: {time.monotonic() - began:.1f} s")
+            print_status(fed)
             time.sleep(IDLE)
             before, idle, used = Counter(relay.bytes), memory(fed), processor(fed)
             time.sleep(IDLE)
