@@ -2,6 +2,7 @@
 answers no other account of its machine."""
 
 import importlib
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -20,7 +21,12 @@ def main() -> None:
     guard(served)
     loop = importlib.import_module("flwr.supernode.start_client_internal")
     loop.time = SimpleNamespace(sleep=_sleep(Pace(), Pace()))  # type: ignore[attr-defined]
-    flower_supernode()
+    try:
+        flower_supernode()
+    except KeyboardInterrupt:
+        # Refused by a coordinator that does not know it (its disk was lost), two threads ask it to end, and the second
+        # breaks the end that the first began: the threads that are left would keep the process for ever.
+        os._exit(1)
 
 
 def _sleep(messages: Pace, replies: Pace) -> Callable[[float], None]:
