@@ -39,7 +39,7 @@ from coterie.version import build
 
 LEAST_ROOM = 1 << 20  # bytes; a ledger's line and a small model are less
 WARN_SECONDS = 24 * 3600  # between two warnings that the certificate expires
-UNKNOWN_KEY_SECONDS = 30  # a coordinator that has just started may not have registered the key yet
+UNKNOWN_KEY_SECONDS = 120  # a coordinator that has just started registers one key after another, some seconds each
 CONNECTED_SECONDS = 20  # a SuperNode that runs so long was let in
 FAILURES = 5  # starts in a row that end at once
 STILL_ONLINE_SECONDS = 180  # after an unclean end Flower takes the silo for connected for a while

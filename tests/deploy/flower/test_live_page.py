@@ -80,6 +80,7 @@ def test_before_any_run_the_silos_are_shown(fed: Path) -> None:
     north, south = found["silos"].index("north"), found["silos"].index("south")
     rows = found["silos"][north:south], found["silos"][south:]
     assert "online" in rows[0] and "offline" in rows[1] and "2 min ago" in rows[1]
+    assert "1 of 3 are online" in found["silos"]
     assert "&lt;i&gt;east" in found["silos"] and "<i>" not in found["silos"]
     with asked(fed, "/") as page:
         assert "id='silos'" in page and "<h1>fed</h1>" in page
@@ -108,6 +109,12 @@ def test_a_run_that_goes_on_is_shown_with_rounds_scores_bytes_and_who_replied(fe
     assert set(again) == {"version", "silos"}  # how long ago a silo was heard of changes by itself
     with asked(fed, "/report") as report:
         assert "This run has not finished" in report
+
+
+def test_of_a_run_that_failed_the_page_has_the_reason(fed: Path, tmp_path: Path) -> None:
+    folder = run(fed, tmp_path, 2)
+    (folder / "progress.json").write_text(json.dumps({"state": "failed", "reason": "no silo takes part"}))
+    assert state(fed)["status"].endswith(" Why: no silo takes part.")
 
 
 def test_a_folder_that_is_no_federation_is_one_of_a_run(fed: Path, tmp_path: Path) -> None:
