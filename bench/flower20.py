@@ -3,8 +3,8 @@
     python bench/flower20.py [--silos 20] [--rounds 5] [--killed 4] [--wave 4] [--hidden 50]
     python bench/flower20.py --silos 3 --rounds 20 --killed 0        # what a small round takes and costs
 
-Real Flower processes with TLS and keys on loopback, through a relay that counts bytes. Needs about 10 GiB of free
-memory for 20 silos.
+Real Flower processes with TLS and keys on loopback, through a relay that counts bytes and nginx, which notes what each
+call costs. Needs nginx, and about 10 GiB of free memory for 20 silos.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from threading import Thread
 
 import pandas as pd
@@ -37,9 +39,11 @@ IDLE = 10.0  # seconds for which all wait and are looked at
 
 @dataclass
 class Watched:
-    """What was seen of a run: bytes on the wire after each round, and the memory at its peak."""
+    """What was seen of a run: seconds, bytes on the wire and calls noted after each round; the memory at its peak."""
 
+    seconds: list[float] = field(default_factory=list)
     bytes: list[Counter[str]] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
     peak: Counter[str] = field(default_factory=Counter)
 
 
@@ -78,9 +82,47 @@ class Relay(Thread):
         sink.close()
 
 
+def note_calls(fed: Path) -> None:
+    """Have nginx write down every call: its path, its bytes up and down, both as they are inside TLS."""
+    conf = fed / "coordinator" / "nginx.conf"
+    noted = "log_format calls '$uri $request_length $bytes_sent'; access_log logs/calls.log calls;"
+    conf.write_text(conf.read_text().replace("access_log off;", noted))
+
+
+def calls(fed: Path) -> list[str]:
+    return (fed / "coordinator" / "logs" / "calls.log").read_text().splitlines()
+
+
+def print_calls(noted: list[str], parts: int) -> None:
+    """What each of Flower's calls took, of all that were noted in so many rounds of silos."""
+    count, up, down = Counter[str](), Counter[str](), Counter[str]()
+    for path, sent, received in (line.split() for line in noted):
+        name = path.rpartition("/")[2]
+        count[name] += 1
+        up[name] += int(sent)
+        down[name] += int(received)
+    for name, times in count.most_common():
+        each = f"{up[name] / times:.0f} B up, {down[name] / times:.0f} down each"
+        print(f"    {name}: {times / parts:.2f} × {each}; {up[name] / parts:.0f} up, {down[name] / parts:.0f} down")
+    print(f"    together {sum(up.values()) / parts:.0f} up, {sum(down.values()) / parts:.0f} down; the rest is TLS")
+
+
 def online(fed: Path) -> int:
     done = subprocess.run([*COMMAND, "federation", "status", str(fed)], capture_output=True, text=True)
     return done.stdout.count("online")
+
+
+def print_status(fed: Path) -> None:
+    """How long `coterie federation status` takes, from shell to shell, a few times."""
+    taken, before = list[float](), resource.getrusage(resource.RUSAGE_CHILDREN)
+    for _ in range(5):
+        began = time.monotonic()
+        online(fed)
+        taken.append(time.monotonic() - began)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime) / len(taken)
+    each = ", ".join(f"{seconds:.2f}" for seconds in taken)
+    print(f"status: median {median(taken):.2f} s ({each}), {spent:.2f} processor seconds each", flush=True)
 
 
 def programs(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -135,8 +177,10 @@ def watch(fed: Path, running: subprocess.Popen[bytes], relay: Relay, strike: Cal
         if news.get("state") in ("training", "measuring") and (news["state"], news["round"]) != last:
             if last[0] == "training" and news["round"] != last[1]:
                 missing = "; ".join(f"{name}: {why}" for name, why in news["silos"].items() if why) or "nobody"
-                print(f"round {last[1] + 1}: {time.monotonic() - since:.1f} s; missing {missing}", flush=True)
+                seen.seconds.append(time.monotonic() - since)
+                print(f"round {last[1] + 1}: {seen.seconds[-1]:.1f} s; missing {missing}", flush=True)
                 seen.bytes.append(Counter(relay.bytes))
+                seen.calls.append(len(calls(fed)))
             since, last = time.monotonic(), (news["state"], news["round"])
         if last == ("training", 1) and news.get("waiting"):
             strike()
@@ -155,8 +199,9 @@ def main() -> None:
     names = [f"silo-{i:02}" for i in range(given.silos)]
     with tempfile.TemporaryDirectory() as place:
         fed, port = Path(place) / "fed", free_port()
-        arguments = ["federation", "new", str(fed), "--silos", ",".join(names), "--port", str(port), "--no-proxy"]
+        arguments = ["federation", "new", str(fed), "--silos", ",".join(names), "--port", str(port), "--proxy"]
         subprocess.run([*COMMAND, *arguments], check=True)
+        note_calls(fed)
         relay = Relay(port)
         dealt = catalog.load("digits", {"name": "digits", "split": "iid", "silos": given.silos}, 0).silos
         for name, part in zip(names, dealt, strict=True):
@@ -177,9 +222,7 @@ def main() -> None:
                 while online(fed) < min(first + given.wave, len(names)):
                     time.sleep(1)
                 print(f"{len(parties) - 1} silos connected after {time.monotonic() - began:.0f} s", flush=True)
-            began = time.monotonic()
-            online(fed)
-            print(f"status: {time.monotonic() - began:.1f} s")
+            print_status(fed)
             time.sleep(IDLE)
             before, idle, used = Counter(relay.bytes), memory(fed), processor(fed)
             time.sleep(IDLE)
@@ -216,11 +259,17 @@ def main() -> None:
             )
             seconds = json.loads((folder / "summary.json").read_text())["methods"]["fedamp"]["train_seconds"]
             print(f"a round of training: {seconds / given.rounds:.2f} s")
+            if seen.seconds:
+                middle, least, most = median(seen.seconds), min(seen.seconds), max(seen.seconds)
+                print(f"rounds as seen: median {middle:.2f} s, from {least:.2f} to {most:.2f}")
             model_bytes = 4 * (64 * given.hidden + given.hidden + 10 * given.hidden + 10)
             for which in ("up", "down") if len(seen.bytes) > 1 else ():
                 each = (seen.bytes[-1][which] - seen.bytes[0][which]) / (len(seen.bytes) - 1) / given.silos
                 ratio = each / model_bytes
                 print(f"bytes {which} in a round of a silo: {each:.0f}, {ratio:.2f} × the model's {model_bytes}")
+            if len(seen.calls) > 1:
+                print("Flower's calls in a round of a silo:")
+                print_calls(calls(fed)[seen.calls[0] : seen.calls[-1]], (len(seen.calls) - 1) * given.silos)
             print(f"load: {os.getloadavg()[1]:.1f} on {os.cpu_count()} cores")
         finally:
             for process in reversed(parties.values()):

@@ -24,6 +24,7 @@ def write_service(folder: Path, party: str, port: int = 0) -> None:
         "NAME": party,
         "UNIT": unit,
         "FOLDER": str(target.parent),
+        "GIVEN": str(target.parent if silo else target.parent.parent),  # nobody else may enter a federation's folder
         "PROGRAM": _program(),
         "COMMAND": kind,
         "PACKAGES": "" if silo else NGINX,

@@ -44,6 +44,11 @@ def test_every_place_in_the_templates_is_filled(homes: dict[str, Path], party: s
     assert str(homes[party]) in unit(homes, party).read_text()
 
 
+def test_what_the_units_account_is_given_has_no_closed_folder_above_it(homes: dict[str, Path]) -> None:
+    given = re.search(r"chown -R coterie: (\S+)", unit(homes, "coordinator").read_text())
+    assert given and Path(given[1]) == homes["coordinator"].parent  # which is its owner's alone, too
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")
 @pytest.mark.parametrize("party", ["coordinator", "north"])
 def test_systemd_takes_the_unit_and_finds_little_exposed(homes: dict[str, Path], party: str) -> None:
