@@ -1,7 +1,8 @@
 """Long runs: what a method has learned it does not lose, at any rate, with any optimiser.
 
-All methods as the digits study has them; those with a pull also on a smaller problem, at several rates and with both optimisers. There FedAMP's β falls tenfold every 30 rounds without the floor
-that it has by default: the pull grows until nothing else counts.
+All methods as the digits study has them; those with a pull also on a smaller problem, at several rates and with both
+optimisers. There FedAMP's β falls tenfold every 30 rounds without the floor that it has by default: the pull grows
+until nothing else counts.
 """
 
 import numpy as np
