@@ -15,6 +15,7 @@ from coterie.deploy.flower.same_account import is_own
 from coterie.deploy.home import LOOPBACK, json_table
 from coterie.errors import BadInput
 from coterie.measure.measures import measure_of
+from coterie.report.decision import size
 from coterie.report.html import cell, table
 from coterie.report.live import BODY, Live, written
 from coterie.runs.folder import COLUMNS, Begun
@@ -49,7 +50,7 @@ class FederationLive(Live):
         found, newest = figures(self.folder), newest_run(self.folder)
         if newest is None:
             return "No run has been asked for yet."
-        sent = f"{found.bytes_up / 1e6:,.3g} MB up, {found.bytes_down / 1e6:,.3g} MB down"
+        sent = f"{size(found.bytes_up)} up, {size(found.bytes_down)} down"
         rejected = f"{found.rejected} upload{'s' * (found.rejected != 1)} rejected"
         after = f" {super().status(run)}" if run.finished else ""
         if found.state == "failed":

@@ -96,15 +96,15 @@ def test_another_account_of_the_machine_is_shown_nothing(fed: Path, monkeypatch:
 def test_a_run_that_goes_on_is_shown_with_rounds_scores_bytes_and_who_replied(fed: Path, tmp_path: Path) -> None:
     folder = run(fed, tmp_path, 8)
     news = json.loads((folder / "progress.json").read_text())
-    (folder / "progress.json").write_text(
-        json.dumps(news | {"rejected": 2, "silos": {"north": "", "south": "its upload was rejected"}, "waiting": []})
-    )
+    silos = {"north": "", "south": "its upload was rejected"}
+    news |= {"rejected": 2, "rejected_by_silo": {"south": 2}, "silos": silos, "waiting": []}
+    (folder / "progress.json").write_text(json.dumps(news))
     found = state(fed)
     assert found["status"].startswith(f"three-1: {news['state']}, fedavg, seed 1, round {news['round']} of 3")
-    assert "MB up" in found["status"] and "2 uploads rejected" in found["status"]
+    assert " up, " in found["status"] and "2 uploads rejected" in found["status"]
     assert "fedavg" in found["scores"] and found["figures"]["curves"]["data"] and "/ 3" in found["progress"]
     assert "BMTA" not in found["scores"]  # whose round test data pick
-    assert "replied" in found["silos"] and "missing: its upload was rejected" in found["silos"]
+    assert "replied" in found["silos"] and "missing: its upload was rejected; 2 uploads rejected" in found["silos"]
     again = state(fed, found["version"])
     assert set(again) == {"version", "silos"}  # how long ago a silo was heard of changes by itself
     with asked(fed, "/report") as report:
