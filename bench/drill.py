@@ -35,8 +35,8 @@ ROUNDS, MORE = 30, 12  # of the first run and of the second
 
 
 @contextlib.contextmanager
-def took(what: str, since: float | None = None) -> Iterator[None]:
-    began = since or time.monotonic()
+def took(what: str) -> Iterator[None]:
+    began = time.monotonic()
     yield
     print(f"{what}: {time.monotonic() - began:.0f} s", flush=True)
 
@@ -104,11 +104,12 @@ class Drill:
         pipe = subprocess.PIPE
         return subprocess.Popen(arguments, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=environment())
 
-    def ask(self, *arguments: str) -> None:
-        """A command that asks for the passphrase of the keys, and for it again."""
+    def asks(self, *arguments: str) -> bool:
+        """Whether a command that asks for the passphrase of the keys, and for it again, did what it is for."""
         every = [*COMMAND, "federation", *arguments]
         done = subprocess.run(every, input=SECRET * 2, text=True, capture_output=True, env=environment())
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == 0 or "under way" in done.stderr, done.stdout + done.stderr
+        return done.returncode == 0
 
     def approve(self, *names: str) -> None:
         """Each owner approves the study by its hash, once it is proposed."""
@@ -174,7 +175,6 @@ def run_through(drill: Drill, limited: bool) -> None:
         drill.approve(*NAMES)
         when(lambda: drill.at(1), 240)
 
-    removed = time.monotonic()
     with took("a key revoked during the run, until its silo is locked out"):
         coterie("federation", "remove", str(drill.fed), "east")
         drill.heard("coordinator", "locked out east")
@@ -203,10 +203,6 @@ def run_through(drill: Drill, limited: bool) -> None:
     assert running.returncode == 0, shown
     (first,) = (coordinator / "runs").iterdir()
     results = drill.results(first)
-    with took("from its removal, until the revoked silo has ended by itself", removed):
-        drill.heard("east", "refuses this silo's key")
-    assert drill.parties["east"].process.wait(30) == 2
-
     running = drill.begin(rounds=MORE)
     drill.approve("north", "south")
     when(lambda: drill.at(MORE // 2), 240)
@@ -215,12 +211,12 @@ def run_through(drill: Drill, limited: bool) -> None:
     (second,) = {*(coordinator / "runs").iterdir()} - {first}
     assert f"--resume {second.name}" in shown
     kept = drill.place / "fed.zip"
-    with took("the coordinator backed up, a run that was stopped half-way included"):
-        drill.ask("backup", str(drill.fed), str(kept), "--keys")
+    with took("a run stopped half-way, until the coordinator with it is backed up"):
+        when(lambda: drill.asks("backup", str(drill.fed), str(kept), "--keys"), 240)
     drill.parties["coordinator"].stop()
     shutil.rmtree(drill.fed)
     with took("its disk lost, restored from the backup, both silos online again"):
-        drill.ask("restore", str(drill.fed), str(kept))
+        assert drill.asks("restore", str(drill.fed), str(kept))
         drill.start("coordinator")
         when(lambda: drill.online(2), 400)
     with took("the run resumed, to its end"):
@@ -230,6 +226,8 @@ def run_through(drill: Drill, limited: bool) -> None:
     for name in ("north", "south"):
         lines = Ledger(drill.place / "silos" / name).entries()  # verified, line by line
         print(f"the ledger of {name} is whole: {len(lines)} lines")
+    drill.heard("east", "refuses this silo's key")
+    assert drill.parties["east"].process.wait(30) == 2
 
 
 if __name__ == "__main__":

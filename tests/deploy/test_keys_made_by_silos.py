@@ -15,7 +15,7 @@ pytest.importorskip("flwr")
 from coterie.deploy import certificates, parties
 from coterie.deploy.certificates import days_left, expiry
 from coterie.deploy.flower import services
-from coterie.deploy.flower.commands import CANNOT_CONNECT, key_of
+from coterie.deploy.flower.commands import key_of
 from coterie.deploy.policy import read_policy
 from coterie.errors import BadInput
 
@@ -184,13 +184,3 @@ def test_a_running_coordinator_takes_up_a_renewed_certificate(
         *(f"{name} ended (0) and is started again; see {fed / 'log'}" for name in ("SuperLink", "nginx")),
     ]
     assert ended[:2] == ["SuperLink", "nginx"] and len(ended) == 5  # and all of them at the end
-
-
-def test_a_silo_waits_while_the_coordinator_registers_the_keys_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    printed: list[str] = []
-    program = SimpleNamespace(logged=lambda: f"Exit Code: {CANNOT_CONNECT}")
-    monkeypatch.setattr(services, "time", SimpleNamespace(monotonic=lambda: 200.0))
-    services._judge_end(program, since=100.0, known=False, say=printed.append)
-    assert printed == ["not accepted yet; trying again"]
-    with pytest.raises(BadInput, match="not registered there"):
-        services._judge_end(program, since=70.0, known=False, say=printed.append)

@@ -39,10 +39,11 @@ from coterie.version import build
 
 LEAST_ROOM = 1 << 20  # bytes; a ledger's line and a small model are less
 WARN_SECONDS = 24 * 3600  # between two warnings that the certificate expires
-UNKNOWN_KEY_SECONDS = 120  # a coordinator that has just started registers one key after another, some seconds each
 CONNECTED_SECONDS = 20  # a SuperNode that runs so long was let in
 FAILURES = 5  # starts in a row that end at once
-STILL_ONLINE_SECONDS = 180  # after an unclean end Flower takes the silo for connected for a while
+# After an unclean end Flower takes a silo for connected for a while, and a coordinator that has just started registers
+# one key after another.
+REFUSED_SECONDS = 180
 
 
 @owner_only()
@@ -230,6 +231,6 @@ def _judge_end(program: Program, since: float, known: bool, say: Say) -> None:
     why = (
         "another process is connected with it, or it is no longer registered" if known else "it is not registered there"
     )
-    if time.monotonic() - since > (STILL_ONLINE_SECONDS if known else UNKNOWN_KEY_SECONDS):
+    if time.monotonic() - since > REFUSED_SECONDS:
         raise BadInput(f"the coordinator refuses this silo's key: {why}; ask the coordinator")
     say("not accepted yet; trying again")
