@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
@@ -34,7 +35,7 @@ from coterie.runs.folder import checkpoint_folder
 from coterie.studies.study import Study, check
 
 CPU = torch.device("cpu")  # where the server's part is computed
-TOTALS = ("bytes_up", "bytes_down", "rejected")  # of `progress.json`: what is reported of these is added
+TOTALS = ("bytes_up", "bytes_down")  # of `progress.json`: what is reported of these is added
 OWN_DATA = {"name": "silos"}  # the `[data]` of such a study: each silo has its own
 
 
@@ -177,6 +178,9 @@ class RemoteRun:
         path = self.folder / PROGRESS
         before = json.loads(path.read_text("utf-8")) if path.exists() else {}
         news |= {name: before.get(name, 0) + news[name] for name in TOTALS if name in news}
+        rejected = Counter(news.pop("rejected", []))
+        news["rejected"] = before.get("rejected", 0) + rejected.total()
+        news["rejected_by_silo"] = Counter(before.get("rejected_by_silo", {})) + rejected
         write_whole(path, json.dumps(before | news | {"time": time.time()}).encode())
 
 

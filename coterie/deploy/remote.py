@@ -139,7 +139,7 @@ class Remote:
         ups = [found[names[place]].map(lambda t: t.to(self.model.device)) for place in came]
         ids = cohort.ids[torch.tensor(came, dtype=torch.int64, device=cohort.ids.device)]
         size = {"bytes_up": sum(up.nbytes() for up in ups), "bytes_down": down.each_nbytes(len(names))}
-        self.report(**size, rejected=sum(isinstance(why, Rejected) for why in failures.values()))
+        self.report(**size, rejected=[name for name, why in failures.items() if isinstance(why, Rejected)])
         return Replies(replace(cohort, ids=ids), stack(ups) if ups else None, failures, **size)
 
     def confirm(self, cohort: Cohort, question: Any) -> Replies:
@@ -161,7 +161,7 @@ class Remote:
             name = self.job.names[silo]
             self.received[name], self.last[name] = self._before[name], "its upload was rejected"
         if len(rejected):
-            self.report(rejected=len(rejected))
+            self.report(rejected=[self.job.names[silo] for silo in rejected.tolist()])
 
     def measure(self, cohort: Cohort, down: Any, splits: tuple[str, ...], hold: tuple[int, ...] = ()) -> Measures:
         self.report(state="measuring", round=hold[-1] if hold else 0, silos=self.last)

@@ -28,7 +28,7 @@ def mean_of(parts: Sequence[Estimate]) -> Estimate:
 
 def of_silos(values: Array) -> Estimate:
     """The mean over silos of which nothing but their scores is known, as a draw from silos like them."""
-    if len(values) < 2:
+    if len(np.unique(values)) < 2:  # one value, or several that are alike: nothing is known of the next silo's
         return Estimate(float(values.mean()), -np.inf, np.inf, np.inf)
     error, freedom = float(values.std(ddof=1) / np.sqrt(len(values))), len(values) - 1
     reach = student_quantile((1 + LEVEL) / 2, freedom) * error

@@ -115,7 +115,7 @@ def judge(
 
 def _undefined(results: DataFrame, measure: str, methods: Mapping[str, Judged]) -> list[str]:
     """Silos whose test rows leave the measure undefined: of AUROC, those of one class."""
-    rows = results[(results["split"] == "test") & (results["measure"] == measure)]
+    rows = results[(results["split"] == "test") & results["measure"].isin([measure, "loss"])]  # each has a loss
     known = {silo for method in methods.values() for silo in method.test}
     return [str(silo) for silo in rows["silo"].unique() if str(silo) not in known]
 
@@ -315,10 +315,16 @@ def _peers(trace: Mapping[str, Array], rounds: Mapping[int, int]) -> dict[str, l
 
 
 def _written(found: Mapping[str, Any], measure: Measure) -> dict[str, Any]:
-    """As JSON can hold it: shares in percent where people count so, and what is not a number is null."""
-    made = {}
+    """As JSON can hold it: shares in percent where people count so, and what is not a number is null.
+
+    An interval ends where the measure does: by Student's of two rows a share might gain 300 points.
+    """
+    made, most = {}, np.inf if measure.row is None else 2.0 if measure.kind == "numbers" else 1.0
     for key, value in found.items():
         if isinstance(value, float):
+            value = (
+                float(np.clip(value, -most, most)) if key.endswith(("low", "high")) and np.isfinite(value) else value
+            )
             value = value * 100 if measure.percent and key not in ("p", "p_adjusted") else value
             value = value if np.isfinite(value) else None
         made[key] = value

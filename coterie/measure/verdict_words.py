@@ -164,10 +164,13 @@ def _whether(verdict: Verdict) -> str:
     how = "no gain over training alone is shown" if chance else f"the silos {'gain' if gain >= 0 else 'lose'}"
     direction = "higher" if (gain >= 0) == verdict["higher_better"] else "lower"
     within = span(*_sided(scores["gain_low"], scores["gain_high"], gain), verdict)
-    mean = (
-        f"{what} {how}: mean {verdict['title']} is {amount(abs(gain), verdict)}{unit(verdict)}{within} "
-        f"{direction} than alone, which {'may' if chance else 'is unlikely to'} be chance (p = {scores['p']:.2g})."
-    )
+    size = amount(abs(gain), verdict)
+    mean = f"{what} {how}: mean {verdict['title']} is "
+    if chance and not float(size):
+        mean += f"the same as alone{within}."
+    else:
+        mean += f"{size}{unit(verdict)}{within} {direction} than alone, "
+        mean += f"which {'may' if chance else 'is unlikely to'} be chance (p = {scores['p']:.2g})."
     counts = [f"{scores[outcome]} {words}" for outcome, words in OUTCOMES.items() if scores[outcome]]
     least, most = (extreme(each["n"] for each in silos) for extreme in (min, max))
     tested = f"{most:,}" if least == most else f"{least:,} to {most:,}"

@@ -84,7 +84,7 @@ def cost(run: Run) -> str:
         return ""
     if not any(sent):
         return "Nothing is exchanged between silos."
-    up, down = (_bytes(float(each or 0) / rounds / silos) for each in sent)
+    up, down = (size(float(each or 0) / rounds / silos) for each in sent)
     return f"{rounds:,} rounds of training. In each, a silo sends {up} and receives {down} on average."
 
 
@@ -175,8 +175,9 @@ def _ends(scores: Mapping[str, Any], found: Verdict) -> str:
     return f"{amount(abs(near), found)} and {_side(far, found)}"
 
 
-def _bytes(count: float) -> str:
-    for size, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= size:
-            return f"{count / size:.3g} {name}"
+def size(count: float) -> str:
+    """So many bytes, in the largest unit of which that is one at least."""
+    for one, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= one:
+            return f"{count / one:.3g} {name}"
     return f"{count:.0f} bytes"

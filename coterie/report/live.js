@@ -6,6 +6,7 @@
     status.textContent = state.status;
     document.getElementById("progress").innerHTML = state.progress;
     document.getElementById("scores").innerHTML = state.scores;
+    for (const name of ["curves", "scores"]) document.getElementById(name).closest("section").hidden = !state.scores;
     for (const [name, figure] of Object.entries(state.figures)) {
       const plot = document.getElementById(name);
       figure.layout.uirevision = name;

@@ -48,7 +48,7 @@ COSTS = {"bytes_up": "MB up", "bytes_down": "MB down", "train_seconds": "seconds
 UNSCORED = {"best_round", "published", "difference", "published_cloud", "published_decile", *COSTS}
 WHERE_KNOWN = {
     "published", "difference", "published_cloud", "published_decile", "bmta_cloud", "last_cloud", "unseen",
-    "within_group", "within_group_least", "val_picked",
+    "within_group", "within_group_least", "val_picked", *COSTS,
     *(f.format(e) for e in ERRORS for f in ("best_{}_cloud", "last_{}_cloud", "unseen_{}", "val_picked_{}")),
 }  # fmt: skip
 JUDGED = "judged"  # the key of the verdict's measure

@@ -191,6 +191,7 @@ def test_whoever_watches_a_run_sees_all_bytes_and_rejected_uploads_so_far(tmp_pa
     told = json.loads((tmp_path / "run" / "progress.json").read_text())
     outcomes = finished.summary["methods"].values()
     assert told["rejected"] == sum(len(each["rejected"]) for each in outcomes) == 6
+    assert told["rejected_by_silo"] == {"south": 6}
     assert told["bytes_up"] == sum(each["bytes_up"] for each in outcomes) > 0
     assert told["bytes_down"] == sum(each["bytes_down"] for each in outcomes) > 0
 

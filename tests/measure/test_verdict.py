@@ -9,6 +9,7 @@ from scipy.stats import norm
 
 from coterie.measure import verdict_words
 from coterie.measure.measures import MEASURES
+from coterie.measure.pooling import of_silos
 from coterie.measure.predictions import Key, Rows
 from coterie.measure.verdict import judge
 
@@ -358,6 +359,38 @@ def test_a_silo_of_one_class_is_named():
     verdict = by_auroc_of(predictions)
     assert verdict["undefined"] == ["c"] and len(verdict["silos"]) == 2
     assert verdict_words.consortium(verdict)[1].endswith("AUROC is undefined in c, which all means leave out.")
+
+
+def test_a_silo_of_one_class_is_named_where_results_have_no_value_of_it():
+    """As those of a run: what is undefined is no row of them."""
+    rng, table, predictions = np.random.default_rng(0), [], {}
+    for method, silo, split in product(("separate", "fedamp"), "abc", ("validation", "test")):
+        rows = predictions[Key(method, 0, silo, split)] = rare(rng, 100, 0 if silo == "c" else 20)
+        table.append((method, 0, 2, silo, split, "loss", 0.5))
+        if silo != "c":
+            table.append((method, 0, 2, silo, split, "auroc", MEASURES["auroc"].of(rows.labels, rows.predicted)))
+    sizes = {0: dict.fromkeys("abc", 100)}
+    verdict = judge(pd.DataFrame(table, columns=COLUMNS), predictions, {}, "separate", sizes, "auroc", {})
+    assert verdict["undefined"] == ["c"]
+
+
+@pytest.mark.parametrize("measure", ["accuracy", "auroc"])
+def test_no_interval_reaches_beyond_what_a_measure_can_be(measure):
+    rng = np.random.default_rng(0)
+    verdict = truth(rng, 2, 3, 0.0, measure)
+    most = 100 if MEASURES[measure].percent else 1
+    assert -most <= verdict["gain_low"] < verdict["gain_high"] <= most
+
+
+def test_equal_gains_of_silos_that_know_nothing_make_nothing_certain():
+    assert of_silos(np.zeros(2)).error == np.inf
+    assert of_silos(np.array([0.0, 0.1])).error < np.inf
+
+
+def test_no_difference_is_called_the_same():
+    equal = {method: {"a": 60, "b": 60} for method in ("separate", "fedamp")}
+    verdict = judged(samples=equal, validation={"separate": 0.6, "fedamp": 0.6})
+    assert "mean accuracy is the same as alone [" in verdict_words.consortium(verdict)[1]
 
 
 @pytest.mark.parametrize("measure", ["accuracy", "auroc"])

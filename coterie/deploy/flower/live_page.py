@@ -15,6 +15,7 @@ from coterie.deploy.flower.same_account import is_own
 from coterie.deploy.home import LOOPBACK, json_table
 from coterie.errors import BadInput
 from coterie.measure.measures import measure_of
+from coterie.report.decision import size
 from coterie.report.html import cell, table
 from coterie.report.live import BODY, Live, written
 from coterie.runs.folder import COLUMNS, Begun
@@ -46,12 +47,14 @@ class FederationLive(Live):
 
     def status(self, run: Run) -> str:
         """The newest run in a few sentences; a finished one with its verdict."""
-        found = figures(self.folder)
-        if not found.run:
+        found, newest = figures(self.folder), newest_run(self.folder)
+        if newest is None:
             return "No run has been asked for yet."
-        sent = f"{found.bytes_up / 1e6:,.3g} MB up, {found.bytes_down / 1e6:,.3g} MB down"
+        sent = f"{size(found.bytes_up)} up, {size(found.bytes_down)} down"
         rejected = f"{found.rejected} upload{'s' * (found.rejected != 1)} rejected"
         after = f" {super().status(run)}" if run.finished else ""
+        if found.state == "failed":
+            after = f" Why: {progress(newest).get('reason')}."
         return f"{found.run}: {', '.join(_stage(found))}. {sent}, {rejected}.{after}"
 
     def version(self) -> str:
@@ -66,11 +69,13 @@ class FederationLive(Live):
         """The silos: how they are connected, when they were last heard of, what they did when last asked."""
         run = newest_run(self.folder)
         news = {} if run is None else progress(run)
+        silos = figures(self.folder).silos
         rows = {
             name: cell(seen.state) + cell(_ago(seen)) + cell(reply(news, name), words=True)
-            for name, seen in figures(self.folder).silos.items()
+            for name, seen in silos.items()
         }
-        return {"silos": table(["silo", "connection", "last contact", "this round"], rows, words="this round")}
+        online = f"<p>{sum(seen.state == 'online' for seen in silos.values())} of {len(silos)} are online.</p>"
+        return {"silos": online + table(["silo", "connection", "last contact", "this round"], rows, words="this round")}
 
 
 def _begun(run: Path) -> Begun:

@@ -134,13 +134,13 @@ def silent(news: Mapping[str, Any]) -> list[str]:
 
 
 def reply(news: Mapping[str, Any], name: str) -> str:
-    """What a silo did when it was last asked; empty where it was not."""
+    """What a silo did when it was last asked, empty where it was not, and its uploads that did not count."""
     why = news.get("absent", {}).get(name) or news.get("silos", {}).get(name)
+    replied = f"missing: {why}" if why else "replied" if name in news.get("silos", {}) else ""
     if name in news.get("waiting", []):
-        return "no answer yet" if silent(news) else "asked …"
-    if why:
-        return f"missing: {why}"
-    return "replied" if name in news.get("silos", {}) else ""
+        replied = "no answer yet" if silent(news) else "asked …"
+    rejected = news.get("rejected_by_silo", {}).get(name, 0)
+    return f"{replied}; {rejected} upload{'s' * (rejected != 1)} rejected" if rejected else replied
 
 
 def contacts(coordinator: Path) -> dict[str, tuple[str, float | None]]:

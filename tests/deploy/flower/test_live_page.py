@@ -80,6 +80,7 @@ def test_before_any_run_the_silos_are_shown(fed: Path) -> None:
     north, south = found["silos"].index("north"), found["silos"].index("south")
     rows = found["silos"][north:south], found["silos"][south:]
     assert "online" in rows[0] and "offline" in rows[1] and "2 min ago" in rows[1]
+    assert "1 of 3 are online" in found["silos"]
     assert "&lt;i&gt;east" in found["silos"] and "<i>" not in found["silos"]
     with asked(fed, "/") as page:
         assert "id='silos'" in page and "<h1>fed</h1>" in page
@@ -95,19 +96,25 @@ def test_another_account_of_the_machine_is_shown_nothing(fed: Path, monkeypatch:
 def test_a_run_that_goes_on_is_shown_with_rounds_scores_bytes_and_who_replied(fed: Path, tmp_path: Path) -> None:
     folder = run(fed, tmp_path, 8)
     news = json.loads((folder / "progress.json").read_text())
-    (folder / "progress.json").write_text(
-        json.dumps(news | {"rejected": 2, "silos": {"north": "", "south": "its upload was rejected"}, "waiting": []})
-    )
+    silos = {"north": "", "south": "its upload was rejected"}
+    news |= {"rejected": 2, "rejected_by_silo": {"south": 2}, "silos": silos, "waiting": []}
+    (folder / "progress.json").write_text(json.dumps(news))
     found = state(fed)
     assert found["status"].startswith(f"three-1: {news['state']}, fedavg, seed 1, round {news['round']} of 3")
-    assert "MB up" in found["status"] and "2 uploads rejected" in found["status"]
+    assert " up, " in found["status"] and "2 uploads rejected" in found["status"]
     assert "fedavg" in found["scores"] and found["figures"]["curves"]["data"] and "/ 3" in found["progress"]
     assert "BMTA" not in found["scores"]  # whose round test data pick
-    assert "replied" in found["silos"] and "missing: its upload was rejected" in found["silos"]
+    assert "replied" in found["silos"] and "missing: its upload was rejected; 2 uploads rejected" in found["silos"]
     again = state(fed, found["version"])
     assert set(again) == {"version", "silos"}  # how long ago a silo was heard of changes by itself
     with asked(fed, "/report") as report:
         assert "This run has not finished" in report
+
+
+def test_of_a_run_that_failed_the_page_has_the_reason(fed: Path, tmp_path: Path) -> None:
+    folder = run(fed, tmp_path, 2)
+    (folder / "progress.json").write_text(json.dumps({"state": "failed", "reason": "no silo takes part"}))
+    assert state(fed)["status"].endswith(" Why: no silo takes part.")
 
 
 def test_a_folder_that_is_no_federation_is_one_of_a_run(fed: Path, tmp_path: Path) -> None:
