@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data.own.schema import Schema
+from coterie.data.own.trees import threads_for
 from coterie.data.silo import Array, Part, Silo
 from coterie.measure.measures import log_loss, oriented, rmse
 from coterie.measure.predictions import Key, Rows
@@ -69,10 +70,11 @@ def _fitted(name: str, silos: Sequence[Silo], classes: int, seed: int) -> list[A
 
     Chosen by each silo's few rows for itself, the same rows would flatter it beside methods that choose one for all.
     """
-    tries = [
-        [make(_flat(silo.train.x), silo.train.y) for make in _makers(name, classes, seed, len(silo.train))]
-        for silo in silos
-    ]
+    tries = []
+    for silo in silos:
+        with threads_for(len(silo.train)):
+            makers = _makers(name, classes, seed, len(silo.train))
+            tries.append([make(_flat(silo.train.x), silo.train.y) for make in makers])
     losses = [
         [_loss(model, _flat(silo.validation.x), silo.validation.y, classes) for model in own]
         for own, silo in zip(tries, silos, strict=True)

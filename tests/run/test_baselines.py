@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+import threadpoolctl
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from coterie.data.own.trees import threads_for
 from coterie.data.silo import Part, Silo
 from coterie.measure.measures import accuracy, log_loss, rmse
 from coterie.run.baselines import POOLED, WEIGHTS, baselines, names, pooled, suits
@@ -93,3 +95,10 @@ def test_rows_of_too_many_inputs_have_none():
     assert not suits([Silo("a", wide, wide, wide)], 2)
     assert suits([silo("a", 0)], 2) and not suits([silo("a", 0)], 30)
     assert pooled("ridge, pooled") and not pooled("ridge")
+
+
+@pytest.mark.parametrize(("rows", "threads"), [(500, 1), (60_000, 2)])
+def test_few_rows_are_fitted_by_one_thread(rows, threads):
+    """Several wait for each other much longer than they work where the machine is busy."""
+    with threadpoolctl.threadpool_limits(2), threads_for(rows):
+        assert {each["num_threads"] for each in threadpoolctl.threadpool_info()} == {threads}
