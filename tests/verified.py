@@ -54,6 +54,7 @@ GROUPS = {
         ("coterie.engine.", "coterie.methods.", "coterie.models.", "coterie.measure.", "coterie.run."),
         (
             "coterie/studies/*.toml",
+            "tests/*.py",  # what tests share
             "tests/methods/test_soak.py",
             "tests/engine/*.py",
             "tests/runs/*.py",
