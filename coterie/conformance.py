@@ -4,7 +4,8 @@ A dead proximal term, a control variate that is never stored, a mixture that sta
 these checks fail. What they cannot know is whether a method is the one its paper describes; that takes an oracle.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -223,22 +224,21 @@ def check_inputs_untouched(ground: Ground) -> None:
     for r in range(2):
         cohort = Cohort.everyone(engine.roster, engine.model, r)
         task = engine.task(torch.tensor([2, 0, 1, 3]), r)
-        with _Unchanged(server, f"send, round {r}"):
+        with _unchanged(server, f"send, round {r}"):
             down = method.send(server, cohort)
         mine, private = down.take(task.silos), engine._private.take(task.silos)
-        with _Unchanged(mine, "begin: down"), _Unchanged(private, "begin: private"):
+        with _unchanged(mine, "begin: down"), _unchanged(private, "begin: private"):
             state = method.begin(task, mine, private)
-            first = state
-            with _Unchanged(first, "step"):
+            with _unchanged(state, "step"):
                 state = task.run(method.step, state, "train", dpsgd=method.dpsgd(task))
             up, kept = method.end(task, state, mine, private)
-        with _Unchanged(mine, "personal: down"), _Unchanged(kept, "personal: private"):
+        with _unchanged(mine, "personal: down"), _unchanged(kept, "personal: private"):
             method.personal(task, mine, kept)
         back = torch.argsort(task.silos)
         up = up.take(back)
-        with _Unchanged(up, "unpacked: up"), _Unchanged(down, "unpacked: down"):
+        with _unchanged(up, "unpacked: up"), _unchanged(down, "unpacked: down"):
             unpacked = method.unpacked(down, up)
-        with _Unchanged(server, "receive: server"), _Unchanged(unpacked, "receive: up"):
+        with _unchanged(server, "receive: server"), _unchanged(unpacked, "receive: up"):
             new = method.receive(server, cohort, unpacked)
         server, engine._private = new, kept.take(back)
 
@@ -297,7 +297,8 @@ def check_state_moves(ground: Ground) -> None:
     engine, server = resumed(ground, 2)
     after = predictions(ground, engine, server, 1)
     assert not torch.allclose(before, after), "two rounds of training leave the personal predictions as they were"
-    fixed = _fixed(private)
+    # What is fixed is a hyper-parameter of the silo and may stay as it is.
+    fixed = {name for name, about in every_field(private).items() if about.fixed}
     for name, value in private.tensors().items():
         if name not in fixed:
             moved = engine._private.tensors()[name]
@@ -325,7 +326,7 @@ def check_newcomers(ground: Ground) -> None:
     """Silos that arrive after training get a model, and the federation does not change by it."""
     _, server = resumed(ground, 2)
     newcomers = replace(ground, silos=small_silos(seed=3, sizes=(7, 10), prefix="newcomer")).engine()
-    with _Unchanged(server, "host: server"):
+    with _unchanged(server, "host: server"):
         down = newcomers.host(server, 2)
     everyone = Cohort.everyone(newcomers.roster, newcomers.model, 2)
     measures = newcomers.measure(everyone, down, ("test",))
@@ -366,19 +367,13 @@ def check_method(method: Method, build: Callable[[], nn.Module] | None = None) -
         check(ground)
 
 
-class _Unchanged:
-    """Fails if a record's tensors change inside it."""
-
-    def __init__(self, record: Record, where: str) -> None:
-        self.record, self.where = record, where
-
-    def __enter__(self) -> None:
-        self.before = {name: t.clone() for name, t in self.record.tensors().items()}
-
-    def __exit__(self, *error: object) -> None:
-        if error[0] is None:
-            for name, value in self.record.tensors().items():
-                assert torch.equal(value, self.before[name]), f"{self.where}: field '{name}' was changed in place"
+@contextmanager
+def _unchanged(record: Record, where: str) -> Iterator[None]:
+    """Fails if a record's tensors change meanwhile."""
+    before = {name: t.clone() for name, t in record.tensors().items()}
+    yield
+    for name, value in record.tensors().items():
+        assert torch.equal(value, before[name]), f"{where}: field '{name}' was changed in place"
 
 
 def _probe(k: int) -> Tensor:
@@ -393,11 +388,6 @@ def _perturbed(value: Tensor) -> Tensor:
     if value.dtype == torch.bool:
         return ~value
     return value.roll(1, -1) if value.ndim and value.shape[-1] > 1 else value + 1
-
-
-def _fixed(record: Record) -> set[str]:
-    """Private fields that are hyper-parameters of the silo and may stay as they are."""
-    return {name for name, about in every_field(record).items() if about.fixed}
 
 
 def _same(a: Tensor, b: Tensor, message: str) -> None:

@@ -1,6 +1,7 @@
 """Files that survive a crash: each is there whole, as it was before or as it is now. Nothing here imports PyTorch."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -28,6 +29,7 @@ def sync(path: Path) -> None:
 
 
 def sync_all(folder: Path) -> None:
-    """Make everything below a folder last."""
+    """Make everything below a folder last; what another process moves meanwhile is its own to sync."""
     for path in (*folder.rglob("*"), folder):
-        sync(path)
+        with suppress(FileNotFoundError):
+            sync(path)

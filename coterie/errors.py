@@ -2,7 +2,8 @@
 
 import difflib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 LONGEST = 2000  # characters of an error
 
@@ -50,6 +51,20 @@ def nearest(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names) or 'none'}"
+
+
+def first_line(error: Exception) -> str:
+    """What an error of others says, in one line; its type where it says nothing."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+@contextmanager
+def refused(where: object, remedy: str) -> Iterator[None]:
+    """What the system refuses meanwhile (no right, no room) as an error in one line: where, why, what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"{where}: {error.strerror or error}; {remedy}") from None
 
 
 def warn(message: str) -> None:

@@ -23,16 +23,8 @@ from coterie.runs.part import copy, of_method
 from coterie.runs.read import Run, read_run
 from coterie.studies.study import check_label
 
-FOLDED = (
-    "measures",
-    "temperatures",
-    "thresholds",
-    "per_silo",
-    "per_silo_picked",
-    "per_silo_cloud",
-    "per_silo_unseen",
-    "per_seed",
-)  # tables of their own
+PER_SILO = ("per_silo", "per_silo_picked", "per_silo_cloud", "per_silo_unseen")
+FOLDED = ("measures", "temperatures", "thresholds", *PER_SILO, "per_seed")  # tables of their own
 
 
 def load_result(folder: "str | Path", model: Any = None) -> "Comparison":

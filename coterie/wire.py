@@ -94,15 +94,9 @@ def record_of(name: str, base: type[R], doc: str, about: Mapping[str, About]) ->
     return type(name, (base,), made)
 
 
-def with_shared_columns(kind: type[R]) -> type[R]:
-    """The same record with the shared columns alone of every model in it."""
-    whatever: Any = kind  # mypy takes the class of a record for something without a hash
-    made: type[R] = _with_shared_columns(whatever)
-    return made
-
-
 @cache
-def _with_shared_columns(kind: Any) -> Any:
+def with_shared_columns(kind: Any) -> Any:
+    """The type of a record with the shared columns alone of every model in it."""
     made: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__annotations__": {}}
     for name, about in described(kind).items():
         if about.role == "model" and about.columns == "all":
@@ -153,23 +147,21 @@ class Record:
         """The same record with some fields changed."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
+    def change(self, rule: Callable[[Tensor, About], Tensor]) -> Self:
+        """The same record with every tensor changed by what it is, those of inner records too."""
+        return merged([self], lambda found, about: rule(found[0], about))
+
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """The same record with every tensor changed."""
-        made = {
-            name: value.map(change) if isinstance(value, Record) else None if value is None else change(value)
-            for name, value, _ in self.__fields()
-        }
-        return self.replace(**made)
+        return self.change(lambda t, _: change(t))
+
+    def map_rows(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same record with its rows changed, and what is not rows as it was."""
+        return self.change(lambda t, about: change(t) if about.kind == "rows" else t)
 
     def take(self, index: Index) -> Self:
         """Some of the silos' rows; what is shared stays whole."""
-        made = {}
-        for name, value, kind in self.__fields():
-            if isinstance(value, Record):
-                made[name] = value.take(index)
-            elif value is not None and kind == "rows":
-                made[name] = value[index]
-        return self.replace(**made)
+        return self.map_rows(lambda t: t[index])
 
     def put(self, index: Index, part: Self) -> Self:
         """This record with some of its rows replaced by those of `part`."""
@@ -249,37 +241,39 @@ def _copied(t: Tensor) -> Tensor:
     return t.clone(memory_format=torch.contiguous_format)
 
 
-def stack(parts: Sequence[R]) -> R:
-    """Records of the same type as one, their rows one after another."""
-    first = parts[0]
-    if len(parts) == 1:
-        return first
+def merged(parts: Sequence[R], rule: Callable[[list[Tensor], About], Tensor]) -> R:
+    """Records of the same type as one: each tensor from those of all and what it is, those of inner records too."""
     made: dict[str, Any] = {}
-    for f in fields(first):  # type: ignore[arg-type]
+    for f in fields(parts[0]):  # type: ignore[arg-type]
         values = [getattr(part, f.name) for part in parts]
         if isinstance(values[0], Record):
-            made[f.name] = stack(values)
-        elif values[0] is not None and f.metadata["about"].kind == "rows":
-            made[f.name] = torch.cat(values)
-    return first.replace(**made)
+            made[f.name] = merged(values, rule)
+        elif values[0] is not None:
+            made[f.name] = rule(values, f.metadata["about"])
+    return parts[0].replace(**made)
+
+
+def stack(parts: Sequence[R]) -> R:
+    """Records of the same type as one, their rows one after another."""
+    if len(parts) == 1:
+        return parts[0]
+    return merged(parts, lambda found, about: torch.cat(found) if about.kind == "rows" else found[0])
 
 
 def assembled(parts: Sequence[R], places: Sequence[Tensor]) -> R:
     """Records of the same type as one, the rows of each at its own places of the whole."""
-    first, place = parts[0], torch.cat(list(places))
+    place = torch.cat(list(places))
     if len(parts) == 1 and torch.equal(place, torch.arange(len(place), device=place.device)):
-        return first
-    made: dict[str, Any] = {}
-    for f in fields(first):  # type: ignore[arg-type]
-        values = [getattr(part, f.name) for part in parts]
-        if isinstance(values[0], Record):
-            made[f.name] = assembled(values, places)
-        elif values[0] is not None and f.metadata["about"].kind == "rows":
-            whole = values[0].new_empty(len(place), *values[0].shape[1:])
-            for value, own in zip(values, places, strict=True):
-                whole[own] = value
-            made[f.name] = whole
-    return first.replace(**made)
+        return parts[0]
+    return merged(parts, lambda found, about: placed(found, places) if about.kind == "rows" else found[0])
+
+
+def placed(values: Sequence[Tensor], places: Sequence[Tensor]) -> Tensor:
+    """Several tensors as one, the rows of each at its own places of the whole."""
+    whole = values[0].new_empty(sum(map(len, places)), *values[0].shape[1:])
+    for value, place in zip(values, places, strict=True):
+        whole[place] = value
+    return whole
 
 
 class Down(Record):

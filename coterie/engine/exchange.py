@@ -110,8 +110,7 @@ class Engine(Protocol):
 
 def as_table(measures: Measures, round: int) -> pd.DataFrame:
     """Measures as rows of the results: round, silo, split, measure, value."""
-    cohort = measures.cohort
-    names = [cohort.roster.names[i] for i in cohort.ids.tolist()]
+    names = measures.cohort.names
     if not measures.values:
         return pd.DataFrame(columns=["round", "silo", "split", "measure", "value"])
     # One table at once: a small one for each measure would cost more than the measuring.

@@ -55,7 +55,7 @@ def judged(
         down = down.take(torch.searchsorted(asked, cohort.ids))
     up = method.unpacked(down, replies.up)
     reasons, lengths, marks = verdicts(up, down, cohort, limit, share=replies.share)
-    names = [cohort.roster.names[silo] for silo in cohort.ids.tolist()]
+    names = cohort.names
     for row, (said, given) in enumerate(zip(lengths.T.tolist(), marks.T.tolist(), strict=True)):
         last = heard.get(names[row])
         again = last is not None and any(said) and last[0] == said and last[1] != given

@@ -74,13 +74,7 @@ def thresholds(task: Task, predictor: Deployable, positive: int | str) -> dict[s
 
 
 def _measured(
-    task: Task,
-    by: str,
-    positive: int | str,
-    name: str,
-    split: str,
-    outputs: dict[str, np.ndarray],
-    threshold: float,
+    task: Task, by: str, positive: int | str, name: str, split: str, outputs: dict[str, np.ndarray], threshold: float
 ) -> float:
     """One silo by a measure of its predictions; NaN where it is undefined."""
     labels, measure = task.store.labels(split, name), measure_of(by)

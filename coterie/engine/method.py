@@ -167,8 +167,8 @@ class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
         raise NotImplementedError
 
     def personal(self, task: Task, down: DownT, private: PrivateT) -> Deployable:
-        """The model each silo would deploy, given the server's latest word."""
-        raise NotImplementedError
+        """The model each silo would deploy, given the server's latest word: if nothing else, the `w` that it keeps."""
+        return Predictor(models=cast(Any, private).w)
 
     def cloud(self, task: Task, down: DownT, private: PrivateT) -> Deployable | None:
         """The model the server keeps for each silo beside the personal one, where a method has such."""

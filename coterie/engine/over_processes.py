@@ -21,7 +21,7 @@ from coterie.engine.layout import Columns, Slice, within
 from coterie.engine.method import Cohort, Method, Roster
 from coterie.engine.rows import Model
 from coterie.engine.wrapper import Wrapper
-from coterie.wire import About, Record, described, every_field
+from coterie.wire import About, Record, every_field, placed
 
 R = TypeVar("R", bound=Record)
 SILO = {  # what a method defines of the silo's half, where rows are whole
@@ -97,10 +97,6 @@ class OverProcesses(Wrapper):
     model: Model
 
     @property
-    def base(self) -> Method:
-        return self.method
-
-    @property
     def whole(self) -> bool:
         """Whether the server is held whole in every process."""
         return not columnwise(self.method)
@@ -153,7 +149,7 @@ class OverProcesses(Wrapper):
             made = _joined(ranks.exchanged([value[place] for place in places], shapes), parts)
             return made if count else made.new_zeros(1, *made.shape[1:])
 
-        return _changed(down, moved)
+        return down.change(moved)
 
     def to_server(self, up: R, ids: Tensor) -> R:
         """Of all uploads what this process's part of the server takes in."""
@@ -169,9 +165,9 @@ class OverProcesses(Wrapper):
             parts = self._parts(about)
             width = parts[self.deal.rank].width
             shapes = [(len(place), *value.shape[1:-1], width) for place in places]
-            return ranks.placed(ranks.exchanged([part.take(value) for part in parts], shapes), places)
+            return placed(ranks.exchanged([part.take(value) for part in parts], shapes), places)
 
-        return _changed(up, moved)
+        return up.change(moved)
 
     def _with_shared(self, server: R) -> R:
         """The server's record with the whole of what is one for all silos."""
@@ -180,7 +176,7 @@ class OverProcesses(Wrapper):
             spread = about.has_columns and about.kind == "shared" and not self.whole
             return self._with_all_columns(value, about) if spread else value
 
-        return _changed(server, moved)
+        return server.change(moved)
 
     def _with_all_columns(self, value: Tensor, about: About) -> Tensor:
         """All columns of something of which each process has some."""
@@ -204,18 +200,6 @@ def parts_of(method: Method, model: Model, about: About, count: int) -> list[Col
     """By process, of so many, its part of the columns of a field."""
     axis = model.layout.whole() if about.columns == "all" else method.shared(model)
     return [within(part, axis) for part in model.layout.dealt(count)]
-
-
-def _changed(record: R, change: Any) -> R:
-    """A record with its tensors changed, each by what it is."""
-    made: dict[str, Any] = {}
-    about = described(record)
-    for name, value in vars(record).items():
-        if isinstance(value, Record):
-            made[name] = _changed(value, change)
-        elif value is not None:
-            made[name] = change(value, about[name])
-    return record.replace(**made)
 
 
 def _joined(values: Sequence[Tensor], parts: Sequence[Columns]) -> Tensor:

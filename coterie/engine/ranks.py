@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from coterie.errors import BadInput, Stopped
+from coterie.wire import placed
 
 T = TypeVar("T")
 LONGEST = timedelta(days=7)  # one process may train, or write its report, for long while others wait
@@ -97,14 +98,6 @@ def exchanged(parts: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> lis
     _called(dist.all_to_all_single, received, sent, sizes, [part.nbytes for part in parts])
     found = torch.split(received, sizes)
     return [body.view(first.dtype).view(shape) for body, shape in zip(found, shapes, strict=True)]
-
-
-def placed(values: Sequence[Tensor], places: Sequence[Tensor]) -> Tensor:
-    """Rows of several processes as one tensor, those of each at its places."""
-    made = values[0].new_empty(sum(map(len, places)), *values[0].shape[1:])
-    for value, place in zip(values, places, strict=True):
-        made[place] = value
-    return made
 
 
 def gathered(values: Tensor, places: Sequence[Tensor]) -> Tensor:

@@ -18,7 +18,7 @@ from coterie.engine.rows import Model
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.keys import generator
-from coterie.measure.metrics import Rank, main_measure, ranks
+from coterie.measure.metrics import Pick, main_measure, ranks
 from coterie.wire import Deployable
 
 MOST_TRACED = 2**28  # bytes of a method's traces: of 1,000 silos a round's are 8 MB
@@ -39,9 +39,12 @@ class Progress:
 class Picked:
     """The round that validation data pick (the last, where there are none)."""
 
-    round: int
-    rank: Rank  # what it was picked by
+    pick: Pick
     outputs: Mapping[str, Mapping[str, np.ndarray]]  # by split and silo what its model gives for every sample
+
+    @property
+    def round(self) -> int:
+        return self.pick.round
 
 
 @dataclass
@@ -173,9 +176,12 @@ def measure(outcome: Outcome, method: Method, engine: Engine, everyone: Cohort, 
     outcome.measured.append(after)
     if after and len(table):
         rank = ranks(table, training.by)[after]
-        if outcome.picked is None or rank > outcome.picked.rank:
-            outcome.picked = Picked(after, rank, measures.outputs)
+        pick = Pick(after, rank, rank) if outcome.picked is None else outcome.picked.pick.after(after, rank)
+        if pick.round == after:
+            outcome.picked = Picked(pick, measures.outputs)
             outcome.models = None if measures.models is None else measures.models()
+        elif outcome.picked is not None:
+            outcome.picked = replace(outcome.picked, pick=pick)
 
 
 def keep_models(outcome: Outcome, method: Method, engine: Engine, last: Cohort) -> None:

@@ -17,7 +17,6 @@ from coterie.engine.over_processes import Deal, OverProcesses
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
 from coterie.engine.task import Task
-from coterie.engine.training import Training
 from coterie.wire import Deployable
 
 T = TypeVar("T")
@@ -36,19 +35,10 @@ def held_here(silos: Sequence[Silo]) -> list[Silo]:
 class Sharded(Simulator):
     """A simulator of the silos of this process, which knows how many there are in all."""
 
-    def __init__(
-        self,
-        method: Method,
-        silos: Sequence[Silo],
-        model: Model,
-        training: Training,
-        seed: int,
-        *given: Any,
-        **named: Any,
-    ) -> None:
+    def __init__(self, method: Method, silos: Sequence[Silo], model: Model, *given: Any, **named: Any) -> None:
         ranks.check_device(model.device)
         self.deal = Deal.by_size([len(silo.train) for silo in silos])
-        super().__init__(OverProcesses(method, self.deal, model), silos, model, training, seed, *given, **named)
+        super().__init__(OverProcesses(method, self.deal, model), silos, model, *given, **named)
 
     def held(self, silos: Sequence[Silo]) -> list[int]:
         return self.deal.here()

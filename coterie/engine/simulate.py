@@ -128,8 +128,9 @@ class Simulator:
         for place, (part, _) in zip(places, parts, strict=True):
             for key, value in part.items():
                 values.setdefault(key, np.full(len(cohort.ids), np.nan))[place.cpu()] = value.cpu()
-        names = [cohort.roster.names[i] for i in cohort.ids.tolist()]
-        ordered = {split: {name: each[name] for name in names if name in each} for split, each in outputs.items()}
+        ordered = {
+            split: {name: each[name] for name in cohort.names if name in each} for split, each in outputs.items()
+        }
         models = [personal for _, personal in parts if personal is not None]
         return Measures(cohort, values, ordered, partial(_on_cpu, models, places) if models else None)
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from coterie.data.silo import HoldsData
 from coterie.engine import recorded
 from coterie.engine.dpsgd import DPSGD, PoissonPlan
+from coterie.engine.layout import Columns
 from coterie.engine.plan import BatchPlan
 from coterie.engine.rows import Model
 from coterie.engine.solver import Gradient, Optimizer, optimizer
@@ -332,8 +333,7 @@ class Task:
 
     def fit(self, models: Tensor, purpose: str, epochs: int | None = None) -> Tensor:
         """Plain local training of one model per silo."""
-        state = Weights(w=models, opt=self.optimizer.init(models))
-        return self.run(plain_step, state, purpose, epochs).w
+        return self.run(plain_step, begun(self, models), purpose, epochs).w
 
     def first_batch(self) -> Batch:
         """Each silo's first samples, for a trial."""
@@ -388,23 +388,10 @@ def task_of(
     """These silos (k,) of a store in one round, trained as a study says."""
     t = training
     return Task(
-        model,
-        store,
-        silos,
-        _optimizer(t),
-        t.batch_size,
-        t.local_epochs,
-        t.lr_at(round),
-        round,
-        seed,
-        t.clip_gradient,
-        t.whole_batches,
-        most_steps,
-        secret,
-        t.class_weight == "balanced",
-        t,
-        rounds=t.rounds,
-    )
+        model=model, store=store, silos=silos, round=round, seed=seed, most_steps=most_steps, secret=secret,
+        optimizer=_optimizer(t), batch_size=t.batch_size, epochs=t.local_epochs, lr=t.lr_at(round), rounds=t.rounds,
+        clip_gradient=t.clip_gradient, whole_batches=t.whole_batches, balanced=t.class_weight == "balanced", training=t,
+    )  # fmt: skip
 
 
 def _optimizer(training: Training) -> Optimizer:
@@ -433,10 +420,22 @@ def _step_at(
     return step(task, state, task._batch(here[0], here[1], here[2]))
 
 
-def plain_step(task: Task, state: Weights, batch: Batch) -> Weights:
-    """One optimiser step on the silo's own loss."""
-    w, opt = task.optimizer.step(state.w, task.grad(state.w, batch), state.opt, batch.lr)
+def begun(task: Task, w: Tensor, only: Columns | None = None) -> Weights:
+    """Rows (k, d) before the first step, on all of their columns or on some."""
+    return Weights(w=w, opt=task.optimizer.init(w, only))
+
+
+def stepped(task: Task, state: S, gradient: Gradient, batch: Batch, only: Columns | None = None) -> S:
+    """A state after one optimiser step of its model `w` along a gradient, on all of its columns or on some."""
+    now: Any = state
+    w, opt = task.optimizer.step(now.w, gradient, now.opt, batch.lr, only)
     return state.replace(w=w, opt=opt)
+
+
+def plain_step(task: Task, state: S, batch: Batch) -> S:
+    """One optimiser step of a state's model `w` on the silo's own loss."""
+    now: Any = state
+    return stepped(task, state, task.grad(now.w, batch), batch)
 
 
 def _models_each(models: Tensor) -> int:

@@ -1,13 +1,9 @@
 """Methods around methods: a wrapper hands everything on to `base` and changes one thing."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor
-
-from coterie.engine.dpsgd import DPSGD
-from coterie.engine.method import Batch, Cohort, Columns, Deployable, Down, Method, Model, Roster, Task, Up
+from coterie.engine.method import Deployable, Method, Task
 
 
 def _of_base(name: str) -> Any:
@@ -22,10 +18,11 @@ class Wrapper(Method):
 
     @property
     def base(self) -> Method:
-        """The method inside."""
-        raise NotImplementedError
+        """The method inside: the field `method`, unless a class makes its own."""
+        inner: Method = self.method  # type: ignore[attr-defined]
+        return inner
 
-    # What crosses, and how it trains, is as inside.
+    # What crosses, how it trains and what its server does is as inside.
 
     down = _of_base("down")
     up = _of_base("up")
@@ -36,63 +33,40 @@ class Wrapper(Method):
     plain_steps = _of_base("plain_steps")
     from_own = _of_base("from_own")
     by_gradients = _of_base("by_gradients")
+    open = _of_base("open")
+    send = _of_base("send")
+    receive = _of_base("receive")
+    confirm = _of_base("confirm")
+    confirmed = _of_base("confirmed")
+    summed = _of_base("summed")
+    unpacked = _of_base("unpacked")
+    axes = _of_base("axes")
+    shared = _of_base("shared")
+    enroll = _of_base("enroll")
+    step = _of_base("step")
+    dpsgd = _of_base("dpsgd")
+    host = _of_base("host")
+    refusal = _of_base("refusal")
+    trace = _of_base("trace")
 
-    def open(self, roster: Roster, model: Model) -> Any:
-        return self.base.open(roster, model)
+    # The silo's half, where a wrapper may give the method inside something else than it is given.
 
-    def send(self, server: Any, cohort: Cohort) -> Any:
-        return self.base.send(server, cohort)
-
-    def receive(self, server: Any, cohort: Cohort, up: Any) -> Any:
-        return self.base.receive(server, cohort, up)
-
-    def confirm(self, asked: Cohort, cohort: Cohort, up: Any) -> Down | None:
-        return self.base.confirm(asked, cohort, up)
-
-    def confirmed(self, task: Task, question: Any) -> Up:
-        return self.base.confirmed(task, question)
-
-    def summed(self, asked: Cohort, cohort: Cohort, up: Any, answered: Cohort, answers: Any) -> Any:
-        return self.base.summed(asked, cohort, up, answered, answers)
-
-    def unpacked(self, down: Any, up: Any) -> Any:
-        return self.base.unpacked(down, up)
-
-    def axes(self, roster: Roster, model: Model) -> dict[str, int]:
-        return self.base.axes(roster, model)
-
-    def shared(self, model: Model) -> Columns:
-        return self.base.shared(model)
-
-    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Any:
-        return self.base.enroll(roster, model, rows)
+    def inside(self, task: Task, down: Any, private: Any) -> tuple[Task, Any, Any]:
+        """What the method inside is given for this."""
+        return task, down, private
 
     def begin(self, task: Task, down: Any, private: Any) -> Any:
-        return self.base.begin(task, down, private)
-
-    def step(self, task: Task, state: Any, batch: Batch) -> Any:
-        return self.base.step(task, state, batch)
+        return self.base.begin(*self.inside(task, down, private))
 
     def end(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
+        task, down, private = self.inside(task, down, private)
         return self.base.end(task, state, down, private)
 
     def personal(self, task: Task, down: Any, private: Any) -> Deployable:
-        return self.base.personal(task, down, private)
+        return self.base.personal(*self.inside(task, down, private))
 
     def cloud(self, task: Task, down: Any, private: Any) -> Deployable | None:
-        return self.base.cloud(task, down, private)
-
-    def dpsgd(self, task: Task) -> DPSGD | None:
-        return self.base.dpsgd(task)
-
-    def host(self, server: Any, newcomers: Cohort, up: Any | None) -> Any:
-        return self.base.host(server, newcomers, up)
+        return self.base.cloud(*self.inside(task, down, private))
 
     def adapt(self, task: Task, down: Any, private: Any | None) -> tuple[Any | None, Any]:
-        return self.base.adapt(task, down, private)
-
-    def refusal(self, roster: Roster, model: Model) -> str | None:
-        return self.base.refusal(roster, model)
-
-    def trace(self, server: Any, everyone: Cohort, private: Any) -> Mapping[str, Tensor]:
-        return self.base.trace(server, everyone, private)
+        return self.base.adapt(*self.inside(task, down, private))

@@ -21,14 +21,45 @@ COSTS = ["bytes_up", "bytes_down", "train_seconds", "missing"]
 SCORES = ("accuracy", "rmse", "loss")  # a study is scored by the first of these that it measured
 ERRORS = ("rmse", "loss")
 SPREAD = ["bmta", "val_picked"]  # the scores whose standard deviation over seeds is reported
+ROUNDING = 1e-5  # of scores in single precision
 
 
 class Rank(NamedTuple):
-    """What a round is picked by: the highest, the earliest of equals. A mean over the easy silos alone never wins."""
+    """What a round is picked by. A mean over the easy silos alone never wins."""
 
     tested: int  # silos
     validated: int  # silos
     score: float  # their mean on validation data, higher is better; without such data the number of the round
+    minus_loss: float = 0.0  # of their mean validation loss
+    silos: Mapping[str, float] = {}  # what the score is the mean of
+
+    def level(self, top: "Rank") -> bool:
+        """Whether this is within a standard error of the best, over the silos' paired differences."""
+        if self[:2] != top[:2]:
+            return False
+        off = np.array([top.silos[silo] - score for silo, score in self.silos.items() if silo in top.silos])
+        error = off.std(ddof=1) / np.sqrt(len(off)) if len(off) > 1 and np.isfinite(off).all() else 0.0
+        # Where one silo alone differs the two are equal, and rounding must not decide.
+        return self.score == top.score or bool(top.score - self.score <= error * (1 + ROUNDING))
+
+
+class Pick(NamedTuple):
+    """The round picked so far, and the highest score of all so far, which it is level with.
+
+    Few rows are right as often after many rounds, so that a lead in accuracy is mostly chance. Of rounds that are level
+    with the best the lowest validation loss is picked, as the verdict does with methods; each round is seen once, so
+    that no more than one has to be kept.
+    """
+
+    round: int
+    rank: Rank
+    best: Rank
+
+    def after(self, round: int, new: Rank) -> "Pick":
+        """The pick once another round is measured."""
+        best = max(self.best, new, key=lambda rank: rank[:3])  # the earlier of equals
+        lower = new.level(best) and (new.minus_loss, new.score) > (self.rank.minus_loss, self.rank.score)
+        return Pick(round, new, best) if lower or not self.rank.level(best) else self._replace(best=best)
 
 
 def summarize(
@@ -107,18 +138,32 @@ def silo_scores(methods: Mapping[str, Mapping[str, Any]], by: str | None) -> tup
 def ranks(run: DataFrame, by: str = AUTO) -> dict[int, Rank]:
     """What each round of one method and seed is picked by."""
     measure = main_measure(run, by)
-    (tested, _), (validated, means) = (_judged(run, split, measure) for split in ("test", "validation"))
-    return {
-        int(round): Rank(tested.get(round, 0), validated.get(round, 0), means.get(round, float(round)))
-        for round in sorted(run["round"].unique())
-    }
+    tested = _judged(run, "test", measure).count(axis=1)
+    validated, losses = (_judged(run, "validation", each) for each in (measure, "loss"))
+    found = {}
+    for round in map(int, sorted(run["round"].unique())):
+        silos = validated.loc[round].dropna() if round in validated.index else Series(dtype=float)
+        loss = losses.loc[round].mean() if round in losses.index else 0.0
+        score = np.round(silos.mean(), 12) if len(silos) else float(round)  # equal means can differ in the last bit
+        found[round] = Rank(
+            int(tested.get(round, 0)), len(silos), float(score), float(np.round(loss, 12)), silos.to_dict()
+        )
+    return found
 
 
-def _judged(run: DataFrame, split: str, measure: str) -> tuple[dict[int, int], dict[int, float]]:
-    """By round: how many silos a split was measured of, and their mean of a measure, higher better."""
-    rounds = _measured(run[run["split"] == split], measure).groupby("round")["value"]
-    means = rounds.mean().dropna().round(12)  # equal means can differ in the last bit
-    return rounds.count().to_dict(), (-means if lower_better(measure) else means).to_dict()
+def _judged(run: DataFrame, split: str, measure: str) -> DataFrame:
+    """Rounds × silos of a measure, higher better."""
+    grid = _grid(run, measure, split)
+    return -grid if lower_better(measure) else grid
+
+
+def pick_of(ranks: Mapping[int, Rank]) -> Pick:
+    """The round that is picked of these, as if each were measured in turn."""
+    (first, rank), *others = sorted(ranks.items())
+    pick = Pick(first, rank, rank)
+    for round, new in others:
+        pick = pick.after(round, new)
+    return pick
 
 
 def picked(run: DataFrame, measure: str, by: str = AUTO) -> tuple[int, Series, Series | None]:
@@ -127,7 +172,8 @@ def picked(run: DataFrame, measure: str, by: str = AUTO) -> tuple[int, Series, S
     Without validation data it is the last one, and there is no validation score.
     """
     test, validation = (_grid(run, measure, split) for split in ("test", "validation"))
-    best = max(_after_training(test).index, key=ranks(run, by).__getitem__)
+    every = ranks(run, by)
+    best = pick_of({round: every[round] for round in _after_training(test).index}).round
     validated = validation.loc[best].dropna() if best in validation.index else Series(dtype=float)
     return int(best), test.loc[best].dropna(), validated if len(validated) else None
 
@@ -138,11 +184,7 @@ def lower_better(measure: str) -> bool:
 
 
 def _summarize_method(
-    name: str,
-    runs: DataFrame,
-    sizes: Mapping[int, Mapping[str, int]],
-    extras: Sequence[Mapping[str, Any]],
-    by: str,
+    name: str, runs: DataFrame, sizes: Mapping[int, Mapping[str, int]], extras: Sequence[Mapping[str, Any]], by: str
 ) -> dict[str, Any]:
     seeds = [int(seed) for seed in runs["seed"].unique()]
     if extras and len(extras) != len(seeds):

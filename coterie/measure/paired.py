@@ -32,6 +32,12 @@ class Estimate:
     error: float = 0.0
     freedom: float = np.inf  # degrees of it
 
+    @classmethod
+    def around(cls, value: float, error: float, freedom: float, centre: float | None = None) -> "Estimate":
+        """With Student's interval, around the value or another centre."""
+        reach, middle = student_quantile((1 + LEVEL) / 2, freedom) * error, value if centre is None else centre
+        return cls(value, middle - reach, middle + reach, error, freedom)
+
     @property
     def p(self) -> float:
         """Two-sided, that the truth is zero."""
@@ -104,9 +110,7 @@ def _estimate(measure: Measure, seeds: Sequence[Scored], shrinks: bool = False) 
         of_rows = np.mean([float((each.moved**2).sum()) for each in seeds])
         variance += max(0.0, float(np.var(values, ddof=1)) - float(of_rows)) / len(seeds)
     error, freedom = float(np.sqrt(variance)), max(known - 1, 1)
-    reach = student_quantile((1 + LEVEL) / 2, freedom) * error
-    centre = value * (1 - 2 / (known + 2)) if shrinks else value
-    return Estimate(value, centre - reach, centre + reach, error, freedom)
+    return Estimate.around(value, error, freedom, value * (1 - 2 / (known + 2)) if shrinks else value)
 
 
 def _added(row: float, each: Scored) -> float:

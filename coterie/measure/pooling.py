@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.measure.distributions import normal_quantile, student_quantile
+from coterie.measure.distributions import normal_quantile
 from coterie.measure.measures import Array
 from coterie.measure.paired import LEVEL, Estimate
 
@@ -21,18 +21,14 @@ def mean_of(parts: Sequence[Estimate]) -> Estimate:
     error = float(np.sqrt(sum(p.error**2 for p in parts)) / count)
     # Welch and Satterthwaite's degrees of freedom.
     below = sum((p.error / count) ** 4 / p.freedom for p in parts)
-    freedom = error**4 / below if below > 0 else np.inf
-    reach = student_quantile((1 + LEVEL) / 2, freedom) * error
-    return Estimate(value, centre - reach, centre + reach, error, freedom)
+    return Estimate.around(value, error, error**4 / below if below > 0 else np.inf, centre)
 
 
 def of_silos(values: Array) -> Estimate:
     """The mean over silos of which nothing but their scores is known, as a draw from silos like them."""
     if len(np.unique(values)) < 2:  # one value, or several that are alike: nothing is known of the next silo's
         return Estimate(float(values.mean()), -np.inf, np.inf, np.inf)
-    error, freedom = float(values.std(ddof=1) / np.sqrt(len(values))), len(values) - 1
-    reach = student_quantile((1 + LEVEL) / 2, freedom) * error
-    return Estimate(float(values.mean()), float(values.mean()) - reach, float(values.mean()) + reach, error, freedom)
+    return Estimate.around(float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))), len(values) - 1)
 
 
 def over(parts: Sequence[Estimate]) -> Estimate:

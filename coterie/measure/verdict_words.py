@@ -65,7 +65,9 @@ def silo(standing: Mapping[str, Any], verdict: Verdict) -> str:
     if standing["outcome"] == "equivalent":
         return f"{name} would do as well alone ({signed})"
     more = f"; about {standing['needs']:,} more test rows would decide" if standing.get("needs") else ""
-    return f"{name}: undecided ({signed}, {standing['n']} test rows{more})"
+    if standing["low"] is not None and standing["high"] is not None and standing["low"] * standing["high"] > 0:
+        more = f"; of {len(verdict['silos'])} silos one may look so by chance"  # what p_adjusted is for
+    return f"{name}: undecided ({signed}, {standing['n']:,} test rows{more})"
 
 
 def stays(verdict: Verdict) -> str | None:

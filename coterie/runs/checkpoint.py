@@ -31,7 +31,7 @@ from coterie.engine.predictors import restored
 from coterie.engine.rounds import Outcome, Picked
 from coterie.engine.simulate import Simulator
 from coterie.errors import warn
-from coterie.measure.metrics import Rank
+from coterie.measure.metrics import Pick, Rank
 from coterie.runs.journal import Journal, Mark, entries
 from coterie.runs.redealt import models_of, redealt
 from coterie.wire import Deployable, Predictor
@@ -180,7 +180,8 @@ class Checkpoint:
         if outcome.picked is not None:
             outputs = {split: each for split, each in outcome.picked.outputs.items() if each}
             sizes = {split: {silo: len(rows) for silo, rows in each.items()} for split, each in outputs.items()}
-            about[PICKED] = {"round": outcome.picked.round, "rank": outcome.picked.rank, "outputs": sizes}
+            pick = outcome.picked.pick
+            about[PICKED] = {"round": pick.round, "rank": pick.rank, "best": pick.best, "outputs": sizes}
             ends = {f"{PICKED}.{s}": torch.from_numpy(np.concatenate([*each.values()])) for s, each in outputs.items()}
             state = {**state, **ends}
         self._save(name, state, about)
@@ -281,7 +282,7 @@ def _fill(outcome: Outcome, about: Mapping[str, Any], outputs: Mapping[str, Tens
         for split, sizes in kept["outputs"].items():
             parts = np.split(outputs[split].cpu().numpy(), np.cumsum(list(sizes.values()))[:-1])
             found[split] = dict(zip(sizes, parts, strict=True))
-        outcome.picked = Picked(kept["round"], Rank(*kept["rank"]), found)
+        outcome.picked = Picked(Pick(kept["round"], Rank(*kept["rank"]), Rank(*kept.get("best", kept["rank"]))), found)
     return outcome
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from coterie.durable import sync_all, write_whole
-from coterie.errors import BadInput, Stopped
+from coterie.errors import BadInput, Stopped, refused
 from coterie.lock import locked
 from coterie.options import parse
 from coterie.personal.export import file_name
@@ -87,10 +87,8 @@ def claim(out: Path) -> list[Path]:
 def held(out: Path) -> Iterator[None]:
     """Keep other runs out of a folder."""
     with ExitStack() as stack:
-        try:
+        with refused(f"--out {out}", "give a folder that can be written"):
             mine = stack.enter_context(locked(out / LOCK, wait=False))
-        except OSError as error:
-            raise BadInput(f"--out {out}: {error.strerror or error}; give a folder that can be written") from None
         if not mine:
             raise BadInput(f"{out}: another process is running in this folder; wait for it or stop it")
         try:

@@ -178,6 +178,53 @@ def test_a_round_in_which_fewer_silos_validated_is_not_picked():
     assert scores["picked_round"] == 1
 
 
+def picked_of(accuracies, losses):
+    """The round picked by silos' validation accuracies, and losses that all silos have alike."""
+    test = {round: dict.fromkeys(each, 0.5) for round, each in accuracies.items()}
+    each = {round: dict.fromkeys(accuracies[round], loss) for round, loss in losses.items()}
+    parts = [
+        table(test),
+        *(table(v, split="validation", measure=m) for v, m in ((accuracies, "accuracy"), (each, "loss"))),
+    ]
+    sizes = {0: dict.fromkeys(accuracies[1], 10)}
+    return summarize(pd.concat(parts), sizes, {})["amp"]["picked_round"]
+
+
+def test_of_rounds_that_tie_the_lowest_validation_loss_is_picked_and_then_the_earliest():
+    each = VALIDATION | {2: {"a": 0.1, "b": 0.0}}  # behind both in both silos
+    assert picked_of(each, {1: 0.6, 2: 0.1, 3: 0.5}) == 3
+    assert picked_of(each, {1: 0.5, 2: 0.1, 3: 0.6}) == 1
+    assert picked_of(each, {1: 0.5, 2: 0.1, 3: 0.5}) == 1
+    assert picked_of(each, {1: math.nan, 2: 0.1, 3: 0.5}) == 3  # a model that diverged
+
+
+def test_a_lead_in_one_silo_alone_is_level_whatever_rounding_makes_of_it():
+    """The mean of one difference among zeros is its standard error."""
+    for silos in (3, 6, 7, 40):
+        for lead in (0.05, 0.1, 1 / 3):
+            first = {f"s{i}": 0.5 for i in range(silos)}
+            assert picked_of({1: first, 2: first | {"s0": 0.5 + lead}}, {1: 0.4, 2: 0.5}) == 1
+
+
+def test_a_lead_within_a_standard_error_over_silos_is_no_reason_to_pick_a_round():
+    first = {"a": 0.5, "b": 0.5, "c": 0.5, "d": 0.5}
+    chance = {"a": 0.7, "b": 0.4, "c": 0.6, "d": 0.4}  # ahead by 0.025 ± 0.075
+    clear = {"a": 0.6, "b": 0.6, "c": 0.7, "d": 0.6}  # by 0.125 ± 0.025
+    assert picked_of({1: first, 2: chance}, {1: 0.5, 2: 0.6}) == 1
+    assert picked_of({1: first, 2: chance}, {1: 0.5, 2: 0.4}) == 2
+    assert picked_of({1: chance, 2: first}, {1: 0.5, 2: 0.4}) == 2
+    assert picked_of({1: first, 2: clear}, {1: 0.5, 2: 0.6}) == 2
+    assert picked_of({1: clear, 2: first}, {1: 0.5, 2: 0.4}) == 1
+
+
+def test_the_pick_never_strays_from_the_best_by_more_than_a_standard_error():
+    """Each round is level with the one before it and has a lower loss, but the third is not level with the first."""
+    near = {1: {"a": 0.9, "b": 0.9}, 2: {"a": 0.92, "b": 0.8}, 3: {"a": 0.8, "b": 0.82}}
+    assert picked_of({r: near[r] for r in (1, 2)}, {1: 0.5, 2: 0.4}) == 2  # behind by 0.04 ± 0.06
+    assert picked_of({1: near[2], 2: near[3]}, {1: 0.4, 2: 0.3}) == 2  # by 0.05 ± 0.07
+    assert picked_of(near, {1: 0.5, 2: 0.4, 3: 0.3}) == 2  # the third, of the first, by 0.09 ± 0.01
+
+
 def test_late_silos_of_a_regression_have_their_loss():
     parts = [table(TEST, measure="loss"), table({3: {"c": 2.0, "d": 4.0}}, measure="loss_unseen")]
     scores = summarize(pd.concat(parts), SIZES, {})["amp"]

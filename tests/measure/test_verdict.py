@@ -72,6 +72,15 @@ def test_each_silo_has_its_outcome():
     assert [counts[key] for key in ("better", "worse", "equivalent", "undecided")] == [1, 1, 1, 1]
 
 
+def test_an_interval_beside_zero_that_decides_nothing_among_many_silos_says_why():
+    silos = {"north": 152, **{f"silo-{i}": 140 for i in range(5)}}
+    verdict = judged(samples={"separate": dict.fromkeys(silos, 140), "fedamp": silos, "fedavg": silos})
+    north = standing(verdict, "north")
+    assert north["low"] > 0 and north["p"] < 0.05
+    north["outcome"] = "undecided"  # as where more silos are judged
+    assert verdict_words.silo(north, verdict).endswith("200 test rows; of 6 silos one may look so by chance)")
+
+
 def test_a_silo_with_few_rows_is_drawn_towards_the_others():
     names = [f"s{i}" for i in range(6)]
     verdict = judged(

@@ -24,6 +24,7 @@ from torch import nn
 from coterie.engine.predictors import Distilled, Ensemble
 from coterie.engine.rounds import Outcome, Progress, run_rounds
 from coterie.engine.simulate import Simulator
+from coterie.measure.metrics import Rank
 from coterie.methods import GROUPS, METHODS, make
 from coterie.methods.wrappers.personal import local_buffers
 from coterie.runs.checkpoint import Checkpoint, results_in, traces_in
@@ -77,7 +78,7 @@ def bits(engine: Simulator, outcome: Outcome, folder: Path) -> dict[str, Any]:
     assert table is not None
     assert outcome.picked is not None
     costs = {key: getattr(outcome, key) for key in ("measured", "score", "bytes_up", "bytes_down", "missing")}
-    costs |= {"picked": outcome.picked.round, "rank": outcome.picked.rank}
+    costs |= {"picked": outcome.picked.pick}
     return {
         **{name: t.numpy().tobytes() for name, t in tensors.items()},
         **{f"trace.{name}": kept.tobytes() for name, kept in traces_in(folder / "0").items()},
@@ -124,8 +125,18 @@ def test_wrappers_and_options_resume_with_the_same_bits(name: str, options: dict
     unbroken_and_resumed(lambda: engine_of(name, options), tmp_path)
 
 
+def pick(monkeypatch: pytest.MonkeyPatch, *rounds: int) -> None:
+    """Have validation data prefer these rounds, each to those before it."""
+    score = {round: float(round) for round in rounds}
+    found = lambda table, by: {int(r): Rank(1, 1, score.get(int(r), 0.0)) for r in table["round"].unique()}  # noqa: E731
+    monkeypatch.setattr("coterie.engine.rounds.ranks", found)
+
+
 @pytest.mark.parametrize("distil", [False, True])
-def test_an_ensemble_picked_before_a_kill_comes_back_from_the_disk(distil: bool, tmp_path: Path) -> None:
+def test_an_ensemble_picked_before_a_kill_comes_back_from_the_disk(
+    distil: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pick(monkeypatch, 1)
     members = ["separate", {"method": "fedavg-ft", "train": {"optimizer": "adam", "lr": 0.01}}, "fedem"]
     build = lambda: engine_of("stack", {"of": members, "fit_every": 1, "distil": distil}, lr=3.0)  # noqa: E731
     outcome = unbroken_and_resumed(build, tmp_path, stop=3)
@@ -146,8 +157,11 @@ def test_statistics_of_batches_resume_with_the_same_bits(buffers: str, tmp_path:
 
 @pytest.mark.parametrize(("stop", "before"), [(2, 1), (4, 3)])
 @pytest.mark.parametrize("every", [1, 3])
-def test_the_models_of_the_picked_round_survive_a_kill(stop: int, before: int, every: int, tmp_path: Path) -> None:
-    """FedAvg's validation data pick round 1 and then round 3: after the kill, or before it."""
+def test_the_models_of_the_picked_round_survive_a_kill(
+    stop: int, before: int, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Validation data pick round 1 and then round 3: after the kill, or before it."""
+    pick(monkeypatch, 1, 3)
     with pytest.raises(Killed):
         run(engine_of("fedavg"), tmp_path / "look", stop)
     assert picked_files(tmp_path / "look")[-1].startswith(f"picked-{before:06}")
@@ -162,7 +176,10 @@ def test_the_models_of_the_picked_round_survive_a_kill(stop: int, before: int, e
         assert torch.equal(found.models.models, third.server.w.expand(5, -1))
 
 
-def test_models_are_written_when_another_round_is_picked_and_not_else(tmp_path: Path) -> None:
+def test_models_are_written_when_another_round_is_picked_and_not_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pick(monkeypatch, 1, 3)
     kept = dict[int, list[str]]()
 
     class Spying(Checkpoint):
@@ -189,9 +206,10 @@ def test_a_model_that_is_the_same_in_all_silos_is_written_once(name: str, same: 
 
 @pytest.mark.parametrize(("name", "resumed_from"), [("fedavg", 3), ("scaffold", 0)])
 def test_damaged_models_send_a_run_back(
-    name: str, resumed_from: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    name: str, resumed_from: int, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FedAvg's checkpoint after round 3 counts on other models; SCAFFOLD's last two on those of its first round."""
+    pick(monkeypatch, *((1, 3) if name == "fedavg" else (1,)))
     whole, _ = run(engine_of(name), tmp_path / "whole")
     for damage in (flip, cut, empty, Path.unlink):
         folder = tmp_path / damage.__name__

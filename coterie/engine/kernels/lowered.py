@@ -30,18 +30,8 @@ FUNCTIONS: set[Any] = {
     F.scaled_dot_product_attention,
 }  # fmt: skip
 METHODS = {
-    "relu",
-    "tanh",
-    "sigmoid",
-    "flatten",
-    "view",
-    "reshape",
-    "size",
-    "contiguous",
-    "chunk",
-    "transpose",
-    "unflatten",
-}
+    "relu", "tanh", "sigmoid", "flatten", "view", "reshape", "size", "contiguous", "chunk", "transpose", "unflatten",
+}  # fmt: skip
 # Operations. A longer program, as a recurrent layer step by step or the fifty convolutions of MobileNet, is run as it
 # is: compiling it would take minutes, and again for every number of rows.
 LONGEST = 500
