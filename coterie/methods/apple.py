@@ -29,24 +29,11 @@ import torch
 from torch import Tensor
 
 from coterie.engine.across import all_silos
-from coterie.engine.method import (
-    Batch,
-    Cohort,
-    Down,
-    Method,
-    Model,
-    Predictor,
-    Private,
-    Roster,
-    Server,
-    State,
-    Task,
-    Up,
-)
+from coterie.engine.method import Batch, Cohort, Method, Model, Roster, Task
 from coterie.keys import generator
 from coterie.methods.parts.bank import mixture, products
 from coterie.options import option
-from coterie.wire import Record, bank, rows, shared
+from coterie.wire import Down, Predictor, Private, Record, Server, State, Up, bank, rows, shared
 
 EPSILON = 1e-3  # the floor of the exponential λ, A.1
 MOMENTUM = 0.9  # of p in the published code; like every optimiser's here, it starts afresh each round

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.engine.method import Batch, Cohort, Down, Method, Model, Nothing, Predictor, Roster, Server, Task, Up
-from coterie.engine.task import Weights, plain_step
+from coterie.engine.task import Weights, begun, plain_step
 from coterie.methods.parts.attention import cosines
 from coterie.methods.parts.averaging import weighted_mean
 from coterie.options import option
@@ -162,7 +162,7 @@ class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
         return torch.from_numpy(leaves).to(updates.device)
 
     def begin(self, task: Task, down: ClusterDown, private: Nothing) -> Weights:
-        return Weights(w=down.w, opt=task.optimizer.init(down.w))
+        return begun(task, down.w)
 
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
         return plain_step(task, state, batch)

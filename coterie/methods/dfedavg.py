@@ -13,7 +13,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from coterie.engine.method import Batch, Model, Nothing, Predictor, Task
-from coterie.engine.task import Weights, plain_step
+from coterie.engine.task import Weights, begun, plain_step
 from coterie.methods.parts.gossip import EstimateUp, Gossip, NeighboursDown, averaged
 
 
@@ -30,8 +30,7 @@ class DFedAvg(Gossip[Nothing, Weights]):
         return model.start(seed)
 
     def begin(self, task: Task, down: NeighboursDown, private: Nothing) -> Weights:
-        w = averaged(down)
-        return Weights(w=w, opt=task.optimizer.init(w))
+        return begun(task, averaged(down))
 
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
         return plain_step(task, state, batch)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from coterie.engine.method import Batch, Cohort, Task
-from coterie.engine.task import Weights, plain_step
+from coterie.engine.task import Weights, begun, plain_step
 from coterie.methods.parts.attention import cosines
 from coterie.methods.parts.message_passing import CloudDown, MessagePassing, Models, Personal
 from coterie.options import option
@@ -48,8 +48,7 @@ class FedACS(MessagePassing[Weights]):
         return CloudDown(u=self.attention(cohort.model.layout.weights(w)).to(w.dtype) @ w)  # eq. 4
 
     def begin(self, task: Task, down: CloudDown, private: Personal) -> Weights:
-        w = self.started(task, down.u, private)
-        return Weights(w=w, opt=task.optimizer.init(w))
+        return begun(task, self.started(task, down.u, private))
 
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
         return plain_step(task, state, batch)  # eq. 5: w ← w − β ∇F_i(w), from u_i

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from coterie.engine.layout import Layout
-from coterie.engine.method import Batch, Model, Predictor, Private, Roster, State, Task, spread
+from coterie.engine.method import Batch, Model, Private, Roster, State, Task, spread
+from coterie.engine.task import plain_step
 from coterie.methods.parts.averaging import GlobalDown, GlobalModel, ModelUp
 from coterie.options import option
 from coterie.wire import Record, rows
@@ -80,14 +81,10 @@ class FedALA(GlobalModel[Adaptive, Started]):
         return Started(w=w, opt=task.optimizer.init(w), a=a)
 
     def step(self, task: Task, state: Started, batch: Batch) -> Started:
-        w, opt = task.optimizer.step(state.w, task.grad(state.w, batch), state.opt, batch.lr)
-        return state.replace(w=w, opt=opt)
+        return plain_step(task, state, batch)
 
     def end(self, task: Task, state: Started, down: GlobalDown, private: Adaptive) -> tuple[ModelUp, Adaptive]:
         return ModelUp(w=state.w), Adaptive(w=state.w, a=state.a, rounds=private.rounds + 1)
-
-    def personal(self, task: Task, down: GlobalDown, private: Adaptive) -> Predictor:
-        return Predictor(models=private.w)
 
     def adapt(self, task: Task, down: GlobalDown, private: Adaptive | None) -> tuple[None, Adaptive]:
         """A newcomer trains the global model for one round, as the others did in their first."""

@@ -6,13 +6,13 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentra
 from dataclasses import dataclass
 from typing import ClassVar
 
-from coterie.engine.method import Batch, Nothing, Predictor, Task, spread
-from coterie.engine.task import Weights, plain_step
-from coterie.methods.parts.averaging import GlobalDown, GlobalModel, ModelUp, global_predictor
+from coterie.engine.method import Batch, Nothing, Task, spread
+from coterie.engine.task import Weights, begun, plain_step
+from coterie.methods.parts.averaging import GlobalDown, OneModel
 
 
 @dataclass(frozen=True)
-class FedAvg(GlobalModel[Nothing, Weights]):
+class FedAvg(OneModel[Weights]):
     """One global model for all."""
 
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
@@ -21,18 +21,7 @@ class FedAvg(GlobalModel[Nothing, Weights]):
     by_gradients: ClassVar[bool] = True
 
     def begin(self, task: Task, down: GlobalDown, private: Nothing) -> Weights:
-        w = spread(down.w, task.k)
-        return Weights(w=w, opt=task.optimizer.init(w))
+        return begun(task, spread(down.w, task.k))
 
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
         return plain_step(task, state, batch)  # Algorithm 1, ClientUpdate: w ← w − η ∇ℓ(w; b)
-
-    def end(self, task: Task, state: Weights, down: GlobalDown, private: Nothing) -> tuple[ModelUp, Nothing]:
-        return ModelUp(w=state.w), private
-
-    def personal(self, task: Task, down: GlobalDown, private: Nothing) -> Predictor:
-        return global_predictor(task, down)
-
-    def adapt(self, task: Task, down: GlobalDown, private: Nothing | None) -> tuple[None, Nothing]:
-        """A newcomer gets the global model."""
-        return None, Nothing()

@@ -16,12 +16,9 @@ class FedAvgFT(FineTuned):
     by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Wang et al., 2019, on McMahan et al., AISTATS 2017"
     summary: ClassVar[str] = "FedAvg's global model, fine-tuned by each silo on its own data"
+    base: ClassVar[Method] = FedAvg()
 
     ft_epochs: int = option(1, "epochs of fine-tuning", low=1)
-
-    @property
-    def base(self) -> Method:
-        return FedAvg()
 
     @property
     def epochs(self) -> int:

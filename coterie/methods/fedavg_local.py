@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from coterie.engine.method import Batch, Model, Predictor, Private, Roster, Task, spread
-from coterie.engine.task import Weights, plain_step
+from coterie.engine.method import Batch, Model, Private, Roster, Task, spread
+from coterie.engine.task import Weights, begun, plain_step
 from coterie.methods.parts.averaging import GlobalDown, GlobalModel, ModelUp
 from coterie.wire import rows
 
@@ -34,17 +34,13 @@ class FedAvgLocal(GlobalModel[Copy, Weights]):
         return Copy(w=model.starts(roster.seed, roster.take(rows).names, common=True))
 
     def begin(self, task: Task, down: GlobalDown, private: Copy) -> Weights:
-        w = spread(down.w, task.k)
-        return Weights(w=w, opt=task.optimizer.init(w))
+        return begun(task, spread(down.w, task.k))
 
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
         return plain_step(task, state, batch)
 
     def end(self, task: Task, state: Weights, down: GlobalDown, private: Copy) -> tuple[ModelUp, Copy]:
         return ModelUp(w=state.w), Copy(w=state.w)
-
-    def personal(self, task: Task, down: GlobalDown, private: Copy) -> Predictor:
-        return Predictor(models=private.w)
 
     def adapt(self, task: Task, down: GlobalDown, private: Copy | None) -> tuple[None, Copy]:
         """A newcomer trains the global model for one round, as the others did."""

@@ -12,26 +12,22 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from coterie.engine.method import Columns, Method, Model, Nothing, Predictor, Private, Task
-from coterie.methods.parts.averaging import global_predictor
 from coterie.methods.parts.partly import PartStill, fit_on
-from coterie.methods.wrappers.personal import Personal, WithOwn
+from coterie.methods.wrappers.personal import OwnCopy, WithOwn
 from coterie.options import option
 
 
 @dataclass(frozen=True)
-class FedBABU(Personal):
+class FedBABU(OwnCopy):
     """The body aggregated and updated in a federation, then fine-tuned by each silo."""
 
     by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Oh et al., ICLR 2022"
     summary: ClassVar[str] = "the body is averaged under one fixed random head, and fine-tuned by each silo"
+    base: ClassVar[Method] = PartStill("head")
 
     ft_epochs: int = option(5, "epochs of fine-tuning", low=0)
     tune: Literal["whole", "head", "body"] = option("whole", "what the fine-tuning trains")
-
-    @property
-    def base(self) -> Method:
-        return PartStill("head")
 
     def own(self, model: Model) -> Columns:
         return model.columns("head")
@@ -45,9 +41,6 @@ class FedBABU(Personal):
             return Predictor(models=w)
         columns = task.model.columns("*" if self.tune == "whole" else self.tune)
         return Predictor(models=fit_on(task, w, columns, "finetune", self.ft_epochs))
-
-    def cloud(self, task: Task, down: Any, private: WithOwn) -> Predictor:
-        return global_predictor(task, self.sent(task, down, private))
 
     def adapt(self, task: Task, down: Any, private: WithOwn | None) -> tuple[None, WithOwn]:
         """A newcomer gets the body, and fine-tunes it like everybody."""

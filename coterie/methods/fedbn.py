@@ -21,10 +21,7 @@ class FedBN(Personal):
 
     paper: ClassVar[str] = "Li et al., ICLR 2021"
     summary: ClassVar[str] = "everything is averaged but normalisation, which is each silo's own"
-
-    @property
-    def base(self) -> Method:
-        return FedAvg()
+    base: ClassVar[Method] = FedAvg()
 
     def own(self, model: Model) -> Columns:
         return model.columns("norm", empty=True)  # Algorithm 1: if layer l is not BatchNorm, w ← mean of the w_k

@@ -20,24 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.engine.method import (
-    Batch,
-    Cohort,
-    Down,
-    Method,
-    Model,
-    Predictor,
-    Private,
-    Roster,
-    Server,
-    State,
-    Task,
-    Up,
-)
+from coterie.engine.method import Batch, Cohort, Method, Model, Roster, Task
+from coterie.engine.task import plain_step
 from coterie.errors import BadInput
 from coterie.methods.parts.bank import mixture
 from coterie.options import option
-from coterie.wire import Record, bank, rows
+from coterie.wire import Down, Private, Record, Server, State, Up, bank, rows
 
 
 class Affinities(Server):
@@ -159,14 +147,10 @@ class FedFomo(Method[Affinities, CandidatesDown, WeighedUp, Before, Mixed]):
         return Mixed(w=w, opt=task.optimizer.init(w), start=w, weights=weights)
 
     def step(self, task: Task, state: Mixed, batch: Batch) -> Mixed:
-        w, opt = task.optimizer.step(state.w, task.grad(state.w, batch), state.opt, batch.lr)
-        return state.replace(w=w, opt=opt)
+        return plain_step(task, state, batch)
 
     def end(self, task: Task, state: Mixed, down: CandidatesDown, private: Before) -> tuple[WeighedUp, Before]:
         return WeighedUp(w=state.w, weights=state.weights), private.replace(w=state.w, before=state.start)
-
-    def personal(self, task: Task, down: CandidatesDown, private: Before) -> Predictor:
-        return Predictor(models=private.w)
 
     def _gains(self, task: Task, down: CandidatesDown, private: Before) -> Tensor:
         """max(0, L_i(θ_i^{l−1}) − L_i(θ_j)) / ‖θ_j − θ_i^{l−1}‖ for every candidate: (k, N)."""

@@ -21,25 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.engine.method import (
-    Batch,
-    Cohort,
-    Down,
-    Method,
-    Model,
-    Predictor,
-    Private,
-    Roster,
-    Server,
-    State,
-    Task,
-    Up,
-)
+from coterie.engine.method import Batch, Cohort, Method, Model, Roster, Task
+from coterie.engine.task import stepped
 from coterie.methods.fedavg_local import Copy
 from coterie.methods.parts.averaging import weighted_mean
 from coterie.methods.parts.partly import fit_on
 from coterie.options import option
-from coterie.wire import Record, rows, shared
+from coterie.wire import Down, Predictor, Private, Record, Server, State, Up, rows, shared
 
 
 class Collaboration(Server):
@@ -159,8 +147,7 @@ class FedPAC(Method[Collaboration, PacDown, PacUp, Copy, Aligned]):
             return task.model.sample_losses(out, batch.y) + self.lam * state.known[batch.y] * apart
 
         g = task.grad(state.w, batch, loss=loss, features=True)
-        w, opt = task.optimizer.step(state.w, g, state.opt, batch.lr, only=task.model.columns("body"))
-        return state.replace(w=w, opt=opt)
+        return stepped(task, state, g, batch, task.model.columns("body"))
 
     def end(self, task: Task, state: Aligned, down: PacDown, private: Copy) -> tuple[PacUp, Copy]:
         counts, means, squares = by_class(task, down.u)
@@ -170,9 +157,6 @@ class FedPAC(Method[Collaboration, PacDown, PacUp, Copy, Aligned]):
         spread = (share * squares).sum(1) - (share.square() * means.square().sum(2)).sum(1)
         up = PacUp(w=state.w, counts=counts, centroids=centroids, means=means, variance=spread / counts.sum(1))
         return up, Copy(w=state.w)
-
-    def personal(self, task: Task, down: PacDown, private: Copy) -> Predictor:
-        return Predictor(models=private.w)
 
     def cloud(self, task: Task, down: PacDown, private: Copy) -> Predictor:
         return Predictor(models=down.u)

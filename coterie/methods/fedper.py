@@ -7,30 +7,23 @@ bodies under its own layers, which were trained on another body, is its cloud mo
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from coterie.engine.method import Columns, Method, Model, Predictor, Task
+from coterie.engine.method import Columns, Method, Model
 from coterie.methods.fedavg_local import FedAvgLocal
-from coterie.methods.parts.averaging import global_predictor
-from coterie.methods.wrappers.personal import Personal, WithOwn
+from coterie.methods.wrappers.personal import OwnCopy
 from coterie.options import option
 
 
 @dataclass(frozen=True)
-class FedPer(Personal):
+class FedPer(OwnCopy):
     """FedAvg of the base layers W_B; the personalization layers W_P stay."""
 
     paper: ClassVar[str] = "Arivazhagan et al., 2019"
     summary: ClassVar[str] = "the body is averaged, each silo's head is its own"
+    base: ClassVar[Method] = FedAvgLocal()  # Algorithm 1: (W_B, W_Pj) ← SGD(W_B, W_Pj); Algorithm 2: W_B ← Σ_j γ_j W_Bj
 
     layers: tuple[str, ...] = option(("head",), "W_P, the personalization layers: head, norm, or names of layers")
 
-    @property
-    def base(self) -> Method:
-        return FedAvgLocal()  # Algorithm 1: (W_B, W_Pj) ← SGD(W_B, W_Pj); Algorithm 2: W_B ← Σ_j γ_j W_Bj
-
     def own(self, model: Model) -> Columns:
         return model.columns(*self.layers)
-
-    def cloud(self, task: Task, down: Any, private: WithOwn) -> Predictor:
-        return global_predictor(task, self.sent(task, down, private))

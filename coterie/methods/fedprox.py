@@ -8,14 +8,14 @@ w ← (w − η ∇F_k + η μ w^t) / (1 + η μ); a step along its gradient, as
 from dataclasses import dataclass
 from typing import ClassVar
 
-from coterie.engine.method import Batch, Nothing, Predictor, Task, spread
-from coterie.methods.parts.averaging import GlobalDown, GlobalModel, ModelUp, global_predictor
+from coterie.engine.method import Batch, Nothing, Task, spread
+from coterie.methods.parts.averaging import GlobalDown, OneModel
 from coterie.methods.parts.proximal import Pulled, at_centre, pulled_step
 from coterie.options import option
 
 
 @dataclass(frozen=True)
-class FedProx(GlobalModel[Nothing, Pulled]):
+class FedProx(OneModel[Pulled]):
     """One global model; local loss + μ/2 ‖w − w_global‖²."""
 
     paper: ClassVar[str] = "Li et al., MLSys 2020"
@@ -30,13 +30,3 @@ class FedProx(GlobalModel[Nothing, Pulled]):
 
     def step(self, task: Task, state: Pulled, batch: Batch) -> Pulled:
         return pulled_step(task, state, batch)  # eq. 2: F_k(w) + μ/2 ‖w − w^t‖²
-
-    def end(self, task: Task, state: Pulled, down: GlobalDown, private: Nothing) -> tuple[ModelUp, Nothing]:
-        return ModelUp(w=state.w), private
-
-    def personal(self, task: Task, down: GlobalDown, private: Nothing) -> Predictor:
-        return global_predictor(task, down)
-
-    def adapt(self, task: Task, down: GlobalDown, private: Nothing | None) -> tuple[None, Nothing]:
-        """A newcomer gets the global model."""
-        return None, Nothing()

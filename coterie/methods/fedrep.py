@@ -9,16 +9,16 @@ published code; Algorithm 1 has a plain one.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
-from coterie.engine.method import Batch, Columns, Method, Model, Predictor, Private, Roster, Task, spread
-from coterie.engine.task import Weights
+from coterie.engine.method import Batch, Columns, Method, Model, Private, Roster, Task, spread
+from coterie.engine.task import Weights, begun
 from coterie.methods.fedavg_local import Copy
-from coterie.methods.parts.averaging import GlobalDown, GlobalModel, ModelUp, global_predictor
-from coterie.methods.parts.partly import begin_on, fit_on, step_on
-from coterie.methods.wrappers.personal import Personal, WithOwn
+from coterie.methods.parts.averaging import GlobalDown, GlobalModel, ModelUp
+from coterie.methods.parts.partly import fit_on, step_on
+from coterie.methods.wrappers.personal import OwnCopy
 from coterie.options import option
 
 
@@ -38,7 +38,7 @@ class InTurns(GlobalModel[Copy, Weights]):
         model, w = task.model, spread(down.w, task.k)
         if self.head_epochs:  # Algorithm 1: h_i ← GRD(f_i(h_i, φ), h_i, α), τ times
             w = fit_on(task, w, model.columns("head"), "head", self.head_epochs)
-        return begin_on(task, w, model.columns("body"))
+        return begun(task, w, model.columns("body"))
 
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
         return step_on(task.model.columns("body"))(task, state, batch)  # φ_i ← GRD(f_i(h_i, φ), φ, α)
@@ -46,16 +46,13 @@ class InTurns(GlobalModel[Copy, Weights]):
     def end(self, task: Task, state: Weights, down: GlobalDown, private: Copy) -> tuple[ModelUp, Copy]:
         return ModelUp(w=state.w), Copy(w=state.w)
 
-    def personal(self, task: Task, down: GlobalDown, private: Copy) -> Predictor:
-        return Predictor(models=private.w)
-
     def adapt(self, task: Task, down: GlobalDown, private: Copy | None) -> tuple[None, Copy]:
         """A newcomer keeps the representation and the head that it has trained on that."""
         return None, Copy(w=spread(down.w, task.k))
 
 
 @dataclass(frozen=True)
-class FedRep(Personal):
+class FedRep(OwnCopy):
     """The body is averaged; heads stay, and head and body train in turns."""
 
     paper: ClassVar[str] = "Collins et al., ICML 2021"
@@ -69,6 +66,3 @@ class FedRep(Personal):
 
     def own(self, model: Model) -> Columns:
         return model.columns("head")
-
-    def cloud(self, task: Task, down: Any, private: WithOwn) -> Predictor:
-        return global_predictor(task, self.sent(task, down, private))

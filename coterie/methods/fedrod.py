@@ -96,9 +96,6 @@ class FedRoD(GlobalModel[PersonalHead, TwoHeads]):
     def end(self, task: Task, state: TwoHeads, down: GlobalDown, private: PersonalHead) -> tuple[ModelUp, PersonalHead]:
         return ModelUp(w=state.w), PersonalHead(head=state.head, w=self._summed(task.model, state.w, state.head))
 
-    def personal(self, task: Task, down: GlobalDown, private: PersonalHead) -> Predictor:
-        return Predictor(models=private.w)
-
     def cloud(self, task: Task, down: GlobalDown, private: PersonalHead) -> Predictor:
         return global_predictor(task, down)
 

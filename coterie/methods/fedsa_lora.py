@@ -8,27 +8,20 @@ model. A model without adapters is trained as by FedAvg-local.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from coterie.engine.method import Columns, Method, Model, Predictor, Task
+from coterie.engine.method import Columns, Method, Model
 from coterie.methods.fedavg_local import FedAvgLocal
-from coterie.methods.parts.averaging import global_predictor
-from coterie.methods.wrappers.personal import Personal, WithOwn
+from coterie.methods.wrappers.personal import OwnCopy
 
 
 @dataclass(frozen=True)
-class FedSALoRA(Personal):
+class FedSALoRA(OwnCopy):
     """FedAvg of A; B stays."""
 
     paper: ClassVar[str] = "Guo et al., ICLR 2025"
     summary: ClassVar[str] = "of low-rank adapters A is averaged, each silo's B is its own"
-
-    @property
-    def base(self) -> Method:
-        return FedAvgLocal()
+    base: ClassVar[Method] = FedAvgLocal()
 
     def own(self, model: Model) -> Columns:
         return model.columns("lora_B", empty=True)
-
-    def cloud(self, task: Task, down: Any, private: WithOwn) -> Predictor:
-        return global_predictor(task, self.sent(task, down, private))

@@ -24,10 +24,7 @@ class FFALoRA(Personal):
     by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Sun et al., ICLR 2024"
     summary: ClassVar[str] = "of low-rank adapters B is averaged under one random A that stands still"
-
-    @property
-    def base(self) -> Method:
-        return PartStill("lora_A")
+    base: ClassVar[Method] = PartStill("lora_A")
 
     def own(self, model: Model) -> Columns:
         return model.columns("lora_A", empty=True)

@@ -17,24 +17,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coterie.engine.method import (
-    Batch,
-    Cohort,
-    Down,
-    Method,
-    Model,
-    Nothing,
-    Predictor,
-    Roster,
-    Server,
-    State,
-    Task,
-    Up,
-    spread,
-)
+from coterie.engine.method import Batch, Cohort, Method, Model, Nothing, Roster, Task, spread
+from coterie.engine.task import plain_step
 from coterie.methods.parts.averaging import weighted_mean
 from coterie.options import option
-from coterie.wire import Record, rows, shared
+from coterie.wire import Down, Predictor, Record, Server, State, Up, rows, shared
 
 
 class ClusterModels(Server):
@@ -112,8 +99,7 @@ class IFCA(Method[ClusterModels, ClustersDown, ClusterUp, Nothing, Chosen]):
         return Chosen(w=w, opt=task.optimizer.init(w), cluster=cluster, loss=loss)
 
     def step(self, task: Task, state: Chosen, batch: Batch) -> Chosen:
-        w, opt = task.optimizer.step(state.w, task.grad(state.w, batch), state.opt, batch.lr)
-        return state.replace(w=w, opt=opt)
+        return plain_step(task, state, batch)
 
     def end(self, task: Task, state: Chosen, down: ClustersDown, private: Nothing) -> tuple[ClusterUp, Nothing]:
         return ClusterUp(w=state.w, cluster=state.cluster, loss=state.loss if self.restarts > 1 else None), private

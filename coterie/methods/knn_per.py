@@ -17,15 +17,15 @@ from torch import Tensor
 
 from coterie.engine.method import Batch, Deployable, Model, Nothing, Predictor, Roster, Task, spread
 from coterie.engine.neighbours import Neighbours, nearest
-from coterie.engine.task import Weights, plain_step
-from coterie.methods.parts.averaging import GlobalDown, GlobalModel, ModelUp, global_predictor
+from coterie.engine.task import Weights, begun, plain_step
+from coterie.methods.parts.averaging import GlobalDown, OneModel, global_predictor
 from coterie.options import option
 
 GRID = tuple(i / 10 for i in range(11))  # λ
 
 
 @dataclass(frozen=True)
-class KNNPer(GlobalModel[Nothing, Weights]):
+class KNNPer(OneModel[Weights]):
     """FedAvg, and each silo's own samples beside it."""
 
     by_columns: ClassVar[bool] = True
@@ -52,14 +52,10 @@ class KNNPer(GlobalModel[Nothing, Weights]):
         return None
 
     def begin(self, task: Task, down: GlobalDown, private: Nothing) -> Weights:
-        w = spread(down.w, task.k)
-        return Weights(w=w, opt=task.optimizer.init(w))
+        return begun(task, spread(down.w, task.k))
 
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
         return plain_step(task, state, batch)
-
-    def end(self, task: Task, state: Weights, down: GlobalDown, private: Nothing) -> tuple[ModelUp, Nothing]:
-        return ModelUp(w=state.w), private
 
     def personal(self, task: Task, down: GlobalDown, private: Nothing) -> Deployable:
         w = spread(down.w, task.k)
@@ -70,10 +66,6 @@ class KNNPer(GlobalModel[Nothing, Weights]):
 
     def cloud(self, task: Task, down: GlobalDown, private: Nothing) -> Predictor:
         return global_predictor(task, down)
-
-    def adapt(self, task: Task, down: GlobalDown, private: Nothing | None) -> tuple[None, Nothing]:
-        """A newcomer gets the global model, and remembers its own samples like everybody."""
-        return None, Nothing()
 
     def _remembered(self, task: Task, w: Tensor, split: str) -> tuple[Tensor, Tensor]:
         """Features (k, n, z) and classes (k, n) of a split, -1 where a silo has fewer than n, the most that any has."""

@@ -15,10 +15,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coterie.engine.method import Cohort, Columns, Method, Model, Predictor, Private, Roster, Task, spread
+from coterie.engine.method import Cohort, Columns, Method, Model, Private, Roster, Task, spread
 from coterie.methods.fedavg_local import FedAvgLocal
-from coterie.methods.parts.averaging import global_predictor
-from coterie.methods.wrappers.personal import Personal, WithOwn
+from coterie.methods.wrappers.personal import OwnCopy, WithOwn
 from coterie.options import option
 from coterie.wire import rows
 
@@ -30,22 +29,16 @@ class AfterWarmUp(WithOwn):
 
 
 @dataclass(frozen=True)
-class LGFedAvg(Personal):
+class LGFedAvg(OwnCopy):
     """FedAvg of the heads; the bodies stay."""
 
     by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Liang et al., 2020"
     summary: ClassVar[str] = "the head is averaged, each silo's body is its own"
+    base: ClassVar[Method] = FedAvgLocal()
+    private = property(lambda self: AfterWarmUp if self.warm_rounds else WithOwn)
 
     warm_rounds: int = option(0, "rounds of FedAvg of the whole model before bodies are personal", low=0)
-
-    @property
-    def base(self) -> Method:
-        return FedAvgLocal()
-
-    @property
-    def private(self) -> type[Private]:  # type: ignore[override]
-        return AfterWarmUp if self.warm_rounds else WithOwn
 
     def own(self, model: Model) -> Columns:
         return model.columns("body", empty=True)
@@ -95,6 +88,3 @@ class LGFedAvg(Personal):
 
     def newly(self, task: Task, down: Any) -> Tensor:
         return self.own(task.model).take(spread(down.w, task.k)) if self.warm_rounds else super().newly(task, down)
-
-    def cloud(self, task: Task, down: Any, private: WithOwn) -> Predictor:
-        return global_predictor(task, self.sent(task, down, private))

@@ -26,7 +26,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from coterie.engine.method import Batch, Cohort, Down, Method, Model, Predictor, Private, Roster, Server, Task, Up
+from coterie.engine.method import Batch, Cohort, Down, Method, Model, Private, Roster, Server, Task, Up
 from coterie.methods.parts.attention import gram
 from coterie.methods.parts.message_passing import PersonalUp
 from coterie.methods.parts.proximal import Pulled, pulled_step
@@ -113,9 +113,6 @@ class MOCHA(Method[Tasks, Coupling, PersonalUp, TaskModel, Pulled]):
 
     def end(self, task: Task, state: Pulled, down: Coupling, private: TaskModel) -> tuple[PersonalUp, TaskModel]:
         return PersonalUp(w=state.w), TaskModel(w=state.w)
-
-    def personal(self, task: Task, down: Coupling, private: TaskModel) -> Predictor:
-        return Predictor(models=private.w)
 
     def host(self, server: Tasks, newcomers: Cohort, up: PersonalUp | None) -> Coupling:
         if up is None:

@@ -54,9 +54,6 @@ class MRMTL(GlobalModel[OwnModel, Pulled]):
     def end(self, task: Task, state: Pulled, down: GlobalDown, private: OwnModel) -> tuple[ModelUp, OwnModel]:
         return ModelUp(w=state.w), OwnModel(w=state.w)
 
-    def personal(self, task: Task, down: GlobalDown, private: OwnModel) -> Predictor:
-        return Predictor(models=private.w)
-
     def cloud(self, task: Task, down: GlobalDown, private: OwnModel) -> Predictor:
         return global_predictor(task, down)
 

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from coterie.engine.method import Batch, Cohort, Nothing, Predictor, State, Task, spread
 from coterie.engine.solver import moved
-from coterie.engine.task import Weights
-from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, global_predictor
+from coterie.engine.task import Weights, begun, stepped
+from coterie.methods.parts.averaging import Global, GlobalDown, ModelUp, OneModel, global_predictor
 from coterie.options import option
 from coterie.wire import rows
 
@@ -34,7 +34,7 @@ class Slope(State):
 
 
 @dataclass(frozen=True)
-class PerFedAvg(GlobalModel[Nothing, Weights]):
+class PerFedAvg(OneModel[Weights]):
     """A global model that each silo makes its own by a gradient step."""
 
     by_columns: ClassVar[bool] = True
@@ -51,8 +51,7 @@ class PerFedAvg(GlobalModel[Nothing, Weights]):
         return Global(w=up.w.mean(0))  # Algorithm 1: w_{k+1} = 1/(rn) Σ_i w_i, over those who replied
 
     def begin(self, task: Task, down: GlobalDown, private: Nothing) -> Weights:
-        w = spread(down.w, task.k)
-        return Weights(w=w, opt=task.optimizer.init(w))
+        return begun(task, spread(down.w, task.k))
 
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
         inner, outer, *third = dealt(task, batch, 3 if self.variant == "hf" else 2)
@@ -65,17 +64,13 @@ class PerFedAvg(GlobalModel[Nothing, Weights]):
             for w in reversed(path):
                 # Algorithm 1: (I − α ∇²f(w, D'')) ∇f(w̃, D')
                 gradient = gradient + -self.alpha * self.bent(task, w, gradient.grads, part)
-        w, opt = task.optimizer.step(state.w, gradient, state.opt, batch.lr)
-        return state.replace(w=w, opt=opt)
+        return stepped(task, state, gradient, batch)
 
     def bent(self, task: Task, w: Tensor, v: Tensor, batch: Batch) -> Tensor:
         """∇²f(w) v without the Hessian: [∇f(w + δv) − ∇f(w − δv)] / 2δ (HF-MAML)."""
         pair = torch.stack([w + self.delta * v, w - self.delta * v], 1)
         ahead, behind = task.grad(pair, batch).grads.unbind(1)
         return (ahead - behind) / (2 * self.delta)
-
-    def end(self, task: Task, state: Weights, down: GlobalDown, private: Nothing) -> tuple[ModelUp, Nothing]:
-        return ModelUp(w=state.w), private
 
     def personal(self, task: Task, down: GlobalDown, private: Nothing) -> Predictor:
         w, n = spread(down.w, task.k), task.counts()[:, None]
@@ -86,10 +81,6 @@ class PerFedAvg(GlobalModel[Nothing, Weights]):
 
     def cloud(self, task: Task, down: GlobalDown, private: Nothing) -> Predictor:
         return global_predictor(task, down)
-
-    def adapt(self, task: Task, down: GlobalDown, private: Nothing | None) -> tuple[None, Nothing]:
-        """A newcomer gets the global model, which it makes its own as the others do."""
-        return None, Nothing()
 
 
 def add_up(task: Task, state: Slope, batch: Batch) -> Slope:

@@ -19,25 +19,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.engine.method import (
-    Batch,
-    Cohort,
-    Down,
-    Method,
-    Model,
-    Predictor,
-    Private,
-    Roster,
-    Server,
-    State,
-    Task,
-    Up,
-)
+from coterie.engine.method import Batch, Cohort, Model, Roster, Task
+from coterie.engine.task import stepped
 from coterie.methods.parts.attention import cosines
-from coterie.methods.parts.message_passing import CloudDown, Personal, PersonalUp
+from coterie.methods.parts.message_passing import CloudDown, CloudModels, Personal, PersonalUp
 from coterie.methods.parts.simplex import nearest_in_simplex
 from coterie.options import option
-from coterie.wire import Record, rows, shared
+from coterie.wire import Record, Server, State, rows, shared
 
 
 class Collaboration(Server):
@@ -58,16 +46,13 @@ class Turned(State):
 
 
 @dataclass(frozen=True)
-class PFedGraph(Method[Collaboration, CloudDown, PersonalUp, Personal, Turned]):
+class PFedGraph(CloudModels[Collaboration, Turned]):
     """Each silo starts from a mixture of the models that changed as its own did, and stays aligned with it."""
 
     paper: ClassVar[str] = "Ye et al., ICML 2023"
     summary: ClassVar[str] = (
         "each silo trains from a mixture of models, by a graph inferred from how alike they changed"
     )
-    down: ClassVar[type[Down]] = CloudDown
-    up: ClassVar[type[Up]] = PersonalUp
-    private: ClassVar[type[Private]] = Personal
     lr_by_row: ClassVar[bool] = True
     by_gradients: ClassVar[bool] = True
 
@@ -108,17 +93,7 @@ class PFedGraph(Method[Collaboration, CloudDown, PersonalUp, Personal, Turned]):
     def step(self, task: Task, state: Turned, batch: Batch) -> Turned:
         slope = cosine_slope(state.w, state.towards, task.model.layout.trained)
         gradient = task.grad(state.w, batch) + -self.lam * slope  # of F_i(w) − λ cos(w, u_i)
-        w, opt = task.optimizer.step(state.w, gradient, state.opt, batch.lr)
-        return state.replace(w=w, opt=opt)
-
-    def end(self, task: Task, state: Turned, down: CloudDown, private: Personal) -> tuple[PersonalUp, Personal]:
-        return PersonalUp(w=state.w), Personal(w=state.w)
-
-    def personal(self, task: Task, down: CloudDown, private: Personal) -> Predictor:
-        return Predictor(models=private.w)
-
-    def cloud(self, task: Task, down: CloudDown, private: Personal) -> Predictor:
-        return Predictor(models=down.u)
+        return stepped(task, state, gradient, batch)
 
     # A silo that arrives after training
 
@@ -135,13 +110,6 @@ class PFedGraph(Method[Collaboration, CloudDown, PersonalUp, Personal, Turned]):
             sizes=torch.cat([server.sizes, newcomers.sizes[row : row + 1].double()]),
         )
         return self.graph(grown, newcomers.model)[-1].to(w.dtype) @ grown.w
-
-    def adapt(self, task: Task, down: CloudDown, private: Personal | None) -> tuple[PersonalUp | None, Personal]:
-        """A newcomer trains alone from the common start, is answered with its mixture, and trains once more."""
-        if private is None:
-            w = task.fit(down.u, "arrive")
-            return PersonalUp(w=w), Personal(w=w)
-        return None, Personal(w=task.run(self.step, self.begin(task, down, private), "settle").w)
 
     # What a person wants to know
 

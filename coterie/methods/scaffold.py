@@ -20,6 +20,7 @@ from torch import Tensor
 from coterie.engine.across import all_silos
 from coterie.engine.method import Batch, Cohort, Method, Model, Predictor, Roster, Task, spread
 from coterie.engine.solver import SGD
+from coterie.engine.task import stepped
 from coterie.options import option
 from coterie.wire import Down, Private, Record, Server, State, Up, rows, shared
 
@@ -120,8 +121,7 @@ class SCAFFOLD(Method[Controlled, ControlledDown, ChangeUp, Control, Corrected])
 
     def step(self, task: Task, state: Corrected, batch: Batch) -> Corrected:
         gradient = task.grad(state.w, batch) + state.correction  # eq. 3: y_i ← y_i − η_l (g_i(y_i) + c − c_i)
-        w, opt = task.optimizer.step(state.w, gradient, state.opt, batch.lr)
-        return state.replace(w=w, opt=opt, lrs=state.lrs + batch.lr)
+        return stepped(task, state, gradient, batch).replace(lrs=state.lrs + batch.lr)
 
     def end(self, task: Task, state: Corrected, down: ControlledDown, private: Control) -> tuple[ChangeUp, Control]:
         x = spread(down.w, task.k)

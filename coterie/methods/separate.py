@@ -8,21 +8,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from coterie.engine.method import (
-    Batch,
-    Method,
-    Model,
-    NothingDown,
-    NothingKept,
-    NothingUp,
-    Predictor,
-    Private,
-    Roster,
-    Task,
-)
-from coterie.engine.task import Weights, plain_step
+from coterie.engine.method import Batch, Method, Model, NothingDown, NothingKept, NothingUp, Roster, Task
+from coterie.engine.task import Weights, begun, plain_step
 from coterie.options import option
-from coterie.wire import rows
+from coterie.wire import Private, rows
 
 
 class SeparatePrivate(Private):
@@ -46,7 +35,7 @@ class Separate(Method[NothingKept, NothingDown, NothingUp, SeparatePrivate, Weig
         return SeparatePrivate(w=model.starts(roster.seed, roster.take(rows).names, self.common_init))
 
     def begin(self, task: Task, down: NothingDown, private: SeparatePrivate) -> Weights:
-        return Weights(w=private.w, opt=task.optimizer.init(private.w))
+        return begun(task, private.w)
 
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
         return plain_step(task, state, batch)
@@ -55,9 +44,6 @@ class Separate(Method[NothingKept, NothingDown, NothingUp, SeparatePrivate, Weig
         self, task: Task, state: Weights, down: NothingDown, private: SeparatePrivate
     ) -> tuple[NothingUp, SeparatePrivate]:
         return NothingUp(), SeparatePrivate(w=state.w)
-
-    def personal(self, task: Task, down: NothingDown, private: SeparatePrivate) -> Predictor:
-        return Predictor(models=private.w)
 
     def adapt(self, task: Task, down: NothingDown, private: SeparatePrivate | None) -> tuple[None, SeparatePrivate]:
         """A newcomer trains alone for one round."""

@@ -252,12 +252,13 @@ class Stack(Method):
             for name, each in self.trainings.items()
         }
         kept = _together(StackPrivate, {name: each for name, (_, each) in ended.items()})
-        sums = self._sums(task, down, kept) if self._fits(task.round) else self._nothing(task)
+        # Of the models as the round began: what a silo keeps by now is one round ahead of what the server sent.
+        sums = self._sums(task, down, private) if self._fits(task.round) else self._nothing(task)
         return _together(StackUp, {name: each for name, (each, _) in ended.items()}, **sums), kept
 
     def _fits(self, round: int) -> bool:
         """Whether silos send their sums: fitting trains what is fine-tuned once more, so not in every round."""
-        return round + 1 in (1, 2, 4) or (round + 1) % self.fit_every == 0
+        return round in (1, 2, 4) or (round > 0 and round % self.fit_every == 0)
 
     def _sums(self, task: Task, down: Any, private: Any) -> dict[str, Tensor]:
         """What leaves of a silo's held-out samples."""

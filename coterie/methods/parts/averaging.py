@@ -6,21 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coterie.engine.method import (
-    Cohort,
-    Down,
-    Method,
-    Model,
-    Predictor,
-    PrivateT,
-    Roster,
-    Server,
-    StateT,
-    Task,
-    Up,
-    spread,
-)
-from coterie.wire import rows, shared
+from coterie.engine.method import Cohort, Method, Model, Nothing, PrivateT, Roster, StateT, Task, spread
+from coterie.methods.parts.proximal import Trained
+from coterie.wire import Deployable, Down, Predictor, Server, Up, rows, shared
 
 
 def weighted_mean(models: Tensor, weights: Tensor) -> Tensor:
@@ -69,6 +57,21 @@ class GlobalModel(Method[Global, GlobalDown, ModelUp, PrivateT, StateT]):
 
     def host(self, server: Global, newcomers: Cohort, up: ModelUp | None) -> GlobalDown:
         return GlobalDown(w=server.w)
+
+
+@dataclass(frozen=True)
+class OneModel(GlobalModel[Nothing, Trained]):
+    """And what its silos do, but for their training: each sends its model, keeps nothing and deploys the global one."""
+
+    def end(self, task: Task, state: Trained, down: GlobalDown, private: Nothing) -> tuple[ModelUp, Nothing]:
+        return ModelUp(w=state.w), private
+
+    def personal(self, task: Task, down: GlobalDown, private: Nothing) -> Deployable:
+        return global_predictor(task, down)
+
+    def adapt(self, task: Task, down: GlobalDown, private: Nothing | None) -> tuple[None, Nothing]:
+        """A newcomer gets the global model, which it uses as the others do."""
+        return None, Nothing()
 
 
 def global_predictor(task: Task, down: GlobalDown) -> Predictor:

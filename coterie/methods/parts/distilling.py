@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from coterie.engine.measuring import measure
 from coterie.engine.method import Batch, Predictor, State, Task
 from coterie.engine.predictors import Distilled, Ensemble
+from coterie.engine.task import stepped
 from coterie.wire import Record, rows
 
 EPOCHS = 10  # over the silo's training data
@@ -53,5 +54,4 @@ def _step(task: Task, state: Learning, batch: Batch) -> Learning:
         summed = off.sum(2) if task.model.classes else off
         return summed.reshape(*out.shape[:2], -1).mean(2)
 
-    w, opt = task.optimizer.step(state.w, task.grad(state.w, batch, loss=loss), state.opt, batch.lr)
-    return state.replace(w=w, opt=opt)
+    return stepped(task, state, task.grad(state.w, batch, loss=loss), batch)

@@ -5,16 +5,15 @@ What FedAMP, HeurFedAMP and FedACS share; they differ in who attends to whom, an
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from coterie.engine.method import Cohort, Down, Method, Model, Predictor, Private, Roster, Server, Task, Up
-from coterie.engine.task import Weights
-from coterie.methods.parts.proximal import Pulled
+from coterie.engine.method import Cohort, Method, Model, Roster, ServerT, StateT, Task
+from coterie.methods.parts.proximal import Trained
 from coterie.options import option
-from coterie.wire import rows, shared
+from coterie.wire import Down, Predictor, Private, Server, Up, rows, shared
 
 
 class Models(Server):
@@ -44,17 +43,36 @@ class Personal(Private):
     beta: Tensor | None = rows("its own β_i", fixed=True, default=None)
 
 
-Trained = TypeVar("Trained", bound=Pulled | Weights)
-
-
 @dataclass(frozen=True)
-class MessagePassing(Method[Models, CloudDown, PersonalUp, Personal, Trained]):
-    """The parts of FedAMP that are not an equation."""
+class CloudModels(Method[ServerT, CloudDown, PersonalUp, Personal, StateT]):
+    """What silos do that are sent a cloud model of their own and send back the personal model they train from it."""
 
-    by_columns: ClassVar[bool] = True
     down: ClassVar[type[Down]] = CloudDown
     up: ClassVar[type[Up]] = PersonalUp
     private: ClassVar[type[Private]] = Personal
+
+    def end(self, task: Task, state: StateT, down: CloudDown, private: Personal) -> tuple[PersonalUp, Personal]:
+        w = cast(Any, state).w
+        rounds = None if private.rounds is None else private.rounds + 1
+        return PersonalUp(w=w), private.replace(w=w, rounds=rounds)
+
+    def cloud(self, task: Task, down: CloudDown, private: Personal) -> Predictor:
+        return Predictor(models=down.u)
+
+    def adapt(self, task: Task, down: CloudDown, private: Personal | None) -> tuple[PersonalUp | None, Personal]:
+        """A newcomer trains alone, is answered with its cloud model, and trains once more from there."""
+        if private is None:
+            w = task.fit(down.u, "arrive")
+            return PersonalUp(w=w), Personal(w=w)
+        state = task.run(self.step, self.begin(task, down, private), "settle")
+        return None, Personal(w=cast(Any, state).w)
+
+
+@dataclass(frozen=True)
+class MessagePassing(CloudModels[Models, Trained]):
+    """The parts of FedAMP that are not an equation."""
+
+    by_columns: ClassVar[bool] = True
     compares: ClassVar[bool] = True
 
     common_init: bool = option(True, "all silos start from one random model")
@@ -104,28 +122,10 @@ class MessagePassing(Method[Models, CloudDown, PersonalUp, Personal, Trained]):
         """k of the papers counted from 0: the round of the warm-up, which makes their w_i^0, is none."""
         return max(round - 1, 0) if self.warmup_epochs else round
 
-    def end(self, task: Task, state: Trained, down: CloudDown, private: Personal) -> tuple[PersonalUp, Personal]:
-        rounds = None if private.rounds is None else private.rounds + 1
-        return PersonalUp(w=state.w), private.replace(w=state.w, rounds=rounds)
-
-    def personal(self, task: Task, down: CloudDown, private: Personal) -> Predictor:
-        return Predictor(models=private.w)
-
-    def cloud(self, task: Task, down: CloudDown, private: Personal) -> Predictor:
-        return Predictor(models=down.u)
-
     def host(self, server: Models, newcomers: Cohort, up: PersonalUp | None) -> CloudDown:
         if up is None:
             return CloudDown(u=server.start.expand(len(newcomers), -1))
         return CloudDown(u=torch.stack([self._mixture(server, newcomer, newcomers.model) for newcomer in up.w]))
-
-    def adapt(self, task: Task, down: CloudDown, private: Personal | None) -> tuple[PersonalUp | None, Personal]:
-        """A newcomer trains alone, is answered with its cloud model, and trains once more from there."""
-        if private is None:
-            w = task.fit(down.u, "arrive")
-            return PersonalUp(w=w), Personal(w=w)
-        state = task.run(self.step, self.begin(task, down, private), "settle")
-        return None, Personal(w=state.w)
 
     def trace(self, server: Models, everyone: Cohort, private: Personal | None) -> Mapping[str, Tensor]:
         return {"collaboration": self.attention(everyone.model.layout.weights(server.w))}

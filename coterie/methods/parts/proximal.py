@@ -1,9 +1,11 @@
 """Local training that is pulled towards a centre: argmin F_i(w) + strength/2 ‖w − centre‖²."""
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
-from coterie.engine.task import Batch, Task
+from coterie.engine.task import Batch, Task, Weights, stepped
 from coterie.wire import Record, State, rows
 
 
@@ -16,6 +18,9 @@ class Pulled(State):
     opt: Record
 
 
+Trained = TypeVar("Trained", bound=Pulled | Weights)  # a model `w` in training
+
+
 def at_centre(task: Task, centre: Tensor, strength: Tensor | float) -> Pulled:
     """Training starts where the pull is zero; `strength` is one number or one per silo."""
     strength = torch.as_tensor(strength, dtype=centre.dtype, device=centre.device).expand(len(centre))
@@ -25,5 +30,4 @@ def at_centre(task: Task, centre: Tensor, strength: Tensor | float) -> Pulled:
 def pulled_step(task: Task, state: Pulled, batch: Batch) -> Pulled:
     """One optimiser step on the loss, and the exact proximal step of the pull (`engine/solver.py`)."""
     gradient = task.grad(state.w, batch).pulled(state.centre, state.strength)
-    w, opt = task.optimizer.step(state.w, gradient, state.opt, batch.lr)
-    return state.replace(w=w, opt=opt)
+    return stepped(task, state, gradient, batch)

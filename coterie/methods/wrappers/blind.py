@@ -69,6 +69,29 @@ class Cells(Server):
     inner: Server
 
 
+@cache
+def _masked_up(kind: Any, compares: bool) -> Any:
+    made = hidden.masked_fields(kind, seen_by="nobody who has not the group key")
+    made["nonce"] = About("which masks they have", "rows", "number", (str(KEY),), "server, all silos", below=BYTE)
+    made["out_of_range"] = hidden.OUT_OF_RANGE
+    if compares:
+        seen = "server, which knows no R"
+        made["sketch"] = About("secret sketches of its models", "rows", "number", ("q", "k"), seen)
+        made["start_sketch"] = About("that of the random start, while it counts", "rows", "number", ("k",), seen)
+    return record_of(kind.__name__, Up, "An upload that the server cannot read.", made)
+
+
+@cache
+def _masked_down(kind: Any) -> Any:
+    made = hidden.masked_fields(kind)
+    for name, about in described(kind).items():
+        if about.has_columns:
+            axes = (*about.axes[:-1], "cells")
+            made[name + WEIGHTS] = replace(made[name], doc="the weights of the sum, in fixed point", axes=axes)
+    made["nonces"] = About("which masks are in the sums", "shared", "number", ("cells", str(KEY)), below=BYTE)
+    return record_of(kind.__name__, Down, "What only a silo with the group key can open.", made)
+
+
 @dataclass(frozen=True)
 class WithBlind(WithHiding):
     """Any method whose silos send models alone, and whose server only adds them up."""
@@ -79,15 +102,8 @@ class WithBlind(WithHiding):
 
     options: Blind
 
-    @property
-    def up(self) -> type[Up]:  # type: ignore[override]
-        kind: Any = self.method.up
-        return cast(type[Up], _masked_up(kind, self.method.compares))
-
-    @property
-    def down(self) -> type[Down]:  # type: ignore[override]
-        kind: Any = self.method.down
-        return cast(type[Down], _masked_down(kind))
+    up = property(lambda self: _masked_up(self.method.up, self.method.compares))
+    down = property(lambda self: _masked_down(self.method.down))
 
     def axes(self, roster: Roster, model: Model) -> dict[str, int]:
         inner = self.method.axes(roster, model)
@@ -299,26 +315,3 @@ def _on(cohort: Cohort, server: Cells) -> Cohort:
     """The cohort with the stand-in for its model."""
     basis: Any = Basis(len(server.nonce), server.sketch, server.sketch.device)
     return replace(cohort, model=basis)
-
-
-@cache
-def _masked_up(kind: Any, compares: bool) -> Any:
-    made = hidden.masked_fields(kind, seen_by="nobody who has not the group key")
-    made["nonce"] = About("which masks they have", "rows", "number", (str(KEY),), "server, all silos", below=BYTE)
-    made["out_of_range"] = hidden.OUT_OF_RANGE
-    if compares:
-        seen = "server, which knows no R"
-        made["sketch"] = About("secret sketches of its models", "rows", "number", ("q", "k"), seen)
-        made["start_sketch"] = About("that of the random start, while it counts", "rows", "number", ("k",), seen)
-    return record_of(kind.__name__, Up, "An upload that the server cannot read.", made)
-
-
-@cache
-def _masked_down(kind: Any) -> Any:
-    made = hidden.masked_fields(kind)
-    for name, about in described(kind).items():
-        if about.has_columns:
-            axes = (*about.axes[:-1], "cells")
-            made[name + WEIGHTS] = replace(made[name], doc="the weights of the sum, in fixed point", axes=axes)
-    made["nonces"] = About("which masks are in the sums", "shared", "number", ("cells", str(KEY)), below=BYTE)
-    return record_of(kind.__name__, Down, "What only a silo with the group key can open.", made)

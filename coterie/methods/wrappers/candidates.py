@@ -4,10 +4,11 @@ Candidates are more rows of one call: the G models of a silo lie side by side, (
 of k·G rows, each with its own rate. The server's half, and what begins and ends a round, is done once for each.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -15,25 +16,22 @@ from torch import Tensor
 
 from coterie.engine.across import total
 from coterie.engine.dpsgd import DPSGD
-from coterie.engine.method import (
-    Batch,
-    Cohort,
-    Columns,
-    Deployable,
-    Down,
-    Method,
-    Model,
-    Private,
-    Roster,
-    Server,
-    State,
-    Task,
-    Up,
-)
-from coterie.wire import Record, described, every_field
+from coterie.engine.method import Batch, Cohort, Columns, Method, Model, Roster, Task
+from coterie.wire import Deployable, Down, Private, Record, Server, State, Up, described, every_field
 
 R = TypeVar("R", bound=Record)
 LARGEST = 1e15  # of a number that may leave a silo: its square is still finite
+
+
+class Several(Record):
+    """Holds one record of each candidate."""
+
+
+@cache
+def _several(kind: Any, parts: tuple[type[Record], ...]) -> Any:
+    """A type of records that hold one of each candidate, as c0, c1, …"""
+    inner = {"__annotations__": {f"c{i}": part for i, part in enumerate(parts)}, "__module__": __name__}
+    return type(f"Several{kind.__name__}", (Several, kind), {"__doc__": "One of each candidate.", **inner})
 
 
 @dataclass(frozen=True)
@@ -49,20 +47,9 @@ class Candidates(Method):
     rates: tuple[float, ...]
     going: tuple[int, ...] = ()
 
-    @property
-    def down(self) -> type[Down]:  # type: ignore[override]
-        made: type[Down] = _several(Down, (self.method.down,) * len(self.places))
-        return made
-
-    @property
-    def up(self) -> type[Up]:  # type: ignore[override]
-        made: type[Up] = _several(Up, (self.method.up,) * len(self.places))
-        return made
-
-    @property
-    def private(self) -> type[Private]:  # type: ignore[override]
-        made: type[Private] = _several(Private, (self.method.private,) * len(self.rates))
-        return made
+    down = property(lambda self: _several(Down, (self.method.down,) * len(self.places)))
+    up = property(lambda self: _several(Up, (self.method.up,) * len(self.places)))
+    private = property(lambda self: _several(Private, (self.method.private,) * len(self.rates)))
 
     @property
     def base(self) -> Method:
@@ -123,12 +110,11 @@ class Candidates(Method):
         rates = torch.tensor([own.lr for own in self._tasks(task)], dtype=task.model.dtype, device=batch.x.device)
         batch = replace(batch.repeated(count), lr=rates.repeat(task.k))
         wide = replace(task, silos=task.silos.repeat_interleave(count))
-        after = self.method.step(wide, _mapped(state, lambda t: t.flatten(0, 1)), batch)
-        return _mapped(after, lambda t: t.reshape(task.k, count, *t.shape[1:]))
+        after = self.method.step(wide, state.map_rows(lambda t: t.flatten(0, 1)), batch)
+        return after.map_rows(lambda t: t.reshape(task.k, count, *t.shape[1:]))
 
     def end(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
-        columns = map(_column, range(len(self.places)))
-        apart = each(state) if isinstance(state, Several) else [_mapped(state, own) for own in columns]
+        apart = each(state) if isinstance(state, Several) else _apart(state, len(self.places))
         parts = zip(self._tasks(task), apart, each(down), self._those(private), strict=True)
         ups, kept = zip(*(self._ended(*part) for part in parts), strict=True)
         return together(Up, ups), self._with(private, kept)
@@ -175,17 +161,6 @@ def each(record: Record) -> list[Any]:
     return [getattr(record, f.name) for f in fields(record)]  # type: ignore[arg-type]
 
 
-class Several(Record):
-    """Holds one record of each candidate."""
-
-
-@cache
-def _several(kind: Any, parts: tuple[type[Record], ...]) -> Any:
-    """A type of records that hold one of each candidate, as c0, c1, …"""
-    inner = {"__annotations__": {f"c{i}": part for i, part in enumerate(parts)}, "__module__": __name__}
-    return type(f"Several{kind.__name__}", (Several, kind), {"__doc__": "One of each candidate.", **inner})
-
-
 def _stackable(state: Record) -> bool:
     """Whether all of a state is rows, or a bank that rows point into."""
     inner = [value for value in vars(state).values() if isinstance(value, Record)]
@@ -212,20 +187,9 @@ def _stacked(states: Sequence[R]) -> R:
     return states[0].replace(**made)
 
 
-def _mapped(record: R, change: Callable[[Tensor], Tensor]) -> R:
-    """A record with its rows changed, and what is not rows as it was."""
-    made: dict[str, Any] = {}
-    about = described(record)
-    for name, value in vars(record).items():
-        if isinstance(value, Record):
-            made[name] = _mapped(value, change)
-        elif value is not None and about[name].kind == "rows":
-            made[name] = change(value)
-    return record.replace(**made)
-
-
-def _column(i: int) -> Callable[[Tensor], Tensor]:
-    return lambda t: t[:, i]
+def _apart(state: Record, count: int) -> list[Any]:
+    """The states of so many candidates of one that has them side by side."""
+    return [state.map_rows(itemgetter((slice(None), i))) for i in range(count)]
 
 
 def _sound(up: Record, k: int) -> Tensor:

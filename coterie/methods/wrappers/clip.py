@@ -31,10 +31,6 @@ class WithClipping(Wrapper):
     method: Method
     options: Clipping
 
-    @property
-    def base(self) -> Method:
-        return self.method
-
     def end(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
         up, kept = self.method.end(task, state, down, private)
         base = bases(self.method) or {}

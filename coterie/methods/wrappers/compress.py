@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.engine.method import Cohort, Columns, Deployable, Method, Model, Private, Roster, Task, Up
+from coterie.engine.method import Cohort, Columns, Method, Model, Private, Roster, Task, Up
 from coterie.engine.wrapper import Wrapper
 from coterie.methods.wrappers.changes import REFUSAL, bases, changes, columns_of, shapes_of, with_changes
 from coterie.options import option
@@ -64,21 +64,11 @@ class WithCompression(Wrapper):
     """Any method whose silos send back what they were sent, changed, and nothing else."""
 
     summary: ClassVar[str] = "of what a silo changed only the largest numbers leave, or each as a byte"
+    private: ClassVar[type[Private]] = WithResidual
+    up = property(lambda self: BytesUp if self.options.top_k is None else SparseUp)
 
     method: Method
     options: Compression
-
-    @property
-    def base(self) -> Method:
-        return self.method
-
-    @property
-    def up(self) -> type[Up]:  # type: ignore[override]
-        return BytesUp if self.options.top_k is None else SparseUp
-
-    @property
-    def private(self) -> type[Private]:  # type: ignore[override]
-        return WithResidual
 
     def axes(self, roster: Roster, model: Model) -> dict[str, int]:
         inner = self.method.axes(roster, model)
@@ -95,19 +85,13 @@ class WithCompression(Wrapper):
         nothing = torch.zeros(len(rows), self.axes(roster, model)["columns"], dtype=model.dtype, device=model.device)
         return WithResidual(residual=nothing, inner=self.method.enroll(roster, model, rows))
 
-    def begin(self, task: Task, down: Any, private: WithResidual) -> Any:
-        return self.method.begin(task, down, private.inner)
+    def inside(self, task: Task, down: Any, private: WithResidual | None) -> tuple[Task, Any, Any]:
+        return task, down, None if private is None else private.inner
 
     def end(self, task: Task, state: Any, down: Any, private: WithResidual) -> tuple[Any, WithResidual]:
-        up, kept = self.method.end(task, state, down, private.inner)
+        up, kept = super().end(task, state, down, private)
         packed, residual = self._packed(task.model, up, down, private.residual)
         return packed, WithResidual(residual=residual, inner=kept)
-
-    def personal(self, task: Task, down: Any, private: WithResidual) -> Deployable:
-        return self.method.personal(task, down, private.inner)
-
-    def cloud(self, task: Task, down: Any, private: WithResidual) -> Deployable | None:
-        return self.method.cloud(task, down, private.inner)
 
     def host(self, server: Any, newcomers: Cohort, up: Any | None) -> Any:
         if up is None:
@@ -115,7 +99,7 @@ class WithCompression(Wrapper):
         return self.method.host(server, newcomers, self.unpacked(self.method.host(server, newcomers, None), up))
 
     def adapt(self, task: Task, down: Any, private: WithResidual | None) -> tuple[Any | None, WithResidual]:
-        up, kept = self.method.adapt(task, down, None if private is None else private.inner)
+        up, kept = super().adapt(task, down, private)
         packed = None if up is None else self._packed(task.model, up, down, None)[0]
         return packed, WithResidual(inner=kept)
 

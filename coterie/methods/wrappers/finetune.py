@@ -25,7 +25,7 @@ class FineTuned(Wrapper):
         raise NotImplementedError
 
     def personal(self, task: Task, down: Any, private: Any) -> Deployable:
-        model = self.base.personal(task, down, private)
+        model = super().personal(task, down, private)
         if not isinstance(model, Predictor) or model.weights is not None:
             raise BadInput("fine-tuning needs a single model; this method predicts with a mixture of several")
         return Predictor(models=task.fit(model.models, "finetune", self.epochs))
@@ -44,10 +44,6 @@ class WithFineTuning(FineTuned):
 
     method: Method
     options: FineTuning
-
-    @property
-    def base(self) -> Method:
-        return self.method
 
     @property
     def epochs(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coterie.engine.method import Deployable, Method, Model, Roster, Task
+from coterie.engine.method import Method, Model, Roster, Task
 from coterie.engine.wrapper import Wrapper
 from coterie.errors import BadInput
 from coterie.options import option
@@ -41,10 +41,6 @@ class WithHiding(Wrapper):
     method: Method
     options: Any
 
-    @property
-    def base(self) -> Method:
-        return self.method
-
     def unpacked(self, down: Any, up: Any) -> Any:
         return up
 
@@ -56,21 +52,15 @@ class WithHiding(Wrapper):
         """An upload as it leaves; of a silo whose model is out of range nothing does."""
         raise NotImplementedError
 
-    def begin(self, task: Task, down: Any, private: Any) -> Any:
-        return self.method.begin(task, self.opened(task, down), private)
+    def inside(self, task: Task, down: Any, private: Any) -> tuple[Task, Any, Any]:
+        return task, self.opened(task, down), private
 
     def end(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
-        up, kept = self.method.end(task, state, self.opened(task, down), private)
+        up, kept = super().end(task, state, down, private)
         return self.masked(task, up, down), kept
 
-    def personal(self, task: Task, down: Any, private: Any) -> Deployable:
-        return self.method.personal(task, self.opened(task, down), private)
-
-    def cloud(self, task: Task, down: Any, private: Any) -> Deployable | None:
-        return self.method.cloud(task, self.opened(task, down), private)
-
     def adapt(self, task: Task, down: Any, private: Any | None) -> tuple[Any | None, Any]:
-        up, kept = self.method.adapt(task, self.opened(task, down), private)
+        up, kept = super().adapt(task, down, private)
         return None if up is None else self.masked(task, up, down), kept
 
     def flat(self, up: Any) -> tuple[Tensor, Tensor]:

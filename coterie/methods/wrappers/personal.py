@@ -13,11 +13,12 @@ from typing import Any, ClassVar, TypeVar
 from torch import Tensor
 
 from coterie.engine.layout import Columns
-from coterie.engine.method import Cohort, Deployable, Down, Method, Private, Roster, Up
+from coterie.engine.method import Cohort, Method, Predictor, Private, Roster
 from coterie.engine.rows import Model
 from coterie.engine.task import Task
 from coterie.engine.wrapper import Wrapper
 from coterie.errors import BadInput
+from coterie.methods.parts.averaging import global_predictor
 from coterie.methods.parts.partly import fit_on
 from coterie.options import option
 from coterie.wire import Record, described, rows, with_shared_columns
@@ -37,6 +38,9 @@ class Personal(Wrapper):
     """Keeps some columns of the method's models on the silos; which, a subclass decides."""
 
     by_columns: ClassVar[bool] = True
+    down = property(lambda self: with_shared_columns(self.base.down))
+    up = property(lambda self: with_shared_columns(self.base.up))
+    private: ClassVar[type[Private]] = WithOwn
 
     def own(self, model: Model) -> Columns:
         """The columns that stay."""
@@ -47,18 +51,6 @@ class Personal(Wrapper):
 
     def axes(self, roster: Roster, model: Model) -> dict[str, int]:
         return self.base.axes(roster, model) | {"s": self.shared(model).width}
-
-    @property
-    def down(self) -> type[Down]:  # type: ignore[override]
-        return with_shared_columns(self.base.down)
-
-    @property
-    def up(self) -> type[Up]:  # type: ignore[override]
-        return with_shared_columns(self.base.up)
-
-    @property
-    def private(self) -> type[Private]:  # type: ignore[override]
-        return WithOwn
 
     # Server
 
@@ -81,18 +73,12 @@ class Personal(Wrapper):
         start = self.own(model).take(model.start(roster.seed)).expand(len(rows), -1).clone()
         return self.keeps(start, self.base.enroll(roster, model, rows))
 
-    def begin(self, task: Task, down: Any, private: WithOwn) -> Any:
-        return self.base.begin(task, self.sent(task, down, private), private.inner)
+    def inside(self, task: Task, down: Any, private: WithOwn) -> tuple[Task, Any, Any]:
+        return task, self.sent(task, down, private), private.inner
 
     def end(self, task: Task, state: Any, down: Any, private: WithOwn) -> tuple[Any, WithOwn]:
-        up, kept = self.base.end(task, state, self.sent(task, down, private), private.inner)
+        up, kept = super().end(task, state, down, private)
         return self._packed(self.up, up, task.model), self.keeps(self._own_of(up, task.model), kept)
-
-    def personal(self, task: Task, down: Any, private: WithOwn) -> Deployable:
-        return self.base.personal(task, self.sent(task, down, private), private.inner)
-
-    def cloud(self, task: Task, down: Any, private: WithOwn) -> Deployable | None:
-        return self.base.cloud(task, self.sent(task, down, private), private.inner)
 
     def adapt(self, task: Task, down: Any, private: WithOwn | None) -> tuple[Any | None, WithOwn]:
         """A newcomer trains its personal columns, alone, in the model it is sent; then it does as the method says."""
@@ -178,6 +164,14 @@ class Personal(Wrapper):
 
 
 @dataclass(frozen=True)
+class OwnCopy(Personal):
+    """Of a method of one global model whose silos deploy their own: that model with a silo's columns is its cloud's."""
+
+    def cloud(self, task: Task, down: Any, private: WithOwn) -> Predictor:
+        return global_predictor(task, self.sent(task, down, private))
+
+
+@dataclass(frozen=True)
 class PersonalColumns:
     """`personal = ["head"]` in a method's table."""
 
@@ -193,10 +187,6 @@ class WithPersonal(Personal):
     method: Method
     options: PersonalColumns
 
-    @property
-    def base(self) -> Method:
-        return self.method
-
     def own(self, model: Model) -> Columns:
         return model.columns(*self.options.columns)
 
@@ -206,10 +196,6 @@ class LocalBuffers(Personal):
     """BatchNorm's statistics stay on the silo; see `local_buffers`."""
 
     method: Method
-
-    @property
-    def base(self) -> Method:
-        return self.method
 
     def own(self, model: Model) -> Columns:
         return model.layout.columns({block.name for block in model.layout.buffers})

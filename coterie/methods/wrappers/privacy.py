@@ -40,15 +40,10 @@ class Privacy:
 
     level: Literal["silo", "record"] = option("silo", "what is hidden: all data of a silo, or each of its records")
     clip: float = option(
-        1.0,
-        "C, the longest change that may leave a silo in a round; of level record the longest gradient",
-        above=0,
+        1.0, "C, the longest change that may leave a silo in a round; of level record the longest gradient", above=0
     )
     noise: float | None = option(
-        None,
-        "z; the noise on every number has the deviation z C; none: 1, or as epsilon needs",
-        low=0,
-        below=math.inf,
+        None, "z; the noise on every number has the deviation z C; none: 1, or as epsilon needs", low=0, below=math.inf
     )
     epsilon: float | None = option(
         None, "of level record instead of noise: ε of each silo's planned rounds of one seed", above=0, below=math.inf
@@ -81,10 +76,6 @@ class WithPrivacy(Wrapper):
 
     method: Method
     options: Privacy
-
-    @property
-    def base(self) -> Method:
-        return self.method
 
     def step(self, task: Task, state: Any, batch: Batch) -> Any:
         assert self.options.level == "silo" or task.dpsgd is not None, "a loop without the noise that hides records"

@@ -40,10 +40,6 @@ class WithRobustness(Wrapper):
     method: Method
     options: Robustness
 
-    @property
-    def base(self) -> Method:
-        return self.method
-
     def receive(self, server: Any, cohort: Cohort, up: Any) -> Any:
         rule: Callable[[Tensor], Tensor] = {"median": _medians, "clipped": clipped, "krum": self._krums}[
             self.options.rule

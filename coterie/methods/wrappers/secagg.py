@@ -108,15 +108,8 @@ class WithSecAgg(WithHiding):
 
     options: SecAgg
 
-    @property
-    def up(self) -> type[Up]:  # type: ignore[override]
-        kind: Any = self.method.up
-        return cast(type[Up], _masked_up(kind))
-
-    @property
-    def down(self) -> type[Down]:  # type: ignore[override]
-        kind: Any = self.method.down
-        return cast(type[Down], _with_peers(kind))
+    up = property(lambda self: _masked_up(self.method.up))
+    down = property(lambda self: _with_peers(self.method.down))
 
     # Server
 

@@ -98,12 +98,7 @@ class Uses:
 
 
 def used(
-    o: Privacy,
-    training: Training,
-    members: Members,
-    candidates: Sequence[int],
-    ran: int | None,
-    together: int = 1,
+    o: Privacy, training: Training, members: Members, candidates: Sequence[int], ran: int | None, together: int = 1
 ) -> dict[str, Uses]:
     """By silo what a method's uploads used, over all seeds; the first seed makes the search for all.
 

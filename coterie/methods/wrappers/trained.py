@@ -6,7 +6,7 @@ Batches and epochs are those of the loop that all share; the learning rate follo
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from coterie.engine.method import Batch, Deployable, Method, Task
+from coterie.engine.method import Batch, Method, Task
 from coterie.engine.wrapper import Wrapper
 from coterie.options import option, resolved
 
@@ -27,29 +27,13 @@ class WithTraining(Wrapper):
     method: Method
     options: OwnTraining
 
-    @property
-    def base(self) -> Method:
-        return self.method
-
     def task(self, task: Task) -> Task:
         """The task with these settings."""
         return task.trained_with(**resolved(self.options))
 
-    def begin(self, task: Task, down: Any, private: Any) -> Any:
-        return self.base.begin(self.task(task), down, private)
+    def inside(self, task: Task, down: Any, private: Any) -> tuple[Task, Any, Any]:
+        return self.task(task), down, private
 
     def step(self, task: Task, state: Any, batch: Batch) -> Any:
         own = self.task(task)
         return self.base.step(own, state, replace(batch, lr=own.lr))
-
-    def end(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
-        return self.base.end(self.task(task), state, down, private)
-
-    def personal(self, task: Task, down: Any, private: Any) -> Deployable:
-        return self.base.personal(self.task(task), down, private)
-
-    def cloud(self, task: Task, down: Any, private: Any) -> Deployable | None:
-        return self.base.cloud(self.task(task), down, private)
-
-    def adapt(self, task: Task, down: Any, private: Any | None) -> tuple[Any | None, Any]:
-        return self.base.adapt(self.task(task), down, private)
