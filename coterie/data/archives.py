@@ -11,7 +11,7 @@ from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from coterie.errors import BadInput
+from coterie.errors import BadInput, first_line
 
 LARGEST = 64 << 30  # bytes of all files together, unpacked
 PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # other ways take as much memory as a header says
@@ -30,6 +30,17 @@ class Member:
     name: PurePosixPath  # within the folder or archive; looked at, never written to
     size: int
     open: Callable[[], AbstractContextManager[IO[bytes]]]
+
+
+@contextmanager
+def reading(path: Path, damaged: tuple[type[Exception], ...] = (), what: str = "", remedy: str = "") -> Iterator[None]:
+    """A file that cannot be read, or turns out to be damaged meanwhile, is an error in one line."""
+    try:
+        yield
+    except damaged as error:
+        raise BadInput(f"{path}: {what} ({first_line(error)}); {remedy}") from None
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
 
 
 @contextmanager
@@ -52,9 +63,9 @@ def members(path: Path) -> Iterator[list[Member]]:
         else:
             raise BadInput(f"{path}: no such file or folder; check the path")
     except DAMAGED as error:
-        raise BadInput(f"{path}: damaged or not an archive ({_line(error)}); get it again") from None
+        raise BadInput(f"{path}: damaged or not an archive ({first_line(error)}); get it again") from None
     except RuntimeError as error:  # what zipfile raises of an encrypted one
-        raise BadInput(f"{path}: cannot be read ({_line(error)}); unpack it first") from None
+        raise BadInput(f"{path}: cannot be read ({first_line(error)}); unpack it first") from None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
 
@@ -115,7 +126,3 @@ def _tarred(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> Member:
         return file
 
     return Member(PurePosixPath(entry.name), entry.size, opened)
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -178,11 +178,7 @@ _PACKAGED = {
     ),
 }  # fmt: skip
 CATALOG: Registry[Entry] = Registry(
-    "data set",
-    "coterie.data",
-    _PACKAGED,
-    lambda thing: isinstance(thing, Entry),
-    "a coterie.data.catalog.Entry",
+    "data set", "coterie.data", _PACKAGED, lambda thing: isinstance(thing, Entry), "a coterie.data.catalog.Entry"
 )
 
 

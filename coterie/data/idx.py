@@ -8,22 +8,19 @@ from typing import IO
 
 import numpy as np
 
-from coterie.data.archives import read_at_most
+from coterie.data.archives import read_at_most, reading
 from coterie.data.silo import Array
 from coterie.errors import BadInput
 
 LARGEST = 1 << 30  # bytes; EMNIST's largest file is 547 MB
+DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
 def read_idx(path: Path) -> Array:
     """The uint8 array in an IDX file, plain or gzipped."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return _array(file, path)  # type: ignore[arg-type]
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise BadInput(f"{path}: damaged gzip file ({error}); fetch it again") from None
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
+    readable = reading(path, DAMAGED, "damaged gzip file", "fetch it again")
+    with readable, gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        return _array(file, path)  # type: ignore[arg-type]
 
 
 def _array(file: IO[bytes], path: Path) -> Array:

@@ -16,7 +16,7 @@ from coterie.data.images import SUFFIXES, read_images
 from coterie.data.leaf import read_leaf
 from coterie.data.silo import Array
 from coterie.data.sources import BESIDE, FORMS, SOURCES, SPEECHES
-from coterie.errors import BadInput
+from coterie.errors import BadInput, refused
 
 LARGEST = 4 << 30  # bytes of one file
 PICKLED = {"cifar10": "data_batch_1", "cifar100": "train"}  # of the "python version", which is pickles
@@ -36,13 +36,9 @@ def import_set(name: str, path: Path) -> Imported:
     if name not in FORMS:
         raise BadInput(f"data set {name}: it needs no files, so there is nothing to import")
     target = cache.folder(name)
-    try:
+    with refused(target.parent, "name a folder that can be written in COTERIE_DATA"):
         target.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
-    except OSError as error:
-        raise BadInput(
-            f"{target.parent}: {error.strerror or error}; name a folder that can be written in COTERIE_DATA"
-        ) from None
     try:
         _gather(name, path, made)
         samples = len(catalog.read(name, {"path": str(made)}))
@@ -123,11 +119,10 @@ def _replace(made: Path, target: Path) -> None:
     """Put a finished folder in the place of an older one, which is whole until then."""
     old = made.with_name(f"{made.name}-old")
     try:
-        made.chmod(0o755)
-        with suppress(FileNotFoundError):
-            target.rename(old)
-        made.rename(target)
-    except OSError as error:
-        raise BadInput(f"{target}: {error.strerror or error}; remove it and try again") from None
+        with refused(target, "remove it and try again"):
+            made.chmod(0o755)
+            with suppress(FileNotFoundError):
+                target.rename(old)
+            made.rename(target)
     finally:
         shutil.rmtree(old, ignore_errors=True)

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from coterie.data.archives import PACKED
+from coterie.data.archives import PACKED, reading
 from coterie.data.silo import Array
 from coterie.errors import BadInput
 
@@ -26,26 +26,17 @@ DEFLATE = 1032  # deflate cannot compress further than this
 
 def read_npz(path: Path) -> dict[str, Array]:
     """Every array of the archive by name; whatever else it holds is left alone."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
-            check_sizes(entries, path)
-            return {entry.filename.removesuffix(".npy"): _member(archive, entry, path) for entry in entries}
-    except DAMAGED as error:
-        raise BadInput(f"{path}: damaged or not a NumPy .npz archive ({_line(error)}); write it again") from None
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
+    readable = reading(path, DAMAGED, "damaged or not a NumPy .npz archive", "write it again")
+    with readable, zipfile.ZipFile(path) as archive:
+        entries = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
+        check_sizes(entries, path)
+        return {entry.filename.removesuffix(".npy"): _member(archive, entry, path) for entry in entries}
 
 
 def read_npy(path: Path) -> Array:
     """The array in a single .npy file."""
-    try:
-        with path.open("rb") as file:
-            return _array(file, path.stat().st_size, str(path))
-    except DAMAGED as error:
-        raise BadInput(f"{path}: damaged or not a NumPy .npy file ({_line(error)}); write it again") from None
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
+    with reading(path, DAMAGED, "damaged or not a NumPy .npy file", "write it again"), path.open("rb") as file:
+        return _array(file, path.stat().st_size, str(path))
 
 
 def check_sizes(entries: list[zipfile.ZipInfo], path: Path) -> None:
@@ -92,7 +83,3 @@ def described(file: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype[An
     reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = reader(file)
     return shape, dtype
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame
 
-from coterie.data.archives import bounded
+from coterie.data.archives import bounded, reading
 from coterie.data.silo import Array
-from coterie.errors import BadInput
 
 LARGEST = 64 << 20  # bytes of a file unpacked, and cells of its table
 MOST_AXES = 5  # of an array that is no table
@@ -96,17 +95,12 @@ class Cells:
 
 def read_pickled(path: Path) -> DataFrame:
     """The pandas table in a pickle of protocol 4 or 5, which may be packed as .xz."""
-    try:
+    with reading(path, DAMAGED, "damaged or no table of pandas", "install its package again"):
         with path.open("rb") as file:
             packed = file.read(len(XZ)) == XZ
         with lzma.open(path) if packed else path.open("rb") as file:
             data = bounded(file, LARGEST, str(path))
         return _frame(interpreted(data), Cells(LARGEST))
-    except DAMAGED as error:
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BadInput(f"{path}: damaged or no table of pandas ({said}); install its package again") from None
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
 
 
 def held_arrays(data: bytes) -> dict[str, Array]:
@@ -152,7 +146,7 @@ def interpreted(data: bytes) -> Any:
             stack.append(_named(*_of(argument, str).split(" ", 1)))
         elif name in ("REDUCE", "NEWOBJ"):
             called, arguments = _taken(stack, 2)
-            stack.append(_call(called, arguments))
+            stack.append(Call(_of(called, Name).text, _of(arguments, tuple)))
         elif name == "BUILD":
             (state,) = _taken(stack, 1)
             _of(stack[-1], Call).state = state
@@ -185,10 +179,6 @@ def _named(module: Any, name: Any) -> Name:
     if full not in NAMES:
         raise ValueError(f"it names {full.replace(' ', '.')!r}, which no table needs")
     return Name(NAMES[full])
-
-
-def _call(called: Any, arguments: Any) -> Call:
-    return Call(_of(called, Name).text, _of(arguments, tuple))
 
 
 def _of(value: Any, kind: type) -> Any:
@@ -227,13 +217,18 @@ def _columns(values: Any, cells: Cells) -> Iterable[Array]:
     """The columns of a block: an array of numbers or objects, whole numbers with gaps, or categories."""
     called = _calls(values, BUFFER, RECONSTRUCT, INTEGERS, BACKED)
     if called.name == INTEGERS:
-        state = _of(called.state, dict)
-        data, gaps = _array(state["_data"], cells), _array(state["_mask"], cells)
-        return [np.where(gaps.astype(bool), np.nan, data.astype(float))]
+        return [_with_gaps(called, cells, most_axes=2)]
     if called.name == BACKED:
         return [_categories(called, cells)]
     array = _array(values, cells)
     return array if array.ndim == 2 else [array]
+
+
+def _with_gaps(called: Call, cells: Cells, most_axes: int) -> Array:
+    """Whole numbers, NaN where there is none."""
+    state = _of(called.state, dict)
+    data, gaps = (_array(state[key], cells, most_axes) for key in ("_data", "_mask"))
+    return np.where(gaps.astype(bool), np.nan, data.astype(float))
 
 
 def _categories(called: Call, cells: Cells) -> Array:
@@ -257,7 +252,10 @@ def _index(value: Any, cells: Cells) -> list[Any]:
     kind, state = _calls(value, INDEX).arguments
     if kind != Name("Index"):
         raise ValueError("an index of an unknown type")
-    found: list[Any] = _array(_of(state, dict)["data"], cells, most_axes=1).tolist()
+    called = _calls(_of(state, dict)["data"], BUFFER, RECONSTRUCT, INTEGERS)
+    if called.name == INTEGERS:
+        return [int(each) for each in _with_gaps(called, cells, most_axes=1).tolist()]
+    found: list[Any] = _array(called, cells, most_axes=1).tolist()
     return found
 
 

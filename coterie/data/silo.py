@@ -138,17 +138,11 @@ def named(silos: Sequence[str], most: int = 4) -> str:
 
 def deal(pool: Pool, shares: Sequence[Share]) -> list[Silo]:
     """The silos that hold these shares of the pool."""
-    width = max(2, len(str(len(shares) - 1)))
-    return [
-        Silo(
-            f"silo-{i:0{width}d}",
-            train=_part(pool, share.train),
-            validation=_part(pool, share.validation),
-            test=_part(pool, share.test),
-            group=share.group,
-        )
-        for i, share in enumerate(shares)
-    ]
+    width, made = max(2, len(str(len(shares) - 1))), list[Silo]()
+    for i, share in enumerate(shares):
+        parts = [Part(pool.x[rows], pool.y[rows]) for rows in (share.train, share.validation, share.test)]
+        made.append(Silo(f"silo-{i:0{width}d}", *parts, group=share.group))
+    return made
 
 
 def check_silos(silos: Sequence[Silo], classes: int) -> None:
@@ -162,10 +156,6 @@ def check_silos(silos: Sequence[Silo], classes: int) -> None:
             raise BadInput(f"{silo.name} train: no samples; give it some or leave the silo out")
         for split in ("train", "validation", "test"):
             _check_part(getattr(silo, split), classes, f"{silo.name} {split}")
-
-
-def _part(pool: Pool, indices: Indices) -> Part:
-    return Part(pool.x[indices], pool.y[indices])
 
 
 def _check_part(part: Part, classes: int, where: str) -> None:

@@ -1,6 +1,5 @@
 """The Synthetic federation of Marfoq et al., NeurIPS 2021: every silo mixes the same few linear components."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,7 +66,7 @@ def generate(options: Synthetic, rng: np.random.Generator) -> tuple[list[Silo], 
         z = rng.choice(options.components, ends[-1], p=weights)
         score = (x * theta[z]).sum(axis=1) + options.noise * rng.standard_normal(ends[-1])
         # Every sample gets its label. (The authors' code leaves many 0.) A sigmoid above 1/2 is a score above 0.
-        y = rng.random(ends[-1]) < _sigmoid(score) if options.labels == "drawn" else score > 0
+        y = rng.random(ends[-1]) < sigmoid(score) if options.labels == "drawn" else score > 0
         parts = zip(np.split(x, ends[:-1]), np.split(y.astype(np.int64), ends[:-1]), strict=True)
         silos.append(Silo(f"silo-{i:0{width}d}", *[Part(*both) for both in parts]))
     return silos, Truth(theta, pi, options.labels == "drawn")
@@ -79,18 +78,8 @@ def draw_sizes(options: Synthetic, rng: np.random.Generator) -> NDArray[np.int64
     return np.minimum(options.smallest + extra, options.largest)
 
 
-def truth_accuracy(truth: Truth, silos: Sequence[Silo], part: str = "test") -> list[float]:
-    """The accuracy in each silo of the true components voting with the silo's true weights."""
-    accuracies = []
-    for silo, weights in zip(silos, truth.pi, strict=True):
-        data: Part = getattr(silo, part)
-        score = data.x @ truth.theta.T
-        votes = (_sigmoid(score) if truth.drawn else score > 0) @ weights  # (n,)
-        accuracies.append(float(((votes > 0.5) == data.y).mean()))
-    return accuracies
-
-
-def _sigmoid(score: NDArray[np.float64]) -> NDArray[np.float64]:
+def sigmoid(score: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The probability of the second class."""
     return 1 / (1 + np.exp(-score))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.data.archives import bounded
+from coterie.data.archives import bounded, reading
 from coterie.data.silo import Array, Pool
 from coterie.errors import BadInput
 
@@ -67,9 +67,7 @@ def encoded(text: str) -> Array:
 
 def _read(file: Path) -> str:
     try:
-        with file.open("rb") as raw:
+        with reading(file), file.open("rb") as raw:
             return bounded(raw, LARGEST, str(file)).decode("utf-8-sig")
-    except OSError as error:
-        raise BadInput(f"{file}: cannot be read ({error.strerror or error}); check the path") from None
     except UnicodeDecodeError:
         raise BadInput(f"{file}: not text in UTF-8; give a plain text") from None

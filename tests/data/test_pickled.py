@@ -39,6 +39,14 @@ def test_a_table_comes_out_as_it_went_in(tmp_path):
     assert found["score"].tolist()[::2] == [1, 3] and np.isnan(found["score"][1])
 
 
+def test_categories_may_be_whole_numbers_of_pandas_own_kind(tmp_path):
+    levels = pd.Index(pd.array([120, 128], dtype="Int32"))
+    frame = pd.DataFrame({"centre": pd.Categorical.from_codes([1, 0, -1], levels)})
+    frame.columns = pd.Index(frame.columns, dtype=object)
+    found = read(tmp_path, pickle.dumps(frame, protocol=5))["centre"]
+    assert found[:2].tolist() == [128, 120] and pd.isna(found[2])
+
+
 def test_also_packed_and_as_older_versions_name_it(tmp_path):
     data = pickle.dumps(table(), protocol=5)
     older = data.replace(b"\x8c\x13numpy._core.numeric", b"\x8c\x12numpy.core.numeric")

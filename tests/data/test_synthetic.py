@@ -3,9 +3,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from truth import truth_accuracy
 
 from coterie.data.silo import check_silos
-from coterie.data.synthetic import Synthetic, Truth, generate, truth_accuracy
+from coterie.data.synthetic import Synthetic, Truth, generate
 from coterie.errors import BadInput
 from coterie.options import parse
 

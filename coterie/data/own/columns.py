@@ -45,11 +45,16 @@ def as_number(column: Series, where: str) -> Array:
     if values is None:
         text = as_text(column, where)
         parsed = numbers_in(text)
-        wrong = text.notna() & parsed.isna()
-        if wrong.any():
-            raise BadInput(f"{where}: {text[wrong].iloc[0]!r} in row {_row(wrong)} is no number; correct it")
+        check_read(text, parsed, where, "is no number; correct it")
         values = parsed.to_numpy(dtype=np.float64, na_value=np.nan)
     return _bounded(values, where)
+
+
+def check_read(text: Series, found: Series, where: str, complaint: str) -> None:
+    """Refuse a column in which some text could not be read as what it should be."""
+    wrong = text.notna() & found.isna()
+    if wrong.any():
+        raise BadInput(f"{where}: {text[wrong].iloc[0]!r} in row {_row(wrong)} {complaint}")
 
 
 def _bounded(values: Array, where: str) -> Array:
@@ -74,12 +79,8 @@ def as_days(column: Series, where: str) -> Array:
         text = as_text(column, where)
         codes, levels = pd.factorize(text)
         dates = _dates(Series(levels, dtype=object)).reindex(codes).set_axis(column.index)  # -1, no level, is missing
-        wrong = text.notna() & dates.isna()
-        if wrong.any():
-            raise BadInput(
-                f"{where}: {text[wrong].iloc[0]!r} in row {_row(wrong)} is no date such as 2024-01-31 or 31.1.2024; "
-                "write it so, or leave the column out with --drop"
-            )
+        remedy = "write it so, or leave the column out with --drop"
+        check_read(text, dates, where, f"is no date such as 2024-01-31 or 31.1.2024; {remedy}")
     days = dates.to_numpy().astype("datetime64[D]") - EPOCH
     return np.where(np.isnat(days), np.nan, days.astype(np.float64))
 

@@ -1,6 +1,9 @@
-"""What may make a silo's test score flatter: copies of training rows, and an identifier that repeats."""
+"""What may make a silo's test score flatter: copies of training rows, its own or another silo's, and an identifier that
+repeats.
+"""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -8,7 +11,7 @@ import pandas as pd
 from pandas import DataFrame, Series
 
 from coterie.data.own.columns import numbers_in
-from coterie.data.silo import Array, Indices
+from coterie.data.silo import Array, Indices, Part, Silo
 
 RARE = 0.01  # copies that a row has by chance; where it has more, rows are alike because there are few kinds of them
 FEWEST = 10  # different values of an identifier
@@ -19,18 +22,38 @@ ALIKE = 0.6  # how much rows of one value differ, as a share of how much rows of
 COMPARED = 20_000  # rows; more add nothing
 EXAMINED = 200  # columns, the first ones: an identifier is seldom further back
 WIDEST = 50  # columns that they are compared in, evenly from those of a wide table
+AT_ONCE = 10_000_000  # numbers of which keys are made in one call
 
 
 def copies(x: DataFrame | Array, labels: Array, train: Indices, others: Mapping[str, Indices]) -> str:
     """How many rows of the other parts of a split are copies of training rows; empty: none, or as chance has it."""
     keys = _keys(x, labels)
     counts = {name: int(np.isin(keys[rows], keys[train]).sum()) for name, rows in others.items()}
-    if not any(counts.values()) or _by_chance(x, labels) * len(train) > RARE:
+    if not any(counts.values()) or by_chance(x, labels, len(train)) > RARE:
         return ""
-    found = " and ".join(f"{count} {name}" for name, count in counts.items() if count)
+    found = _counted(counts)
     one = sum(counts.values()) == 1
     what = "row is an exact copy of a training row" if one else "rows are exact copies of training rows"
     return f"{found} {what}; a score on them flatters: remove them"
+
+
+def copies_elsewhere(silos: Sequence[Silo]) -> dict[str, tuple[str, list[str]]]:
+    """By silo how many of its rows to test and validate are training rows of other silos as encoded, and of which."""
+    keys = [_encoded_keys(silo.train) for silo in silos]
+    owners = np.repeat(np.arange(len(silos)), [len(each) for each in keys])
+    order = np.argsort(every := np.concatenate(keys), kind="stable")
+    every, owners, found = every[order], owners[order], dict[str, tuple[str, list[str]]]()
+    for place, silo in enumerate(silos):
+        counts, others = dict[str, int](), set[int]()
+        for name, part in (("test", silo.test), ("validation", silo.validation)):
+            own = _encoded_keys(part)
+            ends = zip(np.searchsorted(every, own), np.searchsorted(every, own, "right"), strict=True)
+            holders = [set(owners[low:high].tolist()) - {place} for low, high in ends if low < high]
+            counts[name] = sum(map(bool, holders))
+            others.update(*holders)
+        if others:
+            found[silo.name] = _counted(counts), [silos[other].name for other in sorted(others)]
+    return found
 
 
 def repeating_identifiers(columns: DataFrame, label: Series) -> list[str]:
@@ -109,15 +132,35 @@ def _keys(x: DataFrame | Array, labels: Array) -> Array:
     return np.array([hash((row.tobytes(), label)) for row, label in zip(x, labels.tolist(), strict=True)])
 
 
-def _by_chance(x: DataFrame | Array, labels: Array) -> float:
-    """How likely two rows were alike if their columns had nothing to do with each other."""
+def _encoded_keys(part: Part) -> Array:
+    """(n,) the same for rows that are encoded alike and have the same label."""
+    return _sums(part.x, 0) + _sums(part.y, 1)
+
+
+def _sums(values: Array, seed: int) -> Array:
+    """(n,) the bits of each row, every place by a factor of its own, modulo 2^64."""
+    rows = np.ascontiguousarray(values).reshape(len(values), math.prod(values.shape[1:]))
+    bits = rows.view(np.uint32 if rows.itemsize % 4 == 0 else np.uint8)
+    factors = np.random.default_rng(seed).integers(1, 2**63, bits.shape[1], dtype=np.uint64)
+    found, step = np.zeros(len(bits), np.uint64), max(1, AT_ONCE // max(1, bits.shape[1]))
+    for at in range(0, len(bits), step):
+        found[at : at + step] = bits[at : at + step].astype(np.uint64) @ factors
+    return found
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return " and ".join(f"{count} {name}" for name, count in counts.items() if count)
+
+
+def by_chance(x: DataFrame | Array, labels: Array, among: int) -> float:
+    """How many copies among so many rows a row has, had the columns nothing to do with each other."""
     chance, count = 1.0, len(labels)
     for column in chain([labels], _columns(x)):
         same = Series(column).value_counts(dropna=False).to_numpy()
         chance *= float((same * (same - 1.0)).sum()) / (count * (count - 1))
-        if chance * count < RARE:
+        if chance * max(count, among) < RARE:
             break
-    return chance
+    return chance * among
 
 
 def _columns(x: DataFrame | Array) -> Iterable[Array | Series]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from pandas import Series
 
-from coterie.data.archives import bounded
+from coterie.data.archives import bounded, reading
 from coterie.data.npz import DAMAGED, LARGEST, check_sizes, described
 from coterie.data.own.sides import TEST, TRAIN
 from coterie.data.pickled import held_arrays
@@ -50,18 +50,14 @@ def _client(folder: Path, number: int) -> tuple[Array, Series, Indices]:
 
 def _part(path: Path) -> tuple[Array, Array]:
     """The x (n, ...) and y (n,) of an archive."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = [entry for entry in archive.infolist() if entry.filename == "data.npy"]
-            check_sizes(entries, path)
-            with archive.open(entries[0]) as file:
-                described(file, str(path))  # what NumPy wrote before the pickle
-                arrays = held_arrays(bounded(file, LARGEST, str(path)))
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
-    except (*DAMAGED, LookupError, AttributeError) as error:
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BadInput(f"{path}: damaged or not of PFLlib ({said}); generate the data set again") from None
+    damaged = (*DAMAGED, LookupError, AttributeError)
+    readable = reading(path, damaged, "damaged or not of PFLlib", "generate the data set again")
+    with readable, zipfile.ZipFile(path) as archive:
+        entries = [entry for entry in archive.infolist() if entry.filename == "data.npy"]
+        check_sizes(entries, path)
+        with archive.open(entries[0]) as file:
+            described(file, str(path))  # what NumPy wrote before the pickle
+            arrays = held_arrays(bounded(file, LARGEST, str(path)))
     if not {"x", "y"} <= arrays.keys() or len(arrays["x"]) != len(arrays["y"]) or arrays["y"].ndim != 1:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
         raise BadInput(f"{path}: holds {shapes or 'nothing'}; expected x and, for each of its samples, one label y")

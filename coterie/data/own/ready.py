@@ -16,7 +16,7 @@ from coterie.data.own.fences import beyond, fence, nearer, within
 from coterie.data.own.gather import Holding, gather
 from coterie.data.own.incumbent import by_trees, given, is_column
 from coterie.data.own.label import Label, Task, read_label
-from coterie.data.own.leaks import copies, repeating_identifiers
+from coterie.data.own.leaks import RARE, by_chance, copies, copies_elsewhere, repeating_identifiers
 from coterie.data.own.schema import Schema
 from coterie.data.own.sides import (
     NAMES,
@@ -41,6 +41,7 @@ from coterie.options import option
 
 FEWEST = 10  # rows of a silo, so that it can train, validate and test
 UNMARKED = Marks()
+MOST = 0.5  # of a silo's rows, in one group
 SHOWN = 3  # far values that are named
 
 
@@ -113,12 +114,14 @@ def ready(holdings: Sequence[Holding], options: OwnData, seed: int) -> Federated
     ]
     numbers = [column.name for column in schema.columns if column.kind in ("number", "date")]
     differences += [each for s in splits for each in far_values(s, numbers, not schema.classes, options.label)]
-    differences += [each for s in splits for each in copied(s, options)] + identified(splits, options)
+    differences += [each for s in splits for each in (*copied(s, options), *crowded(s, options))]
+    differences += identified(splits, options)
     schemas = {s.holding.name: fitted(schema, s, not shared) for s in splits}
     marked = [read_subgroups(s.holding, options.subgroups, options.label) for s in splits]
     check_levels(marked)
     silos = [encoded(s, schemas[s.holding.name], of, options.incumbent) for s, of in zip(splits, marked, strict=True)]
     _check_incumbent(silos, options.incumbent, splits)
+    differences += copied_elsewhere(splits, silos)
     return FederatedData(
         silos, len(schema.classes), "own", _note(declared, schema), [0] * len(silos), [False] * len(silos), schemas,
         differences,
@@ -236,6 +239,32 @@ def copied(own: SplitHolding, options: OwnData) -> list[Difference]:
     found = copies(own.holding.x, own.label.values, own.train, others)
     remedy = "" if options.group else " or give --group"
     return [Difference("rows", own.holding.name, found + remedy)] if found else []
+
+
+def copied_elsewhere(splits: Sequence[SplitHolding], silos: Sequence[Silo]) -> list[Difference]:
+    """Rows to test or validate that another silo trains on: what is trained together has seen them."""
+    among, elsewhere, found = sum(len(each.train) for each in splits), copies_elsewhere(silos), []
+    for own in splits:
+        name = own.holding.name
+        if name in elsewhere and by_chance(own.holding.x, own.label.values, among) <= RARE:
+            count, others = elsewhere[name]
+            what = f"{count} rows are exact copies of training rows of {named(others)}; what is trained together has "
+            found.append(Difference("rows", name, what + "seen them, so its score flatters: remove them here or there"))
+    return found
+
+
+def crowded(own: SplitHolding, options: OwnData) -> list[Difference]:
+    """A group that has most of a silo's rows, which then are all for one thing."""
+    if own.units is None:
+        return []
+    sizes = np.bincount(own.units)
+    if sizes.max() <= MOST * len(own.units):
+        return []
+    value = own.holding.aside[options.group].iloc[int((own.units == sizes.argmax()).argmax())]
+    what = (
+        f"'{value}' has {sizes.max()} of {len(own.units)} rows, which stay on one side of the split: is it one group? "
+    )
+    return [Difference(options.group, own.holding.name, what + "where it means unknown, leave the cell empty")]
 
 
 def identified(splits: Sequence[SplitHolding], options: OwnData) -> list[Difference]:

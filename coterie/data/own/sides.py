@@ -8,7 +8,7 @@ import pandas as pd
 from pandas import DataFrame, Series
 
 from coterie.data.allot import HeldOut
-from coterie.data.own.columns import numbers_in
+from coterie.data.own.columns import check_read, numbers_in
 from coterie.data.silo import HoldsData, Indices
 from coterie.errors import BadInput, nearest
 from coterie.options import option
@@ -130,10 +130,7 @@ def read_times(column: Series, where: str) -> Indices:
         moments = numbers_in(text)
         if moments.notna().sum() < text.notna().sum() / 2:
             moments = _dates(text, where)
-        wrong = np.flatnonzero(text.notna() & moments.isna())
-        if len(wrong):
-            value, row = text.iloc[wrong[0]], wrong[0] + 1
-            raise BadInput(f"{where}: {value!r} in row {row} is neither a date nor a number as the others; correct it")
+        check_read(text, moments, where, "is neither a date nor a number as the others; correct it")
     places: Indices = pd.factorize(moments, sort=True)[0].astype(np.int64)
     return places
 
@@ -142,10 +139,7 @@ def read_sides(column: Series, where: str) -> Indices:
     """(n,) what each row is for; -1 where nothing is written."""
     text = _trimmed(column)
     found = text.str.lower().map(SIDES)
-    wrong = np.flatnonzero(text.notna() & found.isna())
-    if len(wrong):
-        value, row = text.iloc[wrong[0]], wrong[0] + 1
-        raise BadInput(f"{where}: {value!r} in row {row} is none of {', '.join(NAMES)}; correct it")
+    check_read(text, found, where, f"is none of {', '.join(NAMES)}; correct it")
     sides: Indices = found.fillna(-1).to_numpy(dtype=np.int64)
     return sides
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from pandas import DataFrame
 
-from coterie.errors import BadInput
+from coterie.data.archives import reading
+from coterie.errors import BadInput, first_line
 
 LARGEST = 4 << 30  # bytes of a table in a file, and unpacked
 COLUMNS = 10_000
@@ -18,12 +19,10 @@ DECIMAL = r"^\s*[+-]?\d+(,\d+)?([eE][+-]?\d+)?\s*$"
 
 def read_table(path: Path) -> DataFrame:
     """A CSV file as text by column, a Parquet file with its types."""
-    try:
+    with reading(path):
         if path.stat().st_size > LARGEST:
             raise BadInput(f"{path}: is larger than {LARGEST} bytes; give a smaller table")
         frame = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
     if frame.empty:
         raise BadInput(f"{path}: has no rows; add some or leave the file out")
     return frame
@@ -55,7 +54,7 @@ def _csv(path: Path) -> DataFrame:
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: not text in UTF-8 (byte {error.start}); save it as UTF-8") from None
     except (pa.ArrowException, csv.Error, ValueError, OverflowError) as error:
-        raise BadInput(f"{path}: not a CSV table in UTF-8 ({_line(error)}); write it again") from None
+        raise BadInput(f"{path}: not a CSV table in UTF-8 ({first_line(error)}); write it again") from None
 
 
 def _with_points(column: Any) -> Any:
@@ -87,7 +86,7 @@ def _parquet(path: Path) -> DataFrame:
             columns[name] = column.to_pandas(date_as_object=False)
         return DataFrame(columns)
     except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
-        raise BadInput(f"{path}: damaged or not a Parquet file ({_line(error)}); write it again") from None
+        raise BadInput(f"{path}: damaged or not a Parquet file ({first_line(error)}); write it again") from None
 
 
 def _check_names(names: list[str], path: Path) -> None:
@@ -98,7 +97,3 @@ def _check_names(names: list[str], path: Path) -> None:
         raise BadInput(f"{path}: two columns are called {twice!r}; rename one")
     if not all(names):
         raise BadInput(f"{path}: column {names.index('') + 1} has no name; give the table a head with names")
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

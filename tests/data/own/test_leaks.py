@@ -76,6 +76,34 @@ def test_copies_in_arrays_are_counted():
     for held, expected in ((plain, 0), (twice, 1)):
         found = ready([from_dataset("a", held)], OwnData(), 0).differences
         assert sum("exact copies" in d.what for d in found) == expected
+    pair = [from_dataset(name, plain) for name in "ab"]
+    for validation in (0.2, 0.0):  # also where nothing validates
+        found = ready(pair, OwnData(validation=validation), 0).differences
+        assert [d.silo for d in found if "exact copies" in d.what] == ["a", "b"]
+
+
+def test_rows_that_another_silo_trains_on_are_counted():
+    frames = {"north": table(), "south": table(), "east": table(seed=1)}
+    found = remarks(frames)
+    assert [each[:2] for each in found] == [("rows", "north"), ("rows", "south")]
+    parts = {
+        silo.name: silo
+        for silo in ready([from_frame(n, f, "y", (), n) for n, f in frames.items()], OwnData(label="y"), 0).silos
+    }
+    tests = int((parts["north"].test.x[:, None] == parts["south"].train.x).all(2).any(1).sum())
+    assert 0 < tests < 40 and found[0][2].startswith(f"{tests} test and ")
+    assert "exact copies of training rows of 1 silo: south; what is trained together has seen them" in found[0][2]
+
+
+def test_a_row_of_another_silo_with_another_label_or_of_few_categories_is_no_copy():
+    turned = table().assign(y=lambda f: np.where(f["y"] == "no", "yes", "no"))
+    assert remarks({"north": table(), "south": turned}) == []
+    rng = np.random.default_rng(0)
+    few = [
+        pd.DataFrame({c: rng.choice(list("uvw"), 90) for c in "abc"}).assign(y=rng.choice(["no", "yes"], 90))
+        for _ in "ns"
+    ]
+    assert remarks(dict(zip("ns", few, strict=True))) == []
 
 
 @pytest.mark.parametrize("number", [True, False])
@@ -87,6 +115,18 @@ def test_an_identifier_that_repeats_is_remarked_on(number, seed):
         ("patient", "2 silos: north, south", "looks like an identifier that repeats: give --group patient")
     ]
     assert remarks(frames, group="patient") == []
+
+
+def test_a_group_of_most_rows_is_remarked_on():
+    frame = table().assign(patient=[f"p{i}" if i % 3 == 0 else "none" for i in range(200)])
+    found = ready([from_frame("north", frame, "y", (), "", ("patient",))], OwnData(label="y", group="patient"), 0)
+    (remark,) = [(d.column, d.silo, d.what) for d in found.differences]
+    assert remark[:2] == ("patient", "north") and remark[2].startswith(
+        "'none' has 133 of 200 rows, which stay on one side"
+    )
+    frame.loc[frame["patient"] == "none", "patient"] = None  # each a group of its own
+    empty = ready([from_frame("north", frame, "y", (), "", ("patient",))], OwnData(label="y", group="patient"), 0)
+    assert empty.differences == []
 
 
 def test_visits_that_change_and_a_label_that_changes_are_found_too():
