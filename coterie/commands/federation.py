@@ -18,9 +18,7 @@ from coterie.deploy.logs import FORMS, Form
 from coterie.errors import BadInput
 
 federation = typer.Typer(
-    help="Real silos: set up, run and watch a federation.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+    help="Real silos: set up, run and watch a federation.", no_args_is_help=True, rich_markup_mode=None
 )
 WATCH = 1.0  # seconds between two looks at a run
 ASK = 5.0  # seconds between two questions to Flower which silos are connected
@@ -29,17 +27,15 @@ Metrics = Annotated[
     int | None, typer.Option(help="serve figures for Prometheus on this port of 127.0.0.1", min=1024, max=65535)
 ]
 SharedHost = Annotated[
-    bool,
-    typer.Option("--shared-host-ok", help="where accounts look alike (macOS): start beside other people's"),
+    bool, typer.Option("--shared-host-ok", help="where accounts look alike (macOS): start beside other people's")
+]
+Methods = Annotated[str | None, typer.Option(help="which methods, e.g. fedamp,separate")]
+Rounds = Annotated[int | None, typer.Option(help="rounds of the federation")]
+Tune = Annotated[
+    str, typer.Option(help="auto: search for what the study leaves to `auto`; off: take fixed values for it")
 ]
 Keys = Annotated[bool, typer.Option("--keys", help="of a backup: with the keys, under a passphrase")]
 Place = Annotated[Path, typer.Argument(metavar="DIR", help="the federation's folder")]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add these commands to the others."""
-    app.add_typer(federation, name="federation")
-    app.command(name="coordinator")(coordinator)
 
 
 @federation.command()
@@ -158,17 +154,15 @@ def share(folder: Place, study: Annotated[str, typer.Argument(metavar="STUDY", h
 def run(
     folder: Place,
     study: Annotated[str | None, typer.Argument(metavar="STUDY", help="a built-in study or a .toml file")] = None,
-    methods: Annotated[str | None, typer.Option(help="which methods, e.g. fedamp,separate")] = None,
+    methods: Methods = None,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="key.path=value, e.g. train.lr=0.1")] = None,
-    rounds: Annotated[int | None, typer.Option(help="rounds of the federation")] = None,
+    rounds: Rounds = None,
     gather: Annotated[float, typer.Option(help="seconds to wait for all silos before the first round")] = 120.0,
     reply: Annotated[float, typer.Option(help="seconds to wait for a silo's answer")] = 600.0,
     largest_silo: Annotated[
         int | None, typer.Option(help="samples that a silo may declare; none: 1000 times the median of the others")
     ] = None,
-    tune: Annotated[
-        str, typer.Option(help="auto: search for what the study leaves to `auto`; off: take fixed values for it")
-    ] = "auto",
+    tune: Tune = "auto",
     operator: Annotated[
         Path | None, typer.Option(help="your key, to sign the run with, for silos that trust operators")
     ] = None,
@@ -189,8 +183,7 @@ def run(
     from coterie.report.terminal import show_outcome
     from coterie.studies import study as studies
 
-    if tune not in ("auto", "off"):
-        raise BadInput(f"--tune {tune}: expected auto or off")
+    check_tune(tune)
     console = Console()
     if resume is not None:
         where = running_coordinator(folder) / "runs" / Path(resume).name
@@ -221,8 +214,7 @@ def run(
 
 @federation.command()
 def status(
-    folder: Place,
-    watch: Annotated[bool, typer.Option("--watch", help="go on showing it, until Ctrl-C")] = False,
+    folder: Place, watch: Annotated[bool, typer.Option("--watch", help="go on showing it, until Ctrl-C")] = False
 ) -> None:
     """Which silos are there, and how far the newest run is."""
     need_flower()
@@ -252,9 +244,7 @@ def status(
 
 @federation.command()
 def backup(
-    folder: Place,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="the file to make")],
-    keys: Keys = False,
+    folder: Place, file: Annotated[Path, typer.Argument(metavar="FILE", help="the file to make")], keys: Keys = False
 ) -> None:
     """Back the coordinator up to one file: certificates, members, runs; refused while a run goes on."""
     need_flower()
@@ -333,6 +323,12 @@ def checked_form(log: str) -> Form:
     if log not in FORMS:
         raise BadInput(f"--log {log}: take {' or '.join(FORMS)}")
     return cast(Form, log)
+
+
+def check_tune(tune: str) -> None:
+    """Refuse what is neither of its two values."""
+    if tune not in ("auto", "off"):
+        raise BadInput(f"--tune {tune}: expected auto or off")
 
 
 def need_flower() -> None:

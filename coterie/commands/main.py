@@ -14,13 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.commands import data as data_commands
-from coterie.commands import doctor as doctor_commands
-from coterie.commands import methods as method_commands
-from coterie.commands import models as model_commands
-from coterie.commands import report as report_commands
-from coterie.commands import silo as silo_commands
-from coterie.commands.federation import add_to
+from coterie.commands import data, doctor, federation, models, report, silo
+from coterie.commands.methods import new_method
 from coterie.errors import LONGEST, BadInput, Stopped, plain
 from coterie.run import torchrun
 from coterie.run.stopping import STOPPED, promptly
@@ -43,9 +38,9 @@ Assignments = Annotated[
 @app.command()
 def run(
     study: Annotated[str | None, typer.Argument(help="a built-in study or a .toml file; none: digits")] = None,
-    methods: Annotated[str | None, typer.Option(help="which methods, e.g. fedamp,separate")] = None,
+    methods: federation.Methods = None,
     assignments: Assignments = None,
-    rounds: Annotated[int | None, typer.Option(help="rounds of the federation")] = None,
+    rounds: federation.Rounds = None,
     seeds: Annotated[str | None, typer.Option(help="e.g. 0,1,2")] = None,
     repeats: Annotated[int | None, typer.Option(help="so many seeds from 0; own data are split anew by each")] = None,
     cell: Annotated[
@@ -77,8 +72,7 @@ def run(
         typer.Option(help="with --silos: a column by whose levels measures are taken too; may be repeated"),
     ] = None,
     incumbent: Annotated[
-        str | None,
-        typer.Option(help="with --silos: what silos use today, for stack: trees, a column, or {silo}.onnx"),
+        str | None, typer.Option(help="with --silos: what silos use today, for stack: trees, a column, or {silo}.onnx")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="auto, a model by name, or your own nn.Module as package.module:Class")
@@ -96,9 +90,7 @@ def run(
     unfinished: Annotated[
         Path | None, typer.Option("--resume", help="go on with a run that was stopped: its folder, and nothing else")
     ] = None,
-    tune: Annotated[
-        str, typer.Option(help="auto: search for what the study leaves to `auto`; off: take fixed values for it")
-    ] = "auto",
+    tune: federation.Tune = "auto",
     track: Annotated[
         str | None, typer.Option(help="tell TensorBoard or MLflow too: tensorboard, mlflow or both")
     ] = None,
@@ -123,8 +115,7 @@ def run(
 
     trackers = _split(track) or []
     check_trackers(trackers)
-    if tune not in ("auto", "off"):
-        raise BadInput(f"--tune {tune}: expected auto or off")
+    federation.check_tune(tune)
     if cell == ALL and unfinished is None:
         left_out = dict[str, BadInput]()
         for each in studies.cells(studies.read(study)):
@@ -149,30 +140,18 @@ def run(
         if not quiet:
             console.print(escape(line), highlight=False)
 
+    own = {"label": label, "task": task, "drop": _split(drop), "text": _split(text), "resize": resize}
+    own |= {"standardize": standardize, "group": group, "time": time, "split_column": split_column}
+    own |= {"incumbent": incumbent}
+    parts = subgroup or None
     if unfinished is not None:
         said = (study, methods, assignments, rounds, seeds, repeats, cell, metric, unseen, device, rows, out)
-        own_data = (silos, label, task, drop, text, resize, standardize, group, time, split_column, incumbent)
-        if any(each is not None for each in (*said, *own_data, subgroup or None, None if code else model)):
+        if any(each is not None for each in (*said, silos, *own.values(), parts, None if code else model)):
             raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --track and --quiet")
         if torchrun.used():
             join()
-        folder = unfinished
-        begun = experiment.unfinished(folder, code)
-        if torchrun.follower():
-            with promptly(""):
-                experiment.accompany(begun, folder)
-            return
-        with (
-            promptly(stopped(folder)),
-            shown(begun, console, quiet) as bar,
-            tracked(begun, trackers, folder, bar, resumed=True) as watch,
-        ):
-            finished = experiment.resume(folder, watch, code, say)
+        folder, begun = unfinished, experiment.unfinished(unfinished, code)
     else:
-        columns = {"drop": _split(drop), "text": _split(text)}
-        own = {"label": label, "task": task, **columns, "resize": resize, "standardize": standardize}
-        own |= {"group": group, "time": time, "split_column": split_column, "incumbent": incumbent}
-        parts = subgroup or None
         read = None if silos is not None and study is None else studies.select(studies.read(study), cell, scale)
         if silos is not None:
             read = on_folder(read, silos, own)
@@ -184,28 +163,30 @@ def run(
         if model is not None:  # before what --set says of it
             named = {**named, "model": {"name": model}}
         table = studies.override(named, assignments or [])
-        given: dict[str, Any] = {"rounds": rounds, "unseen": unseen}
-        table = _into(table, "train", given)
+        table = _into(table, "train", {"rounds": rounds, "unseen": unseen})
         table = _into(table, "measure", {"by": metric, "subgroups": parts})
         table = _into(table, "engine", {"device": device, "rows": _rows(rows)})
         if seeds is not None or repeats is not None:
             table["seeds"] = _seeds(seeds, repeats)
-        checked = studies.check(table, None if methods is None else _names(methods), code)
-        checked = checked if tune == "auto" else checked.fixed()
-        folder = out if out is not None else default_folder(checked)
+        begun = studies.check(table, None if methods is None else _names(methods), code)
+        begun = begun if tune == "auto" else begun.fixed()
+        folder = out if out is not None else default_folder(begun)
         if torchrun.used():
             join()
             folder = Path(from_first(str(folder)))  # which may be named by the clock
-        if torchrun.follower():
-            with promptly(""):
-                experiment.accompany(checked, folder)
-            return
-        with (
-            promptly(stopped(folder)),
-            shown(checked, console, quiet) as bar,
-            tracked(checked, trackers, folder, bar) as watch,
-        ):
-            finished = experiment.run_into(checked, folder, shlex.join(["coterie", *sys.argv[1:]]), watch, say)
+    if torchrun.follower():
+        with promptly(""):
+            experiment.accompany(begun, folder)
+        return
+    with (
+        promptly(stopped(folder)),
+        shown(begun, console, quiet) as bar,
+        tracked(begun, trackers, folder, bar, resumed=unfinished is not None) as watch,
+    ):
+        if unfinished is not None:
+            finished = experiment.resume(folder, watch, code, say)
+        else:
+            finished = experiment.run_into(begun, folder, shlex.join(["coterie", *sys.argv[1:]]), watch, say)
     if not quiet:
         if finished.differences:
             console.print(differences_table(finished.differences))
@@ -213,10 +194,10 @@ def run(
         show_outcome(finished.summary, console)
         if finished.study.shows:
             console.print(f"At this scale: {escape(finished.study.shows)}", highlight=False)
-        report = folder / "report.html"
+        page = folder / "report.html"
         console.print(f"Results in [bold]{escape(str(folder))}[/]", highlight=False)
-        if report.exists():
-            console.print(f"Report:   [bold]{escape(str(report))}[/]", highlight=False, soft_wrap=True)
+        if page.exists():
+            console.print(f"Report:   [bold]{escape(str(page))}[/]", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -263,11 +244,13 @@ def list_studies(
         typer.echo(known.check(known.select(known.read(name), cell, scale)).as_toml(), nl=False)
 
 
-app.add_typer(data_commands.app, name="data")
-model_commands.add_to(app)
-method_commands.add_to(app)
-report_commands.add_to(app)
-doctor_commands.add_to(app)
+app.add_typer(data.app, name="data")
+app.add_typer(federation.federation, name="federation")
+for command_of in (
+    models.predict, models.export, new_method, report.report, report.compare, report.figures, report.watch,
+    doctor.doctor, federation.coordinator, silo.silo,
+):  # fmt: skip
+    app.command()(command_of)  # in the order of `--help`
 
 
 def _into(table: dict[str, Any], key: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -301,23 +284,15 @@ def _rows(text: str | None) -> int | str | None:
 
 def _seeds(text: str | None, repeats: int | None) -> list[int]:
     if repeats is None:
-        return _numbers(text or "")
+        try:
+            return [int(part) for part in str(text).split(",")]
+        except ValueError:
+            raise BadInput(f"--seeds {text}: expected whole numbers, e.g. 0,1,2") from None
     if text is not None:
         raise BadInput("--repeats and --seeds both set the seeds; give one of them")
     if repeats < 1:
         raise BadInput(f"--repeats {repeats}: give 1 or more")
     return list(range(repeats))
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise BadInput(f"--seeds {text}: expected whole numbers, e.g. 0,1,2") from None
-
-
-add_to(app)
-silo_commands.add_to(app)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from coterie.errors import BadInput
+from coterie.errors import BadInput, refused
 
 SKELETON = "NewMethod"  # the class of coterie/commands/skeleton.py
 TEST = '''"""{kind} through the suite that every method runs through."""
@@ -39,11 +39,6 @@ py-modules = ["{name}"]
 """
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command(name="new-method")(new_method)
-
-
 def new_method(
     name: Annotated[str, typer.Argument(help="its file without .py, e.g. my_method")],
     into: Annotated[Path, typer.Option(help="the folder to write to")] = Path(),
@@ -67,12 +62,10 @@ def new_method(
             raise BadInput(f"{path}: exists already and is not overwritten; give another name or remove it")
     if find_spec(name) is not None:
         raise BadInput(f"new-method {name}: a Python module of that name exists, and one would hide the other")
-    try:
+    with refused(f"--into {into}", "give a folder that can be written"):
         into.mkdir(parents=True, exist_ok=True)
         for path, text in files.items():
             path.write_text(text, "utf-8")
-    except OSError as error:
-        raise BadInput(f"--into {into}: {error.strerror or error}; give a folder that can be written") from None
     for path in files:
         typer.echo(f"Wrote {path}")
     typer.echo(f"Try it:  python -m pytest {into / f'test_{name}.py'}")

@@ -5,18 +5,12 @@ from typing import Annotated
 
 import typer
 
-from coterie.errors import BadInput
+from coterie.errors import BadInput, refused
 
 File = Annotated[Path, typer.Argument(metavar="MODEL", help="a model that a run wrote: models/METHOD/SILO.safetensors")]
 Code = Annotated[
     str | None, typer.Option("--model", help="the nn.Module it was trained as, package.module:Class, if your own")
 ]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    app.command()(predict)
-    app.command()(export)
 
 
 def predict(
@@ -47,10 +41,8 @@ def predict(
     if out is None:
         typer.echo(text, nl=False)
         return
-    try:
+    with refused(f"--out {out}", "give a file that can be written"):
         out.write_text(text, "utf-8")
-    except OSError as error:
-        raise BadInput(f"--out {out}: {error.strerror or error}; give a file that can be written") from None
 
 
 def export(

@@ -1,7 +1,6 @@
 """`coterie report`, `compare`, `figures` and `watch`: looking at runs."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from coterie.errors import BadInput
+from coterie.errors import BadInput, refused
 
 if TYPE_CHECKING:
     from coterie.report.live import Live
@@ -23,6 +22,7 @@ Watched = Annotated[
     Path, typer.Argument(metavar="DIR", help="the folder of a run, finished or not, or of a federation")
 ]
 Open = Annotated[bool, typer.Option("--open", help="open it in the browser")]
+UNWRITABLE = "give a place that can be written"
 
 
 def report(
@@ -35,7 +35,7 @@ def report(
     from coterie.runs.read import read_run
 
     target = folder / "report.html" if out is None else out
-    with _writing(target):
+    with refused(target, UNWRITABLE):
         render(read_run(folder), target)
     Console().print(f"Report: [bold]{escape(str(target))}[/]", highlight=False, soft_wrap=True)
     if show:
@@ -101,7 +101,7 @@ def figures(
     target = folders[0] / "figures" if out is None else out
     runs = [read_run(folder) for folder in folders]
     runs = [run.seen_by(metric) for run in ([joined(runs)] if sweep is None else runs)]
-    with _writing(target):
+    with refused(target, UNWRITABLE):
         target.mkdir(parents=True, exist_ok=True)
         if sweep is None:
             drawn = draw_all(runs[0], target, kind, None if only is None else only.split(","))
@@ -138,21 +138,6 @@ def live_page(folder: Path) -> "Live":
     from coterie.deploy.flower.live_page import FederationLive
 
     return FederationLive(coordinator)
-
-
-def add_to(app: typer.Typer) -> None:
-    """The commands, in the order of `--help`."""
-    for command in (report, compare, figures, watch):
-        app.command()(command)
-
-
-@contextmanager
-def _writing(target: Path) -> Iterator[None]:
-    """Where something is written, an error in one line of why it cannot be."""
-    try:
-        yield
-    except OSError as error:
-        raise BadInput(f"{target}: {error.strerror or error}; give a place that can be written") from None
 
 
 def _browse(address: str) -> None:

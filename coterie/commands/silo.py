@@ -27,6 +27,7 @@ from coterie.errors import LONGEST, BadInput, plain
 
 if TYPE_CHECKING:
     from coterie.deploy.approval import Proposal
+    from coterie.deploy.messages import Job
     from coterie.methods.wrappers.privacy import Privacy
 
 SHOWN_COLUMNS = 40  # of a study that is to be approved
@@ -133,18 +134,8 @@ def show_ledger(folder: Path, more: list[str]) -> None:
     for heading in ("time", "run", "operator", "what", "round", "field", "shape", "bytes", "sha256"):
         table.add_column(heading, justify="right" if heading in ("round", "bytes") else "left", no_wrap=True)
     for e in entries:
-        shape = "×".join(map(str, e["shape"]))
-        row = (
-            e["time"],
-            e["run"],
-            e.get("operator", ""),
-            e["kind"],
-            str(e["round"] + 1),
-            e["field"],
-            shape,
-            str(e["bytes"]),
-            e["sha256"][:12],
-        )
+        shape, by = "×".join(map(str, e["shape"])), e.get("operator", "")
+        row = (e["time"], e["run"], by, e["kind"], e["round"] + 1, e["field"], shape, e["bytes"], e["sha256"][:12])
         table.add_row(*(escape(str(cell)) for cell in row))
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(table)
@@ -230,11 +221,10 @@ def _title(proposal: "Proposal") -> str:
 
 def _described(proposal: "Proposal") -> str:
     """What a person approves: what is computed on which columns, and what of it leaves."""
-    from coterie.deploy.messages import Job
     from coterie.methods import name_of, seen_of
     from coterie.methods.wrappers.spent import privacy_of
 
-    job: Job = proposal.job
+    job = proposal.job
     method, training = job.made(), job.training
     columns = [f"{c['name']} ({c['kind']})" for c in job.schema.get("columns", [])]
     more = f" and {len(columns) - SHOWN_COLUMNS} more" if len(columns) > SHOWN_COLUMNS else ""
@@ -247,12 +237,20 @@ def _described(proposal: "Proposal") -> str:
         "model": f"{json.dumps(job.model)} of samples {'×'.join(map(str, job.shape))}, {classes}",
         "reads": ", ".join(columns[:SHOWN_COLUMNS]) + more if columns else "the arrays as they are",
         "trains": f"{training.rounds} rounds of {training.local_epochs} epochs, batches of {training.batch_size}",
+        "searches before": _search(job),
         "leaves each round": ", ".join(f.name for f in fields(method.up)) or "nothing",
         "the server learns": seen_of(method),
         "noise": _noise(privacy),
         "measured on": ", ".join(training.measure),
     }
     return "\n".join(f"  {key}: {plain(value, LONGEST)}" if value else f"\n{key}" for key, value in lines.items())
+
+
+def _search(job: "Job") -> str:
+    """What a search for learning rates adds to what is trained and leaves."""
+    from coterie.deploy.messages import MOST_CANDIDATES
+
+    return f"{job.tuning} rounds, in each of which {MOST_CANDIDATES} models may leave" if job.tuning else "nothing"
 
 
 def _noise(privacy: "Privacy | None") -> str:
@@ -303,23 +301,13 @@ def restore(folder: Path, file: Path) -> None:
     )
 
 
-def health(folder: Path, more: list[str]) -> None:
-    """Whether this silo is well: exit code 0, or 1 and a line that tells what is wrong."""
-    show_health(folder)
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add this command to the others."""
-    app.command(name="silo")(silo)
-
-
 ACTIONS: dict[str, Callable[[Path, list[str]], None]] = {
     "ledger": show_ledger,
     "approve": approve,
     "rejoin": rejoin,
     "rotate": rotate,
     "trust": trust,
-    "health": health,
+    "health": lambda folder, more: show_health(folder),
     "repair": repair,
     "group": group,
     "join": join,

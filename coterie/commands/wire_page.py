@@ -29,6 +29,7 @@ SEEN = {"Up": "server", "Down": "the silo", "Private": "nobody"}
 INSIDE = About("what the method itself keeps", "rows", "number", ())
 COMPRESSED = ({"top_k": 0.05}, {"bits": 8})
 SECURED = (("fedavg", "blind"), ("fedamp", "blind"), ("fedavg", "secagg"))
+COLUMNS = "| type | field | shape | bytes | what it is | seen by |\n|---|---|---|---:|---|---|"
 HEAD = """# What crosses the wire
 
 Made by `python -m coterie.commands.wire_page > docs/wire.md`; a test fails when it is stale. `Up` is all that leaves a
@@ -49,18 +50,14 @@ It declares this once, when it joins, beside its name; `sample`, `classes` and `
 silos have agreed. Measures are of its own model on its own data, one number for each split. Of a search for learning
 rates it reports the loss of each candidate, and in the end the round whose model it keeps and its log-loss at a grid of
 temperatures: all silos are sent the mean of these, by which a silo with few rows tempers its model as the others do.
-
-| type | field | shape | bytes | what it is | seen by |
-|---|---|---|---:|---|---|"""
+"""
 
 OWN_DATA = """## own tables (`coterie run --silos`)
 
 So that all silos encode their rows alike, each declares this of its training rows, once, before the first round. With
 `standardize = "silo"` the first three stay empty: each silo standardises by its own. Bytes are those of a table with
 one column of numbers, one of text with two levels, and two classes; they grow with columns and levels, not with rows.
-
-| type | field | shape | bytes | what it is | seen by |
-|---|---|---|---:|---|---|"""
+"""
 
 
 def page() -> str:
@@ -110,7 +107,7 @@ def _reported() -> str:
             tempered=torch.zeros(1, 2 * len(RAW), dtype=torch.float64),
         ),
     ]
-    return "\n".join([REPORTED, *(line for each in records for line in _rows("Up", each, "server")), ""])
+    return "\n".join([REPORTED, COLUMNS, *(line for each in records for line in _rows("Up", each, "server")), ""])
 
 
 def _own_data() -> str:
@@ -118,18 +115,11 @@ def _own_data() -> str:
     table = pd.DataFrame({"age": [61.0, None, 48.5], "ward": ["er", "icu", None]})
     label = Label("category", np.array(["ill", "well", "ill"], dtype=object))
     declared = declare(table, label, np.arange(3), "auto", shared=True, where="")
-    return "\n".join([OWN_DATA, *_rows("Up", declared, "server"), ""])
+    return "\n".join([OWN_DATA, COLUMNS, *_rows("Up", declared, "server"), ""])
 
 
 def _section(name: str, method: Method, note: str, crosses: Mapping[str, Record]) -> str:
-    lines = [
-        f"## {name}",
-        "",
-        f"{method.summary}.{note}",
-        "",
-        "| type | field | shape | bytes | what it is | seen by |",
-    ]
-    lines.append("|---|---|---|---:|---|---|")
+    lines = [f"## {name}", "", f"{method.summary}.{note}", "", COLUMNS]
     for kind, record in crosses.items():
         lines += _rows(kind, record, SEEN[kind.partition(",")[0]])
     return "\n".join([*lines, ""])

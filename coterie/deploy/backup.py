@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from coterie.deploy.home import owner_only, settings
 from coterie.durable import sync_all
@@ -50,12 +50,15 @@ def back_up(folder: Path, target: Path, passphrase: Passphrase | None = None) ->
         hashes = dict[str, str]()
         with zipfile.ZipFile(beside, "w") as archive:
             for name in sorted(paths.keys() - set(keys)):
-                hashes[name] = _stored(archive, name, paths[name])
+                with paths[name].open("rb") as file, archive.open(f"files/{name}", "w", force_zip64=True) as entry:
+                    hashes[name] = _copied(file, entry)
             about = {"format": FORMAT, "party": own.get("name", "coordinator"), "coterie": build(), "files": hashes}
             about |= {"time": datetime.now(UTC).isoformat(timespec="seconds"), "keys": keys}
-            archive.writestr(ABOUT, json.dumps(about, indent=1))
+            written = json.dumps(about, indent=1)
+            archive.writestr(ABOUT, written)
             if locked_with is not None:
                 content = {name: base64.b64encode(paths[name].read_bytes()).decode() for name in keys}
+                content[ABOUT] = _digest(written.encode())  # so nobody without the passphrase can change the files
                 archive.writestr(KEYS, _encrypted(json.dumps(content).encode(), locked_with))
     beside.replace(target)
     return [] if locked_with is not None else keys
@@ -79,6 +82,8 @@ def restore(source: Path, folder: Path, kind: str, passphrase: Passphrase) -> tu
                 _extract(archive, name, digest, beside, source)
             kept = KEYS in archive.namelist() and (given := passphrase())
             keys = json.loads(_decrypted(archive.read(KEYS), given, source)) if kept else {}
+            if kept and keys.get(ABOUT, _digest(archive.read(ABOUT))) != _digest(archive.read(ABOUT)):
+                raise BadInput(f"{source}: its files were changed by somebody after its keys were encrypted")
     except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
         raise BadInput(f"{source}: no backup, or damaged ({error})") from None
     for name in SECRETS:
@@ -113,13 +118,12 @@ def _files(folder: Path) -> dict[str, Path]:
     }
 
 
-def _stored(archive: zipfile.ZipFile, name: str, path: Path) -> str:
-    """Put a file into the archive, read once; its hash."""
+def _copied(source: IO[bytes], target: IO[bytes]) -> str:
+    """Copy a file, read once; its hash."""
     total = hashlib.sha256()
-    with path.open("rb") as file, archive.open(f"files/{name}", "w", force_zip64=True) as entry:
-        while piece := file.read(1 << 20):
-            total.update(piece)
-            entry.write(piece)
+    while piece := source.read(1 << 20):
+        total.update(piece)
+        target.write(piece)
     return total.hexdigest()
 
 
@@ -135,14 +139,15 @@ def _about(archive: zipfile.ZipFile, source: Path) -> dict[str, Any]:
 
 
 def _extract(archive: zipfile.ZipFile, name: str, digest: str, folder: Path, source: Path) -> None:
-    path, total = folder / name, hashlib.sha256()
+    path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     with archive.open(f"files/{name}") as entry, path.open("wb") as file:
-        while piece := entry.read(1 << 20):
-            total.update(piece)
-            file.write(piece)
-    if total.hexdigest() != digest:
-        raise BadInput(f"{source}: damaged: {name} is not what was backed up; take another backup")
+        if _copied(entry, file) != digest:
+            raise BadInput(f"{source}: damaged: {name} is not what was backed up; take another backup")
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _encrypted(content: bytes, passphrase: str) -> bytes:

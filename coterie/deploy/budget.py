@@ -19,7 +19,6 @@ from coterie.options import option, parse
 from coterie.wire import Up
 
 FILE = "spent.json"  # beside the ledger and not in `state/`: a backup that is restored there must not undo it
-ABOUT_DATA = ("train", "adapt", "measure", "keep")  # requests whose answers are computed from the silo's rows
 TRAINED = ("train", "adapt")
 
 
@@ -27,7 +26,7 @@ TRAINED = ("train", "adapt")
 class Spent:
     """So far."""
 
-    answers: int = option(0, "answers about the silo's data", low=0)
+    answers: int = option(0, "answers of any kind", low=0)
     squares: float = option(0.0, "of uploads with noise: the sum of squared ratios of sensitivity to noise", low=0)
     bare: int = option(0, "uploads without noise", low=0)
     steps: tuple[tuple[float, ...], ...] = option(
@@ -78,7 +77,7 @@ class Budget:
         after = self._after(before, request, leaves=True)
         if after.answers > policy.answers:
             raise Refused(f"this silo has given {before.answers} answers over all runs; allowed: {policy.answers}")
-        if policy.demanded == "none" or after == before:
+        if policy.demanded == "none" or request.job is None:
             return
         if before.bare:
             raise Refused(f"{before.bare} uploads left this silo without noise before, which no epsilon covers")
@@ -99,11 +98,8 @@ class Budget:
 
     def _after(self, spent: Spent, request: Request, leaves: bool) -> Spent:
         """What is spent once a request is answered; `leaves`: whether what was trained is in the answer."""
-        job = request.job
-        if job is None or request.kind not in ABOUT_DATA:
-            return spent
-        spent, method = replace(spent, answers=spent.answers + 1), job.made()
-        if request.kind not in TRAINED or not fields(method.up) or not leaves:
+        job, spent = request.job, replace(spent, answers=spent.answers + 1)
+        if job is None or request.kind not in TRAINED or not leaves or not fields((method := job.made()).up):
             return spent
         privacy = privacy_of(method)
         if privacy is None or privacy.noise == 0:

@@ -19,7 +19,7 @@ from coterie.deploy.home import PROGRESS, write_whole
 from coterie.deploy.messages import Job, Transport
 from coterie.deploy.patience import Patience
 from coterie.deploy.remote import Declaration, Remote
-from coterie.deploy.search import NOT_TUNED, RemoteSearch, extra_rounds
+from coterie.deploy.search import NOT_TUNED, RemoteSearch, extra_rounds, search_rounds
 from coterie.engine.exchange import as_table
 from coterie.engine.rounds import Outcome, Progress, run_rounds
 from coterie.engine.training import suited
@@ -29,7 +29,7 @@ from coterie.methods import written
 from coterie.models import build
 from coterie.options import resolved
 from coterie.run.finished import TUNING, Facts, Finished, collected, write
-from coterie.run.tuning import COLUMNS, rungs_of, searched
+from coterie.run.tuning import COLUMNS, searched
 from coterie.runs.checkpoint import Checkpoint
 from coterie.runs.folder import checkpoint_folder
 from coterie.studies.study import Study, check
@@ -99,7 +99,7 @@ class RemoteRun:
                 return fixed.own.get(label, {}), pd.DataFrame(columns=COLUMNS)
             job = self._job(label, self.study.seeds[0], members)
             search = RemoteSearch(self.folder, [*self.study.methods].index(label), job, self._engine)
-            self._report(method=label, seed=job.seed, round=0, rounds=rungs_of(job.training)[-1], score=None)
+            self._report(method=label, seed=job.seed, round=0, rounds=search_rounds(job.training, keys), score=None)
             try:
                 return search.find(keys, lambda progress: self._report(round=progress.round))
             except BadInput as error:

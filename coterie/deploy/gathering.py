@@ -17,6 +17,7 @@ from coterie.deploy.patience import MANY, Patience
 from coterie.deploy.remote import Declaration, declarations, descriptions, unapproved
 from coterie.engine.exchange import Failure
 from coterie.errors import BadInput
+from coterie.options import parse
 
 MEMBERS, NEWCOMERS, SCHEMA, DIFFERENCES = "members.json", "newcomers.json", "schema.json", "differences.json"
 
@@ -143,7 +144,7 @@ class Gathering:
     def _read(self, file: str) -> dict[str, Declaration]:
         path = self.folder / file
         table = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        return {name: _declaration(each) for name, each in table.items()}
+        return {name: parse(Declaration, each, str(path)) for name, each in table.items()}
 
     def _write(self, file: str, silos: dict[str, Declaration]) -> None:
         table = {name: asdict(each) for name, each in silos.items()}
@@ -180,9 +181,3 @@ def _fits(statistics: Any, schema: Schema) -> bool:
     known = schema.classes and own.classes is not None and set(own.classes) <= set(schema.classes)
     same = own.shape == schema.shape if not schema.columns else {c.name for c in schema.columns} <= names
     return bool(same and (known or (not schema.classes and own.label == "number")))
-
-
-def _declaration(table: dict[str, Any]) -> Declaration:
-    train, validation, test = table["sizes"]
-    shares = tuple(table.get("shares", ()))
-    return Declaration((train, validation, test), tuple(table["sample"]), table["classes"], table["outputs"], shares)

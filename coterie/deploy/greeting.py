@@ -17,10 +17,7 @@ REMARKED = 2  # seconds by which it may be wrong without a remark
 LONGEST_HEAD = 4096  # bytes of an HTTP answer that are read
 STRANGER = "its certificate is not by this federation's CA; is ca.crt the one that came with this folder?"
 MISTAKES = {  # OpenSSL's numbers
-    7: STRANGER,
-    18: STRANGER,
-    19: STRANGER,
-    20: STRANGER,
+    **dict.fromkeys((7, 18, 19, 20), STRANGER),
     10: "its certificate has expired; the coordinator renews it with `coterie federation renew`",
     62: "its certificate is for another host; is the host in settings.json right?",
     64: "its certificate is for another address; is the host in settings.json right?",
@@ -82,15 +79,14 @@ def _checked_clock(door: socket.socket, host: str) -> str:
     if theirs is None:
         return ""
     ahead, behind = before - theirs - 1, theirs - time.time()  # at least: theirs is in whole seconds
+    seconds, side = (ahead, "ahead of") if ahead > behind else (behind, "behind")
     if ahead > AHEAD or behind > BEHIND:
-        seconds, side = (ahead, "ahead of") if ahead > AHEAD else (behind, "behind")
         raise BadInput(
             f"this machine's clock is {seconds:.0f} s {side} the coordinator's, which refuses what is signed by it; "
             "set both clocks by NTP, then start again"
         )
-    if max(ahead, behind) < REMARKED:
+    if seconds < REMARKED:
         return ""
-    seconds, side = (ahead, "ahead of") if ahead > behind else (behind, "behind")
     limits = f"{AHEAD} s ahead or {BEHIND} s behind are refused"
     return f"this machine's clock is {seconds:.0f} s {side} the coordinator's; {limits}: set both clocks by NTP"
 

@@ -105,10 +105,11 @@ class Ledger:
         try:
             self.entries()
         except BadInput as error:
-            if self._lost_head() and (entries := self._chain_or_none()):
-                write_whole(self.head, json.dumps({"entries": len(entries), "hash": entries[-1]["hash"]}).encode())
-                known = f"written anew from {len(entries)} lines, whose chain is whole; lines may be missing at its end"
-                return [*done, f"{self.head.name}: {known}"]
+            with suppress(BadInput):  # of a chain that is broken
+                if self._lost_head() and (entries := self._chained()):
+                    write_whole(self.head, json.dumps({"entries": len(entries), "hash": entries[-1]["hash"]}).encode())
+                    known = f"written anew from {len(entries)} lines, whose chain is whole"
+                    return [*done, f"{self.head.name}: {known}; lines may be missing at its end"]
             names = [set_aside(path).name for path in (self.path, self.head) if path.exists()]
             done.append(f"{error}; set aside as {', '.join(names)}, and a new chain begins")
         return done
@@ -122,13 +123,6 @@ class Ledger:
                 raise BadInput(f"{self.path} line {number}: the chain is broken here; the ledger was altered")
             last = entry["hash"]
         return entries
-
-    def _chain_or_none(self) -> list[dict[str, Any]] | None:
-        """The entries, where their chain is whole."""
-        try:
-            return self._chained()
-        except BadInput:
-            return None
 
     def _lost_head(self) -> bool:
         """Whether there is no head, or one that cannot be read."""

@@ -55,36 +55,37 @@ class Declared(Up):
     )
 
 
+def _measure(doc: str) -> Any:
+    """A measure by split, which a silo reports where it has it."""
+    return rows(doc, "splits", seen_by="server", default=None)
+
+
 class Measured(Up):
     """What a silo reports of its model: one value for each split that was asked for (NaN: no data)."""
 
     loss: Tensor = rows("mean loss", "splits", seen_by="server")
-    accuracy: Tensor | None = rows("accuracy", "splits", seen_by="server", default=None)
-    loss_cloud: Tensor | None = rows("mean loss of its cloud model", "splits", seen_by="server", default=None)
-    accuracy_cloud: Tensor | None = rows("accuracy of its cloud model", "splits", seen_by="server", default=None)
-    rmse: Tensor | None = rows("root mean squared error", "splits", seen_by="server", default=None)
-    mae: Tensor | None = rows("mean absolute error", "splits", seen_by="server", default=None)
-    r2: Tensor | None = rows("share of the targets' variance explained", "splits", seen_by="server", default=None)
-    rmse_cloud: Tensor | None = rows("rmse of its cloud model", "splits", seen_by="server", default=None)
-    mae_cloud: Tensor | None = rows("mae of its cloud model", "splits", seen_by="server", default=None)
-    r2_cloud: Tensor | None = rows("r2 of its cloud model", "splits", seen_by="server", default=None)
-    balanced_accuracy: Tensor | None = rows("balanced accuracy", "splits", seen_by="server", default=None)
-    auroc: Tensor | None = rows("area under the ROC curve", "splits", seen_by="server", default=None)
-    auprc: Tensor | None = rows("average precision", "splits", seen_by="server", default=None)
-    f1: Tensor | None = rows("F1", "splits", seen_by="server", default=None)
-    sensitivity: Tensor | None = rows("sensitivity", "splits", seen_by="server", default=None)
-    specificity: Tensor | None = rows("specificity", "splits", seen_by="server", default=None)
-    brier: Tensor | None = rows("Brier score", "splits", seen_by="server", default=None)
-    log_loss: Tensor | None = rows("log-loss", "splits", seen_by="server", default=None)
-    calibration_error: Tensor | None = rows("calibration error", "splits", seen_by="server", default=None)
-    median_error: Tensor | None = rows("median absolute error", "splits", seen_by="server", default=None)
-    spearman: Tensor | None = rows("correlation of the ranks", "splits", seen_by="server", default=None)
-    judged: Tensor | None = rows(
-        "the measure that the study goes by, where it is none of these", "splits", seen_by="server", default=None
-    )
-    error: Tensor | None = rows(
-        "the standard error of the measure that the study goes by", "splits", seen_by="server", default=None
-    )
+    accuracy: Tensor | None = _measure("accuracy")
+    loss_cloud: Tensor | None = _measure("mean loss of its cloud model")
+    accuracy_cloud: Tensor | None = _measure("accuracy of its cloud model")
+    rmse: Tensor | None = _measure("root mean squared error")
+    mae: Tensor | None = _measure("mean absolute error")
+    r2: Tensor | None = _measure("share of the targets' variance explained")
+    rmse_cloud: Tensor | None = _measure("rmse of its cloud model")
+    mae_cloud: Tensor | None = _measure("mae of its cloud model")
+    r2_cloud: Tensor | None = _measure("r2 of its cloud model")
+    balanced_accuracy: Tensor | None = _measure("balanced accuracy")
+    auroc: Tensor | None = _measure("area under the ROC curve")
+    auprc: Tensor | None = _measure("average precision")
+    f1: Tensor | None = _measure("F1")
+    sensitivity: Tensor | None = _measure("sensitivity")
+    specificity: Tensor | None = _measure("specificity")
+    brier: Tensor | None = _measure("Brier score")
+    log_loss: Tensor | None = _measure("log-loss")
+    calibration_error: Tensor | None = _measure("calibration error")
+    median_error: Tensor | None = _measure("median absolute error")
+    spearman: Tensor | None = _measure("correlation of the ranks")
+    judged: Tensor | None = _measure("the measure that the study goes by, where it is none of these")
+    error: Tensor | None = _measure("the standard error of the measure that the study goes by")
 
 
 class Scored(Up):

@@ -26,6 +26,11 @@ http {{
     fastcgi_temp_path "nginx/fastcgi";
     uwsgi_temp_path "nginx/uwsgi";
     scgi_temp_path "nginx/scgi";
+    upstream superlink {{
+        server {loopback}:{inner};
+        keepalive 32;
+        keepalive_timeout 4s;  # the SuperLink closes a connection that was idle for 5
+    }}
     server {{
         listen {address} ssl;
         ssl_certificate "server.pem";
@@ -33,7 +38,8 @@ http {{
         ssl_protocols TLSv1.2 TLSv1.3;
         client_max_body_size 16m;  # Flower sends models in pieces of 5 MiB; the SuperLink limits their sum
         location ~ ^/v1/fleet/({"|".join(FLEET)})$ {{
-            proxy_pass https://{loopback}:{inner};
+            proxy_pass https://superlink;
+            proxy_set_header Connection "";
             proxy_ssl_trusted_certificate "ca.crt";
             proxy_ssl_verify on;
             proxy_ssl_name localhost;

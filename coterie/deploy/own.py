@@ -43,17 +43,7 @@ class SiloSource:
     @property
     def options(self) -> OwnData:
         """The same for a simulation of this silo."""
-        return OwnData(
-            label=self.label,
-            drop=self.drop,
-            task=self.task,
-            text=self.text,
-            resize=self.resize,
-            group=self.group,
-            time=self.time,
-            split_column=self.split_column,
-            incumbent=self.incumbent,
-        )
+        return OwnData(**{key: value for key, value in vars(self).items() if key not in ("path", "standardize")})
 
 
 def read_source(text: str) -> tuple[SiloSource, str]:

@@ -8,14 +8,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.serialization import PrivateFormat
 
-from coterie.deploy.certificates import (
-    certify,
-    fingerprint,
-    make_authority,
-    make_key,
-    read_authority,
-    read_key,
-)
+from coterie.deploy.certificates import certify, fingerprint, make_authority, make_key, read_authority, read_key
 from coterie.deploy.home import LOOPBACK, is_loopback, owner_only, settings
 from coterie.deploy.nginx import configuration
 from coterie.deploy.operators import FOLDER as OPERATORS

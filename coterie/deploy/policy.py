@@ -39,7 +39,7 @@ class Policy:
     smallest_cohort: int = option(2, "silos that a round must ask, at least", low=1)
     smallest_batch: int = option(4, "samples of a training step, at least", low=1)
     fewest_steps: int = option(2, "training steps between two uploads, at least", low=1)
-    answers: int = option(100_000, "answers about its data over all runs, at most", low=0)
+    answers: int = option(100_000, "answers over all runs, at most", low=0)
     epsilon: float = option(math.inf, "privacy that all runs together may spend; inf: none is demanded", above=0)
     require: Literal["none", "record", "silo"] = option(
         "none", "what noise must hide: each record, or all data; none: all data where epsilon is a number, else nothing"
@@ -77,8 +77,11 @@ class Policy:
             if max(rounds, request.round + 1) > self.rounds:
                 included = f", {job.tuning} of them of tuning" if job.tuning else ""
                 raise Refused(f"a run of {rounds} rounds{included}; allowed: {self.rounds}")
-            if job.rates and request.round >= job.tuning:
-                raise Refused(f"round {request.round + 1} of a search of {job.tuning} rounds")
+            planned, what = (job.tuning, "search") if job.rates else (job.training.rounds, "run")
+            if request.round >= planned and (job.rates or request.kind in ("train", "confirm")):
+                raise Refused(f"round {request.round + 1} of a {what} of {planned} rounds")
+            if more := {*request.splits} - {*(("validation",) if job.rates else job.training.measure)}:
+                raise Refused(f"{min(more)} rows measured; the study measures {', '.join(job.training.measure)}")
         smallest = self.smallest_cohort
         if request.kind == "train" and request.cohort < smallest:
             raise Refused(f"a cohort of {request.cohort}; at least {smallest} silos must be asked")
@@ -194,8 +197,8 @@ smallest_cohort = {default.smallest_cohort}
 smallest_batch = {default.smallest_batch}
 fewest_steps = {default.fewest_steps}
 
-# Answers to training, measuring and keeping a model, over all runs, at most; `coterie silo approve` prints how many
-# were given.
+# Answers over all runs, at most: what it declares of itself, training, measuring, keeping a model. Each takes some
+# room on its disk; `coterie silo approve` prints how many were given.
 answers = {default.answers}
 
 # Differential privacy that all runs, methods and seeds together may spend. With a number, nothing trained leaves

@@ -39,6 +39,7 @@ from coterie.measure.tempering import GRID, pooled_curve, temperatures
 from coterie.methods.wrappers.secagg import Revealed
 from coterie.wire import Down, Up, every_field, stack
 
+T = TypeVar("T")
 U = TypeVar("U", bound=Up)
 AT_ONCE = Patience(silence=0)  # a round in which nobody replies goes by
 SHORTEST, LONGER = 120.0, 10.0  # seconds that a silo gets at least, and how many times as long as the slowest took
@@ -130,16 +131,21 @@ class Remote:
         names = cohort.names
         blank = Request("train", "", self.run, cohort.round, cohort=len(names), job=self.job)
         blank = replace(blank, largest=largest_upload(self.method, self.axes))
-        bodies = bodies_of(cohort, down)
-        found, failures = self._ask(blank, bodies, self.method.up)
-        came = [place for place, name in enumerate(names) if name in found]
+        found, failures = self._ask(blank, bodies_of(cohort, down), self.method.up)
         self._before = {name: self.received.get(name, -1) for name in names}
-        for place in came:
-            self.received[names[place]] = cohort.round
-        ups = [found[names[place]].map(lambda t: t.to(self.model.device)) for place in came]
+        self.received |= {name: cohort.round for name in names if name in found}
+        rejected = [name for name, why in failures.items() if isinstance(why, Rejected)]
+        return self._replies(cohort, found, failures, down, rejected=rejected)
+
+    def _replies(
+        self, cohort: Cohort, found: Mapping[str, Up], failures: Mapping[str, Failure], sent: Any, **news: Any
+    ) -> Replies:
+        """Those of a cohort whose records came, and what that took; `news` is what else is reported of it."""
+        came = [place for place, name in enumerate(cohort.names) if name in found]
+        ups = [found[cohort.names[place]].map(lambda t: t.to(self.model.device)) for place in came]
         ids = cohort.ids[torch.tensor(came, dtype=torch.int64, device=cohort.ids.device)]
-        size = {"bytes_up": sum(up.nbytes() for up in ups), "bytes_down": down.each_nbytes(len(names))}
-        self.report(**size, rejected=[name for name, why in failures.items() if isinstance(why, Rejected)])
+        size = {"bytes_up": sum(up.nbytes() for up in ups), "bytes_down": sent.each_nbytes(len(cohort))}
+        self.report(**size, **news)
         return Replies(replace(cohort, ids=ids), stack(ups) if ups else None, failures, **size)
 
     def confirm(self, cohort: Cohort, question: Any) -> Replies:
@@ -147,13 +153,8 @@ class Remote:
         blank = Request("confirm", "", self.run, cohort.round, cohort=len(cohort), job=self.job)
         found, failures = self._ask(blank, bodies_of(cohort, question), Revealed)
         n = len(question.peers)
-        whole = {name for name, each in found.items() if each.shares.shape[1:3] == (n, n + 1)}
-        came = [place for place, name in enumerate(cohort.names) if name in whole]
-        ups = [found[cohort.names[place]].map(lambda t: t.to(self.model.device)) for place in came]
-        ids = cohort.ids[torch.tensor(came, dtype=torch.int64, device=cohort.ids.device)]
-        size = {"bytes_up": sum(up.nbytes() for up in ups), "bytes_down": question.each_nbytes(len(cohort))}
-        self.report(**size)
-        return Replies(replace(cohort, ids=ids), stack(ups) if ups else None, failures, **size)
+        whole = {name: each for name, each in found.items() if each.shares.shape[1:3] == (n, n + 1)}
+        return self._replies(cohort, whole, failures, question)
 
     def settle(self, rejected: Tensor) -> None:
         """A silo learns from its next request that its reply did not arrive, and rolls it back."""
@@ -335,26 +336,32 @@ def declarations(
     transport: Transport, run: str, names: list[str], timeout: float
 ) -> tuple[dict[str, Declaration], dict[str, Failure]]:
     """What silos declare of themselves."""
-    blobs, failures = ask(transport, Request("declare", "", run, 0), dict.fromkeys(names, b""), timeout, 1, {})
-    found = {}
-    for name, blob in blobs.items():
-        try:
-            found[name] = declaration(decode(Declared, blob, rows=1))
-        except BadInput as error:
-            failures[name] = Failure(str(error))
-    return found, failures
+    blank = Request("declare", "", run, 0)
+    return _answers(transport, blank, names, timeout, lambda blob: declaration(decode(Declared, blob, rows=1)))
 
 
 def descriptions(
     transport: Transport, run: str, names: list[str], timeout: float
 ) -> tuple[dict[str, Statistics], dict[str, Failure]]:
     """What silos declare of their tables or pictures, so that all can encode alike."""
-    blobs, failures = ask(transport, Request("describe", "", run, 0), dict.fromkeys(names, b""), timeout, 1, {})
-    found = {}
+
+    def read(blob: bytes) -> Statistics:
+        found = decode(Statistics, blob, rows=1)
+        description_of(found)  # refused where it is damaged
+        return found
+
+    return _answers(transport, Request("describe", "", run, 0), names, timeout, read)
+
+
+def _answers(
+    transport: Transport, blank: Request, names: list[str], timeout: float, read: Callable[[bytes], T]
+) -> tuple[dict[str, T], dict[str, Failure]]:
+    """What silos answer before a run, as it is read; who answers what cannot be read is left out."""
+    blobs, failures = ask(transport, blank, dict.fromkeys(names, b""), timeout, 1, {})
+    found = dict[str, T]()
     for name, blob in blobs.items():
         try:
-            found[name] = decode(Statistics, blob, rows=1)
-            description_of(found[name])
+            found[name] = read(blob)
         except (BadInput, IndexError) as error:
             failures[name] = Failure(str(error))
     return found, failures

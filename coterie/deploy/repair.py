@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from coterie.deploy.budget import ABOUT_DATA, TRAINED, Budget, Spent, has_left
 from coterie.deploy.budget import FILE as SPENT
+from coterie.deploy.budget import TRAINED, Budget, Spent, has_left
 from coterie.deploy.home import close_folder, owner_only, set_aside, settings, write_whole
 from coterie.deploy.ledger import FILE as LEDGER
 from coterie.deploy.ledger import Ledger
@@ -62,7 +62,7 @@ def _mended_budget(folder: Path) -> list[str]:
 
 
 def _answers(lines: list[dict[str, Any]]) -> Counter[str]:
-    """How many answers about its data a silo has written down, by kind; a field that is there twice is of two."""
+    """How many answers a silo has written down, by kind; a field that is there twice is of two."""
     fields = Counter(
         tuple(str(line.get(key)) for key in ("kind", "run", "round", "attempt", "field")) for line in lines
     )
@@ -71,13 +71,13 @@ def _answers(lines: list[dict[str, Any]]) -> Counter[str]:
         answers[tuple(about)] = max(times, answers.get(tuple(about), 0))
     counted = Counter[str]()
     for (kind, *_), times in answers.items():
-        counted[kind] += times if kind in ABOUT_DATA else 0
+        counted[kind] += times
     return counted
 
 
 def _mended_secret(path: Path) -> list[str]:
     """The secret that noise is drawn from is made anew where it is none: half of one could be guessed."""
-    if not path.exists() or len(path.read_bytes()) == 64:
+    if not path.exists() or (path.is_file() and len(path.read_bytes()) == 64):
         return []
     return [f"{SECRET}: damaged, set aside as {set_aside(path).name}; another is made"]
 

@@ -15,6 +15,7 @@ from coterie.deploy.messages import Job
 from coterie.deploy.remote import Remote
 from coterie.engine.method import Cohort
 from coterie.engine.rounds import Outcome, Progress
+from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.methods.wrappers.candidates import Candidates
 from coterie.methods.wrappers.spent import privacy_of
@@ -33,8 +34,13 @@ def extra_rounds(study: Study) -> dict[str, int]:
     for label, method in study.methods.items():
         keys, training = study.searched(label), study.training_of(label)
         if keys and privacy_of(method) is None:
-            found[label] = len(optimizers(training, keys)) * rungs_of(training)[-1]
+            found[label] = len(optimizers(training, keys)) * search_rounds(training, keys)
     return found
+
+
+def search_rounds(training: Training, keys: tuple[str, ...]) -> int:
+    """The most rounds that candidates with one optimiser train for."""
+    return rungs_of(training, sum(len(GRID[name]) for name in optimizers(training, keys)))[-1]
 
 
 def announced(study: Study) -> list[str]:
@@ -98,11 +104,8 @@ class RemoteHeat(Heat):
         self.search, self.optimizer, self.going = search, optimizer, going
         self.engine = search.engine_of(job, f"-tuning-{optimizer}")
         assert isinstance(self.engine.method, Candidates)
-        self.method, self.model, self.roster = (
-            self.engine.method,
-            self.engine.model,
-            job.roster(self.engine.model.device),
-        )
+        self.method, self.model = self.engine.method, self.engine.model
+        self.roster = job.roster(self.model.device)
         self.checkpoint = Checkpoint(search.home / optimizer, job.method, job.seed, every=1)
         self.outcome = Outcome(self.method.open(self.roster, self.model).settled())
         self.done = self.checkpoint.restore(self.outcome, self.engine) or 0

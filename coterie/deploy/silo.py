@@ -27,7 +27,7 @@ from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Declared, Done, Job
 from coterie.deploy.operators import judged_operator
 from coterie.deploy.own import Raw, SiloSource, own_silo
 from coterie.deploy.policy import Policy, Refused, read_policy
-from coterie.deploy.vault import Vault
+from coterie.deploy.vault import Vault, is_reserved
 from coterie.engine.kept import keep_features
 from coterie.engine.measuring import measured, worth
 from coterie.engine.method import Method, Model, Roster, local_round
@@ -64,7 +64,7 @@ class SiloSide:
             try:
                 policy = read_policy(self.folder)
                 operator = self._judge(request, policy)
-                vault = self._vault(request)
+                vault = Vault(self.folder / "state", request.run + (".newcomer" if request.newcomer else ""))
                 digest = request.digest()
                 body = vault.answered(request.kind, digest)
                 if body is not None:
@@ -94,8 +94,12 @@ class SiloSide:
         """Refuse what the policy does not allow; the operator who started the run, where one is verified."""
         if request.silo != self.name:
             raise Refused(f"a request for silo '{request.silo}' reached '{self.name}'")
+        if is_reserved(request.run):
+            raise Refused(f"a run named '{request.run}': this silo keeps something else under that name")
         if request.newcomer and request.kind in ("train", "confirm"):  # its vault knows of no sum that was opened
             raise Refused(f"{request.kind}: not of a newcomer, who takes part in no round")
+        if request.kind == "adapt" and not request.newcomer:  # a member's state would be lost, and no cohort counted
+            raise Refused("adapt: of a newcomer alone")
         operator = judged_operator(self.folder, request)
         policy.judge(request)
         if request.job is not None:
@@ -105,9 +109,6 @@ class SiloSide:
     def _judge_approval(self, request: Request, policy: Policy) -> None:
         if policy.approve == "each":
             Approvals(self.folder).judge(request.jobs, request.run)
-
-    def _vault(self, request: Request) -> Vault:
-        return Vault(self.folder / "state", request.run + (".newcomer" if request.newcomer else ""))
 
     @torch.no_grad()
     def _computed(self, request: Request, vault: Vault, policy: Policy) -> tuple[Up, type[Up]]:
@@ -177,9 +178,8 @@ class SiloSide:
             personal = method.personal(task, down, private)
             values, outputs = measured(task, personal, method.cloud(task, down, private), request.splits, job.training)
             further = _by_all_measures(data.silo, outputs, model, job.training)
-            allowed = read_policy(
-                self.folder
-            ).fields  # what is more than asked for stays where the policy does not name it
+            # What is more than asked for stays where the policy does not name it.
+            allowed = read_policy(self.folder).fields
             values |= {key: each for key, each in further.items() if not allowed or key[1] in allowed}
             if request.hold:
                 vault.hold(personal, request.hold)
@@ -198,8 +198,8 @@ class SiloSide:
         done = {"round": torch.tensor([round]), "curve": torch.from_numpy(_curve(data.silo, given))[None]}
         if fitted:
             done["tempered"] = _tempered(data.silo, outputs, fitted["temperature"])
-        fields = read_policy(self.folder).fields
-        return Done(**{key: each for key, each in done.items() if each.numel() and (not fields or key in fields)}), Done
+        named = read_policy(self.folder).fields
+        return Done(**{key: each for key, each in done.items() if each.numel() and (not named or key in named)}), Done
 
     def _source(self, policy: Policy) -> SiloSource:
         return replace(self.source, standardize=not policy.statistics, incumbent=policy.incumbent)

@@ -27,7 +27,15 @@ COMMITTED, TENTATIVE = "committed.safetensors", "tentative.safetensors"
 CONFIRMED = "confirmed"  # for which uploads of which round shares were revealed
 PINNED = "job"  # the digest of the one job of a run whose models are hidden
 ASKED = "asked"  # what the upload of which round was asked for
+RESERVED = {  # what else lies beside the folders of runs, by what comes before its first dot; a backup leaves some out
+    "alive", "allowed", "connected", "data", "examined", "nodes", "programs", "secret", "source", "superlink",
+}  # fmt: skip
 REJOINS = "rejoins"  # its owner lets this run go on from a state that is not the server's last
+
+
+def is_reserved(run: str) -> bool:
+    """Whether a run of this name would lie where a silo keeps something else."""
+    return file_name(run).partition(".")[0].casefold() in RESERVED
 
 
 class Vault:

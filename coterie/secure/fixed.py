@@ -33,7 +33,7 @@ class FixedPoint:
 
     @property
     def step(self) -> float:
-        """Between two numbers that can be told apart."""
+        """The smallest difference between two encoded numbers."""
         return float(2.0**-self.bits)
 
     def fits(self, values: Tensor) -> Tensor:

@@ -1,5 +1,8 @@
 """`coterie doctor`, and help that prints as it is meant."""
 
+import tomllib
+from pathlib import Path
+
 import pytest
 from command import call
 
@@ -39,8 +42,16 @@ def test_what_is_missing_comes_with_how_to_get_it(capfd, monkeypatch):
     assert lines["torch"].split() == ["torch", "2.13.0"]
     assert "missing: pip install scikit-learn" in lines["scikit-learn"]
     assert "flwr 1.41.0" in lines["[flower]"]
-    assert "missing onnxscript: pip install 'coterie[onnx]'" in lines["[onnx]"]
+    assert "export: missing onnxscript; pip install 'coterie[onnx]'" in lines["[onnx]"]
     assert "[dev]" not in lines and "ruff" not in str(lines)
+    assert "All that Coterie needs is here" not in str(lines)
+    monkeypatch.setattr(doctor, "installed", {**HERE, "scikit-learn": "1.9"}.get)
+    assert "All that Coterie needs is here" in printed(capfd, monkeypatch)
+
+
+def test_every_extra_has_its_purpose():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    assert doctor.PURPOSE.keys() == project["optional-dependencies"].keys() - {*doctor.FOR_ITS_MAKERS}
 
 
 def test_a_data_folder_that_is_not_there_yet_is_no_fault(capfd, monkeypatch, tmp_path):

@@ -331,7 +331,7 @@ def test_all_cells_run_one_after_another_and_those_that_cannot_are_named(tmp_pat
 def test_the_list_of_studies_says_what_they_cost(capfd):
     assert call("studies") == 0
     out = " ".join(capfd.readouterr().out.split())
-    assert "Huang et al., AAAI 2021, Table 3; 3,600,000 client-steps, small 43,200" in out
+    assert "Huang et al., AAAI 2021, Table 3; 3,600,000 client-steps, small 216,000" in out
     assert "--data fmnist mnist emnist cifar100" in out
     assert call("studies", "amp-table3", "--data", "mnist", "--scale", "small") == 0
     printed = tomllib.loads(capfd.readouterr().out)

@@ -3,6 +3,7 @@
 import json
 import shutil
 import zipfile
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,22 @@ def test_a_file_that_was_altered_is_refused_and_nothing_is_left(fed: Path, tmp_p
     cut.write_bytes(file.read_bytes()[:-50])
     with pytest.raises(BadInput, match="no backup, or damaged"):
         restore(cut, tmp_path / "again", "coordinator", lambda: "")
+    assert not (tmp_path / "again").exists()
+
+
+def test_under_a_passphrase_nobody_else_can_change_what_comes_back(fed: Path, tmp_path: Path) -> None:
+    """Whoever can write to the file can write hashes, too; here a policy that approves everything."""
+    file, other = tmp_path / "backup.zip", tmp_path / "other.zip"
+    back_up(fed / "silos" / "north", file, lambda: "correct horse")
+    lax = b'approve = "all"'
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(other, "w") as new:
+        about = json.loads(old.read("backup.json"))
+        about["files"]["silo.toml"] = sha256(lax).hexdigest()
+        changed = {"backup.json": json.dumps(about, indent=1).encode(), "files/silo.toml": lax}
+        for name in old.namelist():
+            new.writestr(name, changed.get(name, old.read(name)))
+    with pytest.raises(BadInput, match="its files were changed by somebody"):
+        restore(other, tmp_path / "again", "silo", lambda: "correct horse")
     assert not (tmp_path / "again").exists()
 
 

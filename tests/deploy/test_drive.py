@@ -137,7 +137,7 @@ def kept_model(home: Path, silo: str, method: str) -> tuple[str, dict[str, bytes
 
 @pytest.mark.parametrize("method", ["fedavg", "fedamp", "fedem", "stack"])
 def test_silos_end_with_the_model_of_the_picked_round_as_a_simulation_does(method: str, tmp_path: Path) -> None:
-    table = TABLE | {"methods": {method: {}}, "train": {**TABLE["train"], "lr": 0.5}}
+    table = TABLE | {"methods": {method: {}}, "train": {**TABLE["train"], "lr": 4.0}}
     finished = federated(tmp_path / "run", Loop(settle(tmp_path)), table).run("")
     scores, study = finished.summary["methods"][method], finished.study
     factory, _ = build(study.model, (5,), 3)

@@ -83,6 +83,8 @@ def test_the_rounds_of_a_search_are_stated_before_and_in_the_summary(tmp_path: P
     assert announced(study_of(TABLE)) == [
         "Tuned before they train, with rounds of their own: 4 for fedavg, 4 for apple (--tune off: none)"
     ]
+    given = TABLE | {"train": TABLE["train"] | {"optimizer": "adam"}}
+    assert extra_rounds(study_of(given)) == {"fedavg": 1, "apple": 1}  # of two rates one is left after the first
     assert extra_rounds(study_of(TABLE, tune=False)) == {} and announced(study_of(TABLE, tune=False)) == []
     loop = Loop(settle(tmp_path))
     finished = run_of(tmp_path / "run", loop).run("")
@@ -243,7 +245,7 @@ def test_candidates_that_cannot_be_are_refused_as_they_arrive(changes: dict[str,
 
 def test_nothing_is_kept_of_candidates_and_none_is_noised(tmp_path: Path) -> None:
     for kind in ("keep", "adapt"):
-        assert "a search" in asked_of(tmp_path / kind, searching(), kind).refusal
+        assert "a search" in asked_of(tmp_path / kind, searching(), kind, newcomer=kind == "adapt").refusal
         assert not (tmp_path / kind / "north" / "models").exists()
     private = replace(job("fedavg", privacy={"noise": 1.0}), rates=(0.1, 1.0), going=(0, 1), tuning=4)
     assert "privacy" in asked_of(tmp_path / "private", private).refusal

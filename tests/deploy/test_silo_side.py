@@ -390,21 +390,26 @@ def test_a_request_that_was_overtaken_undoes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", [False, True], ids=["older", "none"])
 def test_a_silo_whose_backup_was_restored_rejoins_when_its_owner_asks_for_it(lost: bool, tmp_path: Path) -> None:
+    def asked(**changes: Any) -> Request:
+        made = question(**changes)
+        assert made.job is not None
+        return replace(made, job=replace(made.job, train=made.job.train | {"rounds": 20}))
+
     side = settle(tmp_path)["north"]
-    assert side.answer(question()).refusal == ""
-    assert side.answer(question(round=1, received=0)).refusal == ""
+    assert side.answer(asked()).refusal == ""
+    assert side.answer(asked(round=1, received=0)).refusal == ""
     if lost:
         shutil.rmtree(side.folder / "state")
     else:
         (side.folder / "state" / "run" / "tentative.safetensors").unlink()
-    late = question(round=5, received=4)
+    late = asked(round=5, received=4)
     kept = "no state" if lost else "the state after round 1"
     refused = side.answer(late).refusal
     assert f"the state after round 5, this silo's disk has {kept}" in refused and "`coterie silo rejoin`" in refused
     assert call("silo", "rejoin", side.folder, "run") == 0
     assert side.answer(replace(late, kind="measure", splits=("test",))).body and side.answer(late).refusal == ""
-    assert side.answer(question(round=6, received=5)).refusal == ""
-    assert "counts on the state after round 9" in side.answer(question(round=9, received=8)).refusal  # it was for once
+    assert side.answer(asked(round=6, received=5)).refusal == ""
+    assert "counts on the state after round 9" in side.answer(asked(round=9, received=8)).refusal  # it was for once
 
 
 def test_a_damaged_state_is_named(tmp_path: Path) -> None:

@@ -188,6 +188,12 @@ def test_levels_and_classes_that_no_rows_can_have_leave_their_silo_out(
     assert set(found) == {"north", "south"} and said in absent["east"]
 
 
+def test_a_description_that_cannot_be_read_leaves_its_silo_out(tmp_path: Path) -> None:
+    cut = Liar(settled(tmp_path), "describe", lambda told: told.replace(table=told.table[:, :-1]))
+    found, absent = gathered(tmp_path, cut)
+    assert set(found) == {"north", "south"} and "arrived damaged" in absent["east"]
+
+
 def test_a_silo_by_which_a_column_has_too_many_levels_is_named(tmp_path: Path) -> None:
     told = {name: Raw(name, side.source).statistics() for name, side in settled(tmp_path).items()}
     told["east"] = with_words(categories={"ward": [f"w{i}" for i in range(99)]})(told["east"])

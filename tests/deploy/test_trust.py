@@ -20,11 +20,13 @@ from coterie.data.own.statistics import LEVELS
 from coterie.deploy.approval import PROPOSED, Approvals, study_hash
 from coterie.deploy.budget import FILE as SPENT
 from coterie.deploy.budget import Budget, Spent
+from coterie.deploy.home import ALIVE, NODES, SOURCE
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.messages import Job, Request
 from coterie.deploy.policy import FILE, MOST_PROPOSED, Policy, policy_text, read_policy
 from coterie.deploy.repair import repair
 from coterie.deploy.silo import SiloSide
+from coterie.deploy.vault import is_reserved
 from coterie.engine.method import Cohort
 from coterie.engine.training import Training
 from coterie.errors import BadInput
@@ -122,7 +124,7 @@ def test_a_silo_made_by_itself_trains_nothing_that_its_owner_has_not_approved(tm
     request = asked(schema(AGE, WARD))
     assert request.job is not None
     for kind in ("train", "measure", "keep", "adapt"):
-        answer = side.answer(replace(request, kind=kind))
+        answer = side.answer(replace(request, kind=kind, newcomer=kind == "adapt"))
         assert answer.refusal.startswith("awaits approval by the silo's owner (`coterie silo approve`): study 'study'")
     assert Ledger(side.folder).entries() == [] and not (side.folder / "state").exists()
     assert proposed(side) == [study_hash(request.job)] and study_hash(request.job)[:16] in answer.refusal
@@ -159,6 +161,28 @@ def test_what_was_approved_is_that_very_study(change: Callable[[Job], dict[str, 
     assert answer.refusal.startswith("awaits approval") and len(proposed(side)) == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes", "reason"),
+    [
+        ("train", {"round": 3}, "round 4 of a run of 3 rounds"),
+        ("confirm", {"round": 900}, "round 901 of a run of 3 rounds"),
+        ("measure", {"round": 3, "splits": ("train", "test")}, "train rows measured; the study measures test"),
+        ("adapt", {}, "adapt: of a newcomer alone"),
+    ],
+)
+def test_an_approved_study_is_no_leave_for_more_than_is_in_it(
+    kind: Any, changes: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    side = settled(tmp_path, policy_text())["north"]
+    request = asked(schema(AGE, WARD), replace(SEVERAL, measure=("test",)))
+    side.answer(request)
+    Approvals(side.folder).approve(proposed(side)[0])
+    answer = side.answer(replace(request, kind=kind, **changes))
+    assert answer.refusal == reason and not answer.body
+    assert side.answer(replace(request, round=2)).refusal == ""  # its last
+    assert side.answer(replace(request, kind="measure", round=2, splits=("test",))).refusal == ""
+
+
 def test_a_search_that_was_approved_may_choose_rate_and_optimiser(tmp_path: Path) -> None:
     job = asked(schema(AGE, WARD)).job
     assert job is not None
@@ -190,12 +214,15 @@ def test_an_owner_reads_what_is_computed_on_which_columns_before_approving_it(
     assert study_hash(request.job)[:16] in printed and "age (number), ward (category)" in printed
     assert "the server learns: every upload" in printed
     assert "leaves each round: w" in printed and "noise: none" in printed and "\x1b" not in printed
-    assert "0 of 100000 answers given over all runs" in printed
+    assert "0 of 100000 answers given over all runs" in printed and "searches before: nothing" in printed
     assert len(proposed(side)) == 2
+    side.answer(replace(request, job=replace(request.job, tuning=900)))
+    assert call("silo", "approve", side.folder) == 0
+    assert "searches before: 900 rounds, in each of which 64 models may leave" in capfd.readouterr().out
     assert call("silo", "approve", side.folder, "0123456789abcdef") == 2
     assert "no such study waits to be approved" in capfd.readouterr().err
     assert call("silo", "approve", side.folder, study_hash(request.job)[:16]) == 0
-    assert len(proposed(side)) == 1 and side.answer(request).refusal == ""
+    assert len(proposed(side)) == 2 and side.answer(request).refusal == ""
 
 
 def test_a_coordinator_cannot_flood_a_silo_with_studies(tmp_path: Path) -> None:
@@ -411,7 +438,42 @@ def test_answers_are_counted_over_all_runs(tmp_path: Path) -> None:
     assert side.answer(measured).body
     assert "this silo has given 3 answers over all runs; allowed: 3" in side.answer(replace(first, run="d")).refusal
     assert side.answer(measured).body  # given before: the same bytes
-    assert side.answer(Request("declare", "north", "e", 0)).body
+
+
+def test_no_question_can_be_asked_for_ever_under_new_names(tmp_path: Path) -> None:
+    """Each answer is kept, so that a coordinator could fill a silo's disk."""
+    side = settle(tmp_path)["north"]
+    (side.folder / FILE).write_text('approve = "all"\nanswers = 3\n')
+    answers = [side.answer(Request("declare", "north", f"run-{i}", 0)) for i in range(6)]
+    assert [bool(each.body) for each in answers] == [True] * 3 + [False] * 3
+    assert "this silo has given 3 answers over all runs; allowed: 3" in answers[-1].refusal
+    assert len([path for path in (side.folder / "state").iterdir() if path.name.startswith("run-")]) == 3
+    assert side.answer(Request("declare", "north", "run-0", 0)).body == answers[0].body
+
+
+@pytest.mark.parametrize("run", ["secret", "SECRET", "secret.part", "data.safetensors", "..examined.json", "nodes"])
+def test_no_run_lies_where_a_silo_keeps_something_else(run: str, tmp_path: Path) -> None:
+    """A folder in the place of its secret would end all training, and what a backup leaves out would be a run's."""
+    side = settle(tmp_path)["north"]
+    assert "keeps something else" in side.answer(Request("declare", "north", run, 0)).refusal
+    assert not (side.folder / "state").exists()
+
+
+def test_all_that_lies_beside_runs_is_reserved(tmp_path: Path) -> None:
+    side = settle(tmp_path)["north"]
+    assert side.answer(private("run", **PRIVATE)).refusal == ""
+    beside = {path.name for path in (side.folder / "state").iterdir()} - {"run"}
+    beside |= {
+        Path(name).name for name in (ALIVE, NODES, SOURCE, "connected", "programs.json", "superlink.db", "allowed.json")
+    }
+    assert beside > {"secret"} and all(is_reserved(name) for name in beside)
+
+
+def test_a_secret_in_whose_place_a_folder_lies_is_made_anew(tmp_path: Path) -> None:
+    side = settle(tmp_path)["north"]
+    (side.folder / "state" / "secret").mkdir(parents=True)
+    (mended,) = [line for line in repair(side.folder)[0] if line.startswith("state/secret: damaged")]
+    assert "another is made" in mended and side.answer(private("run", **PRIVATE)).refusal == ""
 
 
 def test_what_is_kept_is_an_answer_about_the_data_too(tmp_path: Path) -> None:
@@ -432,7 +494,7 @@ def test_a_count_that_is_lost_does_not_begin_anew(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="coterie silo repair"):
         Budget(side.folder, Policy()).spent()
     repair(side.folder)
-    assert Budget(side.folder, Policy()).spent().answers == 1
+    assert Budget(side.folder, Policy()).spent().answers == 2
 
 
 def test_noise_on_all_data_and_on_records_of_the_same_size_add_up() -> None:

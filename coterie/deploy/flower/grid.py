@@ -60,7 +60,7 @@ class GridTransport:
                     found[name] = _judged(answer_of(reply), requests[name].largest)
             if len(waiting) < before:
                 self.report(list(waiting.values()))
-            if waiting:
+            else:
                 pace.sleep(POLL)
         if waiting:
             self.report([])

@@ -60,7 +60,7 @@ def figures(coordinator: Path) -> Figures:
     kept = {name: news[name] for name in ("state", "method", "measure") if isinstance(news.get(name), str)}
     kept |= {name: int(news.get(name) or 0) for name in ("seed", "round", "rounds", "bytes_up", "bytes_down")}
     return Figures(
-        silos={name: _seen(each, name in waiting) for name, each in contacts(coordinator).items()},
+        silos={name: SiloSeen(*each, silent=name in waiting) for name, each in contacts(coordinator).items()},
         free=shutil.disk_usage(coordinator).free,
         certificate=_expires(coordinator / "server.pem"),
         run="" if latest is None else latest.name,
@@ -151,10 +151,6 @@ def contacts(coordinator: Path) -> dict[str, tuple[str, float | None]]:
         return dict.fromkeys(names, ("unknown", None))
     missing = ("not registered yet", None)
     return {name: found.get(known[name], missing) if name in known else missing for name in names}
-
-
-def _seen(contact: tuple[str, float | None], due: bool) -> SiloSeen:
-    return SiloSeen(*contact, silent=due)
 
 
 def _table(folder: Path | None, name: str) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from coterie.deploy.flower.monitoring import Figures, SiloFigures
+from coterie.deploy.flower.monitoring import Figures, SiloFigures, SiloSeen
 from coterie.deploy.home import LOOPBACK
 from coterie.deploy.logs import Say
-from coterie.errors import BadInput
+from coterie.errors import refused
 from coterie.version import build
 
 Labels = tuple[tuple[str, str], ...]
@@ -20,37 +20,28 @@ PATH = "/metrics"
 def of_coordinator(found: Figures) -> str:
     """What a coordinator serves."""
     run = (("run", found.run), ("method", found.method), ("state", found.state))
-    states = sorted({"online", "offline", *(each.state for each in found.silos.values())})
-    silos = {name: (("silo", name),) for name in found.silos}
+    seen = [each.state for each in found.silos.values()]
+    states: Samples = {(("state", state),): seen.count(state) for state in sorted({"online", "offline", *seen})}
+    sent: Samples = {(("direction", "up"),): found.bytes_up, (("direction", "down"),): found.bytes_down}
+
+    def of_silos(value: Callable[[SiloSeen], float | None]) -> Samples:
+        return {(("silo", name),): value(each) for name, each in found.silos.items()}
+
+    online, silent = of_silos(lambda each: each.state == "online"), of_silos(lambda each: each.silent)
+    contact = of_silos(lambda each: each.contact)
     return "".join(
         [
             _metric("coterie_build_info", "the coterie that runs", {(("version", build()),): 1}),
             _metric("coterie_run_info", "the newest run", {run: 1} if found.run else {}),
             _metric("coterie_round", "the round that its current method is in", {(): found.round}),
             _metric("coterie_rounds", "the rounds that its current method has", {(): found.rounds}),
-            _metric("coterie_bytes_total", "of models in this run", _directions(found), "counter"),
+            _metric("coterie_bytes_total", "of models in this run", sent, "counter"),
             _metric("coterie_rejected_total", "uploads that did not count", {(): found.rejected}, "counter"),
             _metric("coterie_epsilon", "privacy that the run has spent, once it has ended", {(): found.epsilon}),
-            _metric(
-                "coterie_silos",
-                "silos by their state",
-                {(("state", s),): sum(each.state == s for each in found.silos.values()) for s in states},
-            ),
-            _metric(
-                "coterie_silo_online",
-                "whether a silo is connected",
-                {silos[name]: each.state == "online" for name, each in found.silos.items()},
-            ),
-            _metric(
-                "coterie_silo_silent",
-                "whether a silo was asked over a minute ago and has not answered",
-                {silos[name]: each.silent for name, each in found.silos.items()},
-            ),
-            _metric(
-                "coterie_silo_last_contact_timestamp_seconds",
-                "when a silo was last heard of",
-                {silos[name]: each.contact for name, each in found.silos.items()},
-            ),
+            _metric("coterie_silos", "silos by their state", states),
+            _metric("coterie_silo_online", "whether a silo is connected", online),
+            _metric("coterie_silo_silent", "whether a silo was asked over a minute ago and has not answered", silent),
+            _metric("coterie_silo_last_contact_timestamp_seconds", "when a silo was last heard of", contact),
             *_machine(found.free, found.certificate),
         ]
     )
@@ -77,10 +68,8 @@ def served(port: int | None, text: Callable[[], str], say: Say) -> Iterator[None
     if port is None:
         yield
         return
-    try:
+    with refused(f"--metrics {port}", "give another port"):
         server = Server(port, text)
-    except OSError as error:
-        raise BadInput(f"--metrics {port}: {error.strerror or error}; give another port") from None
     threading.Thread(target=server.serve_forever, daemon=True).start()
     say(f"figures for Prometheus at http://{LOOPBACK}:{server.server_port}{PATH}")
     try:
@@ -122,10 +111,6 @@ class Handler(BaseHTTPRequestHandler):
         """Scrapes are not logged."""
 
 
-def _directions(found: Figures) -> Samples:
-    return {(("direction", "up"),): found.bytes_up, (("direction", "down"),): found.bytes_down}
-
-
 def _machine(free: int, certificate: float | None) -> list[str]:
     return [
         _metric("coterie_disk_free_bytes", "of the disk that holds this party's folder", {(): free}),
@@ -135,16 +120,11 @@ def _machine(free: int, certificate: float | None) -> list[str]:
 
 def _metric(name: str, what: str, samples: Samples, kind: str = "gauge") -> str:
     """One metric with a line for each of its samples that is known; empty where none is."""
-    lines = [
-        f"{name}{_written(labels)} {_number(float(value))}" for labels, value in samples.items() if value is not None
-    ]
+    known = {_written(labels): float(value) for labels, value in samples.items() if value is not None}
+    lines = [f"{name}{labels} {'+Inf' if value == math.inf else repr(value)}" for labels, value in known.items()]
     return "\n".join([f"# HELP {name} {what}", f"# TYPE {name} {kind}", *lines, ""]) if lines else ""
 
 
 def _written(labels: Labels) -> str:
     escaped = ((key, value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")) for key, value in labels)
     return "{" + ",".join(f'{key}="{value}"' for key, value in escaped) + "}" if labels else ""
-
-
-def _number(value: float) -> str:
-    return "+Inf" if value == math.inf else repr(value)

@@ -20,12 +20,13 @@ PUBLISHED = "/v1/fleet/"  # what silos call, with a key each
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class SameAccount:
     """Refuses requests that come from another account's process, but for those to published paths."""
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], published: str | None = None) -> None:
+    def __init__(self, app: App, published: str | None = None) -> None:
         self.app, self.published = app, published
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -39,7 +40,7 @@ class SameAccount:
 
 
 def is_own(client: tuple[str, int] | None, server: tuple[str, int] | None) -> bool:
-    """Whether a connection comes from a process of this account, where that can be told."""
+    """Whether a connection comes from a process of this account, where that can be known."""
     return not CONNECTIONS.exists() or account(client, server) == os.geteuid()
 
 

@@ -1,6 +1,6 @@
 """Flower's SuperLink, whose control and runtime paths ask for no identity: they answer the account it runs under.
 
-And of what silos push it takes no more than they were asked for.
+Of what silos push it takes no more than they were asked for, and who asks for messages waits until there are some.
 """
 
 import os
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from coterie.deploy.flower.allowance import FILE, Allowance, limit
+from coterie.deploy.flower.long_poll import Messages, hold
 from coterie.deploy.flower.same_account import PUBLISHED, guard
 from coterie.deploy.home import COORDINATOR
 
@@ -19,6 +20,7 @@ def main() -> None:
     from flwr.superlink.cli import flower_superlink
     from flwr.superlink.servicer.fleet import fleet_handlers
 
+    hold(served, Messages())
     guard(served, PUBLISHED)
     allowance = Allowance(Path(os.environ[COORDINATOR]) / FILE)
     limit(fleet_handlers, allowance, lambda stored: PushObjectResponse(stored=stored), _say)

@@ -18,7 +18,7 @@ from coterie.errors import BadInput
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     pauses = list[float]()
-    monkeypatch.setattr(pace, "time", SimpleNamespace(sleep=pauses.append))
+    monkeypatch.setattr(pace, "time", SimpleNamespace(sleep=pauses.append, monotonic=lambda: sum(pauses)))
     return pauses
 
 
@@ -34,13 +34,31 @@ def test_a_pause_is_a_tenth_of_what_was_waited_and_never_longer_than_flowers(sle
 
 
 def test_a_silo_looks_soon_again_for_what_follows_an_answer(slept: list[float]) -> None:
-    sleep = supernode._sleep(Pace(), Pace())
+    sleep = supernode.Tasks().sleep(Pace(), Pace())
     for _ in range(100):
         sleep(3)  # for a message
     assert slept[-1] == 3
     sleep(0.5)  # one came: for its reply
     sleep(3)
     assert slept[-2:] == [SHORTEST, SHORTEST]
+
+
+def test_who_asked_and_was_held_asks_again_at_once(slept: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = Pace()
+    for _ in range(100):
+        waits.sleep(3)
+    assert slept[-1] == 3
+    now = sum(slept) + pace.HELD + 1
+    monkeypatch.setattr(pace.time, "monotonic", lambda: now)
+    waits.sleep(3)
+    assert slept[-1] == SHORTEST
+
+
+def test_a_pause_ends_when_what_it_waits_for_comes() -> None:
+    came = threading.Event()
+    came.set()
+    Pace(came).sleep(3600)
+    assert not came.is_set()
 
 
 def test_flowers_loops_wait_by_the_name_that_is_replaced() -> None:

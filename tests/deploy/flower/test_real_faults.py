@@ -92,7 +92,7 @@ def test_a_killed_process_costs_time_and_nothing_else(victim: str, fed: Real) ->
     watched.nothing_lost(3)
 
 
-def test_a_silo_whose_supernode_is_killed_is_missed_and_comes_back_under_its_name(fed: Real) -> None:
+def test_a_silo_whose_supernode_is_killed_comes_back_under_its_name(fed: Real) -> None:
     watched = Watched(fed)
     rounds = 14
     running = fed.begin(fed.study(["scaffold"], rounds=rounds, measure_every=rounds))
@@ -101,7 +101,6 @@ def test_a_silo_whose_supernode_is_killed_is_missed_and_comes_back_under_its_nam
     kill(fed.silos["south"].program("SuperNode"))
     shown, _ = running.communicate(timeout=900)
     assert running.returncode == 0, shown
-    assert "south: " in shown  # whoever watches sees who is missing, and why
     results = pd.read_parquet(fed.latest() / "results.parquet")
     assert results["round"].max() == rounds
     assert set(results[results["round"] == rounds]["silo"]) == set(fed.names)
@@ -109,3 +108,6 @@ def test_a_silo_whose_supernode_is_killed_is_missed_and_comes_back_under_its_nam
     entries = Ledger(fed.folder / "silos" / "south").entries()
     ours = {e["round"] for e in entries if e["kind"] == "train" and e["run"].startswith(fed.latest().name)}
     assert max(ours) == rounds - 1
+    # A silo that held the message when it died is asked again, and misses nothing; another one misses rounds, and
+    # whoever watches sees who is missing, and why.
+    assert len(ours) == rounds or "south: " in shown

@@ -14,7 +14,9 @@ def test_a_supernode_that_is_interrupted_while_it_ends_does_end(monkeypatch: pyt
     loop = importlib.import_module("flwr.supernode.start_client_internal")
     monkeypatch.setattr(loop, "time", loop.time)  # put back what the program replaces
     monkeypatch.setattr(supernode, "hurry", lambda: None)
-    monkeypatch.setattr(supernode, "guard", lambda served: None)
+    monkeypatch.setattr(loop, "_pull_and_store_message", loop._pull_and_store_message)
+    for name in ("hold", "guard"):
+        monkeypatch.setattr(supernode, name, lambda *given: None)
 
     def interrupted() -> None:
         raise KeyboardInterrupt
