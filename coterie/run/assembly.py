@@ -110,9 +110,9 @@ class Assembly(HoldsData):
         engine = self.engine(method, training, models)
         outcome = run_rounds(engine.method, engine, engine.roster, self.model, engine.training, on_round, keeper)
         if self.newcomers:
-            training, inner = engine.training, self.suited(method, engine.training)
-            training, inner = engine.training, self.suited(method, engine.training)
-            arrived = simulator()(inner, self.newcomers, self.model, training, self.seed, engine.rows, models=False)
+            inner = self.suited(method, engine.training)
+            how = (self.model, engine.training, self.seed, engine.rows)
+            arrived = simulator()(inner, self.newcomers, *how, models=False)
             outcome.results.append(arrived.measured_newcomers(outcome.server))
         return outcome
 

@@ -54,12 +54,13 @@ def baselines(
     for name in names(classes):
         (of_all,) = _fitted(name, [together], classes, seed)
         for silo, alone in zip(silos, _fitted(name, silos, classes, seed), strict=True):
+            schema = schemas.get(silo.name)
             for label, model in ((name, alone), (f"{name}{POOLED}", of_all)):
                 cut = 0.5
                 for split in SPLITS:
                     part = getattr(silo, split)
                     if len(part):
-                        rows = _rows(model, part, classes, schemas.get(silo.name))
+                        rows = rows_of(0, part, _outputs(model, part.x, classes, schema), schema)
                         if split == "validation" and classes == 2:
                             cut = threshold(*oriented(rows.labels, rows.predicted, positive))
                         yield Key(label, seed, silo.name, split), replace(rows, threshold=cut)
@@ -109,13 +110,22 @@ def _loss(model: Any, x: Array, y: Array, classes: int) -> float:
     return log_loss(y, _probabilities(model, x, classes)) if classes else rmse(y, model.predict(x))
 
 
-def _rows(model: Any, part: Part, classes: int, schema: Schema | None) -> Rows:
-    x, places = _flat(part.x), np.arange(len(part)) if part.rows is None else part.rows
+def rows_of(round: int, part: Part, outputs: Array, schema: Schema | None) -> Rows:
+    """What a model gives for the rows of a split; numbers in the label's unit, less its centre."""
+    places = np.arange(len(part)) if part.rows is None else part.rows
     units = places if part.units is None else part.units
-    if classes:
-        return Rows(0, part.y, _probabilities(model, x, classes), places, units)
+    if part.y.ndim > 1:
+        return Rows(round, np.zeros(len(part)), outputs, places, units, plain=False)
+    if outputs.ndim == 2:
+        return Rows(round, part.y, outputs, places, units)
     unit, centre = (1.0, 0.0) if schema is None else (schema.unit, schema.centre)
-    return Rows(0, part.y * unit + centre, model.predict(x) * unit + centre, places, units)
+    return Rows(round, part.y * unit + centre, outputs + centre, places, units)
+
+
+def _outputs(model: Any, x: Array, classes: int, schema: Schema | None) -> Array:
+    if classes:
+        return _probabilities(model, _flat(x), classes)
+    return np.asarray(model.predict(_flat(x)) * (1.0 if schema is None else schema.unit))
 
 
 def _probabilities(model: Any, x: Array, classes: int) -> Array:

@@ -77,20 +77,11 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
         factory = Blueprint(code.factory(study.code, shape, outputs), parts)
         model = {"name": study.model["name"], **parts.as_table()}
     study = replace(study, model=model, training=_suited(study.training, data), methods=_with_incumbent(study, data))
-    machine = study.machine
     # Errors are reported in the unit of the label, which another seed's training rows may put otherwise.
-    again = like is not None and not any(schema.unit != like.model.unit for schema in data.schemas.values())
-    federation = Assembly(
-        data.silos,
-        like.model if like is not None and again else factory,
-        data.classes,
-        study.training,
-        seed,
-        machine.device,
-        machine.rows,
-        machine.precision,
-        data,
-    )
+    again = like is not None and all(schema.unit == like.model.unit for schema in data.schemas.values())
+    made = like.model if like is not None and again else None
+    how = (study.machine.device, study.machine.rows, study.machine.precision)
+    federation = Assembly(data.silos, made or factory, data.classes, study.training, seed, *how, data)
     federation.table = model
     return study, federation
 
@@ -264,12 +255,7 @@ def _calibration(outcome: Outcome, silo: str, positive: int | str) -> dict[str, 
 
 
 def run_into(
-    study: Study,
-    out: Path,
-    command: str,
-    watch: Watch,
-    say: Say = lambda line: None,
-    like: Assembly | None = None,
+    study: Study, out: Path, command: str, watch: Watch, say: Say = lambda line: None, like: Assembly | None = None
 ) -> Finished:
     """Run a study and write its folder; `like` is the federation of one seed, where it was prepared before."""
     made = claim(out)

@@ -15,7 +15,7 @@ import torch
 
 from coterie.data.own.agree import Difference
 from coterie.data.own.schema import Schema
-from coterie.data.silo import HoldsData, Part, Silo
+from coterie.data.silo import HoldsData, Silo
 from coterie.engine.rounds import Outcome
 from coterie.engine.store import SPLITS
 from coterie.engine.training import Training
@@ -29,7 +29,7 @@ from coterie.measure.tempering import curve, moved, temperatures, tempered, thre
 from coterie.methods import learned, level_of
 from coterie.methods.separate import Separate
 from coterie.methods.wrappers.spent import Members, Searched, spent, spent_by_all
-from coterie.run.baselines import pooled
+from coterie.run.baselines import pooled, rows_of
 from coterie.run.beside import set_beside
 from coterie.run.deployable import write_deployable
 from coterie.runs.checkpoint import traces_in
@@ -222,7 +222,7 @@ def write(finished: Finished, out: Path, command: str) -> None:
 def rounds_run(outcome: Outcome, training: Training) -> dict[str, Any]:
     """How many rounds a method had, and whether more might have made it better: the best is among the last."""
     ran, picked = outcome.measured[-1], outcome.picked
-    validated = picked is not None and picked.rank.validated > 0
+    validated = picked is not None and picked.pick.rank.validated > 0
     improving = picked is not None and validated and ran == training.rounds and ran - picked.round < LAST
     return {"rounds_run": ran, "still_improving": improving}
 
@@ -234,23 +234,12 @@ def predicted(method: str, seed: int, outcome: Outcome, facts: Facts) -> dict[Ke
         for silo, outputs in by_silo.items():
             if silo in facts.silos and outcome.picked is not None:
                 part, schema = getattr(facts.silos[silo], split), facts.schemas.get(silo)
-                rows = _rows(outcome.picked.round, part, outputs, schema)
+                rows = rows_of(outcome.picked.round, part, outputs, schema)
                 if silo in outcome.temperatures and rows.classes:
                     made = tempered(rows.predicted, outcome.temperatures[silo])
                     rows = replace(rows, predicted=made, raw=rows.predicted)
                 found[Key(method, seed, silo, split)] = replace(rows, threshold=outcome.thresholds.get(silo, 0.5))
     return found
-
-
-def _rows(round: int, part: Part, outputs: np.ndarray, schema: Schema | None) -> Rows:
-    places = np.arange(len(part)) if part.rows is None else part.rows
-    units = places if part.units is None else part.units
-    if part.y.ndim > 1:
-        return Rows(round, np.zeros(len(part)), outputs, places, units, plain=False)
-    if outputs.ndim == 2:
-        return Rows(round, part.y, outputs, places, units)
-    unit, centre = (1.0, 0.0) if schema is None else (schema.unit, schema.centre)
-    return Rows(round, part.y * unit + centre, outputs + centre, places, units)
 
 
 def calibrate(outcome: Outcome, silos: Mapping[str, Silo], positive: int | str) -> None:
@@ -301,12 +290,8 @@ def device_name(device: torch.device) -> str:
     """What the numbers were computed on."""
     if device.type == "cuda":
         return f"{device.type} ({torch.cuda.get_device_name(device)})"
-    return f"{device.type} ({_threads()}, {platform.machine()})"
-
-
-def _threads() -> str:
-    count = torch.get_num_threads()
-    return f"{count} thread{'s' * (count != 1)}"
+    threads = torch.get_num_threads()
+    return f"{device.type} ({threads} thread{'s' * (threads != 1)}, {platform.machine()})"
 
 
 def versions(plugins: Mapping[str, str]) -> dict[str, str]:

@@ -27,10 +27,7 @@ def refits(study: Study, name: str) -> bool:
 
 
 def refit(
-    study: Study,
-    name: str,
-    judged: Assembly,
-    on_round: Callable[[Progress], None] = lambda progress: None,
+    study: Study, name: str, judged: Assembly, on_round: Callable[[Progress], None] = lambda progress: None
 ) -> Outcome:
     """A method trained on training and test rows, its models calibrated."""
     machine = study.machine

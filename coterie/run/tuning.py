@@ -103,16 +103,21 @@ def optimizers(training: Training, keys: tuple[str, ...]) -> list[Literal["sgd",
     return ["sgd", "adam"] if both else [training.optimizer]
 
 
-def rungs_of(training: Training) -> list[int]:
-    """The rounds after which the better half goes on, the last of them after which the best is taken."""
-    return sorted({min(rung, training.rounds) for rung in RUNGS})
+def rungs_of(training: Training, candidates: int) -> list[int]:
+    """The rounds after which the better half goes on, the last of them after which the best is taken.
+
+    Once one candidate is left nothing more is to be found out.
+    """
+    halvings = max((candidates - 1).bit_length(), 1)  # until one is left
+    return sorted({min(rung, training.rounds) for rung in RUNGS[:halvings]})
 
 
 def halved(
     heats: "Sequence[Heat]", training: Training, keys: tuple[str, ...], on_round: Callable[[Progress], None]
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """The values of the best candidate of all heats, and all that was tried."""
-    rungs, tried, done = rungs_of(training), list[dict[str, Any]](), 0
+    rungs = rungs_of(training, sum(len(heat.rates) for heat in heats))
+    tried, done = list[dict[str, Any]](), 0
     for rung in rungs:
         for heat in heats:
             for round in range(done, rung):

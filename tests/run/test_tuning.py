@@ -74,6 +74,15 @@ def test_the_better_half_goes_on_and_the_best_of_the_last_is_taken():
     assert found == {"lr": lr, "optimizer": optimizer}
 
 
+def test_nothing_trains_on_once_one_candidate_is_left():
+    found, tried = search(training=replace(TRAINING, optimizer="adam"), keys=("lr",))
+    assert tried.groupby("round").size().tolist() == [6, 3, 2]
+    last = tried[tried["round"] == 3]["lr"]
+    best = tried[tried["lr"].isin(last)].groupby("lr")["score"].max()
+    assert found == {"lr": best.idxmax()}
+    assert tuning.rungs_of(TRAINING, 1) == [1] and tuning.rungs_of(replace(TRAINING, rounds=2), 13) == [1, 2]
+
+
 @pytest.mark.parametrize("name", ["separate", "fedavg-ft", "fedamp", "apple", "fedem"])
 def test_a_score_is_that_of_a_run_of_its_own(name):
     _, tried = search(name)

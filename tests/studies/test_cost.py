@@ -8,6 +8,7 @@ from coterie.studies.cost import client_steps, training_samples
 from coterie.studies.study import built_in, check, read, select
 
 LAPTOP = 150_000  # client-steps of a small scale: minutes on a laptop
+AT_ONCE = ("mlp", "linear")  # models of which all silos' train in one call, so that twice as many do
 
 
 def test_steps_are_silos_times_rounds_times_batches() -> None:
@@ -42,5 +43,6 @@ def test_silos_hold_about_as_much_as_they_will_be_dealt(data: dict[str, object])
 def test_every_cell_has_a_cost_and_a_small_one_fits_a_laptop(name: str) -> None:
     table = read(name)
     for cell in table.get("cells", {None: {}}):
-        full, small = (client_steps(check(select(table, cell, scale))) for scale in ("full", "small"))
-        assert 0 < small <= min(full, LAPTOP)
+        full, small = (check(select(table, cell, scale)) for scale in ("full", "small"))
+        fits = LAPTOP * (2 if small.model["name"] in AT_ONCE else 1)
+        assert 0 < client_steps(small) <= min(client_steps(full), fits)
