@@ -1,13 +1,15 @@
 """What every figure of the report starts from."""
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from coterie.errors import BadInput
+from coterie.report.theme import PALETTE
 
 Figure = Any  # plotly.graph_objects.Figure: plotly is imported only where a figure is drawn
+FLAT = 12  # the names of so many silos have room beside each other
 
 
 def plotly_objects() -> ModuleType:
@@ -50,3 +52,18 @@ def axis_labels(names: Iterable[object], longest: int = 28) -> list[str]:
     """Names for a category axis, which would merge two whose names were cut to the same text."""
     short = [label(name, longest) for name in names]
     return [text if short.count(text) == 1 else f"{text} #{i + 1}" for i, text in enumerate(short)]
+
+
+def stacked_bars(names: Sequence[object], parts: Mapping[Any, Iterable[float]], hover: str) -> Figure:
+    """A bar for each name, its parts one above the other; `hover` is what pointing at one shows before its name."""
+    figure = blank(height=420, barmode="stack", legend={**legend_below(), "traceorder": "normal"}, bargap=0.15)
+    for place, (part, heights) in enumerate(parts.items()):
+        figure.add_bar(
+            x=axis_labels(names, longest=18),
+            y=heights,
+            name=label(part),
+            marker_color=PALETTE[place % len(PALETTE)],
+            marker_line_width=0,
+            hovertemplate=f"%{{x}}: {hover} %{{fullData.name}}<extra></extra>",
+        )
+    return figure.update_xaxes(type="category", tickangle=-90 if len(names) > FLAT else None)

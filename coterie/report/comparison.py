@@ -38,7 +38,8 @@ def changes(runs: Sequence[Run]) -> list[Change]:
             base = first.get(method, {})
             shared = [silo for silo in own if silo in base]
             if shared:
-                difference = np.array([_minus(own[silo], base[silo]) for silo in shared])
+                pairs = [(own[silo], base[silo]) for silo in shared]
+                difference = np.array([0.0 if a == b else a - b for a, b in pairs])  # of two infinite losses too
                 found.append((method, i, len(shared), float(difference.mean())))
                 p.append(signed_rank(difference))
     corrected = holm(np.array(p))
@@ -126,7 +127,3 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             found[f"{prefix}{key}"] = value
     return found
-
-
-def _minus(a: float, b: float) -> float:
-    return 0.0 if a == b else a - b

@@ -12,6 +12,7 @@ from coterie.measure.verdict_words import OUTCOMES, Verdict, amount, listed, sco
 from coterie.report.html import note
 from coterie.runs.read import Run
 
+BESIDE_PLAIN = OUTCOMES | {"equivalent": "as well off"}
 NAMED = 5  # silos; more are counted
 LINKED = 12  # folders of models; more are folded away
 
@@ -24,20 +25,16 @@ def decision(run: Run, beside: Path | None = None) -> str:
     body = f"<h3 class='headline'>{escape(headline(found))}</h3>"
     if found["chosen"] is None:
         body += f"<p>{escape(found['words']['consortium'][0])}</p>"
-    rows = {}
-    if found["judged"] is not None:
-        rows["Gain"] = escape(gain(found))
-    tiles = _tiles(found) if found["silos"] else ""
-    if found["silos"]:
-        rows["Risk"] = escape(risk(found))
-    if plain := baselines(found):
-        rows["Plain models"] = escape(plain)
-    if costs := cost(run):
-        rows["Cost"] = escape(costs)
-    if models := _models(run, beside):
-        rows["Deploy"] = models
-    listing = "".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in rows.items())
-    body += tiles + (f"<dl class='answers'>{listing}</dl>" if rows else "")
+    answers = {
+        "Gain": escape(gain(found)) if found["judged"] is not None else "",
+        "Risk": escape(risk(found)) if found["silos"] else "",
+        "Plain models": escape(baselines(found)),
+        "Cost": escape(cost(run)),
+        "Deploy": _models(run, beside),
+    }
+    listing = "".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in answers.items() if text)
+    body += _tiles(found) if found["silos"] else ""
+    body += f"<dl class='answers'>{listing}</dl>" if listing else ""
     why = (run.about.get("measure") or {}).get("why")
     judged_by = note(f"Judged by {found['title']}: {why}") if why else ""
     return f"<section>{body}{judged_by}</section>"
@@ -99,7 +96,9 @@ def risk(found: Verdict) -> str:
     undecided = [each for each in silos if each["outcome"] == "undecided"]
     if not undecided:
         return text
-    return f"{text} For {len(undecided)} of {len(silos)} silos the test rows cannot decide{_would_decide(undecided)}."
+    every = len(undecided) == len(silos) > 1
+    which = f"all {len(silos)}" if every else f"{len(undecided)} of {len(silos)}"
+    return f"{text} For {which} silos the test rows cannot decide{_would_decide(undecided)}."
 
 
 def baselines(found: Verdict) -> str:
@@ -108,9 +107,9 @@ def baselines(found: Verdict) -> str:
     if not beside:
         return ""
     outcomes = [each["outcome"] for each in beside]
-    counts = [f"{outcomes.count(key)} {said}" for key, said in OUTCOMES.items() if key in outcomes]
+    counts = [f"{outcomes.count(key)} {said}" for key, said in BESIDE_PLAIN.items() if key in outcomes]
     names = _named(list(dict.fromkeys(each["name"] for each in beside)))
-    return f"Beside each silo's best plain model ({names}), with {found['judged']}: {listed(counts)}."
+    return f"Compared with {names} on each silo alone, of {len(beside)} silos with {found['judged']}: {listed(counts)}."
 
 
 def _would_decide(undecided: Sequence[Mapping[str, Any]]) -> str:
@@ -147,8 +146,9 @@ def _models(run: Run, beside: Path | None) -> str:
         names = sorted(path.name for path in deploy.iterdir() if path.is_dir())
         links = ", ".join(_link(f"{away}deploy/{name}/", name) for name in names)
         if len(names) <= LINKED:
-            return f"Each silo's model: {links}."
-        return f"<details><summary>The models of {len(names)} silos</summary>{links}</details>"
+            return f"Each silo's folder, with its model of {escape(method)} and a card: {links}."
+        holds = f"The folders of {len(names)} silos, each with its model of {escape(method)} and a card"
+        return f"<details><summary>{holds}</summary>{links}</details>"
     models = f"models/{method}/"
     return f"Each silo's model: {_link(f'{away}{models}', models)}" if (run.folder / models).is_dir() else ""
 

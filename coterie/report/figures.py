@@ -1,17 +1,14 @@
 """The figures of methods: curves, scores, distributions, costs; a method has one colour in all of them."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from pandas import DataFrame
 
 from coterie.measure.measures import measure_of
 from coterie.report.canvas import Figure, axis_labels, blank, label, legend_below
 from coterie.report.series import curve
-from coterie.report.table import judged_scores, method_scores
+from coterie.report.table import Scores, judged_scores, method_scores
 from coterie.report.theme import Ink
-
-Scores = Mapping[str, Mapping[str, Any]]
 
 
 def curves(results: DataFrame, inks: Mapping[str, Ink], measure: str = "accuracy", split: str = "test") -> Figure:

@@ -3,11 +3,10 @@
 from pandas import DataFrame
 
 from coterie.errors import BadInput
-from coterie.report.canvas import Figure, axis_labels, blank, label, legend_below
+from coterie.report.canvas import Figure, axis_labels, blank, stacked_bars
 from coterie.report.series import class_counts
 from coterie.report.theme import PALETTE
 
-FLAT = 12  # the names of so many silos have room beside each other
 MOST_BARS = len(PALETTE)  # more classes than colours are a map, not bars
 
 
@@ -17,23 +16,9 @@ def label_distribution(labels: DataFrame) -> Figure:
     if missing:
         raise BadInput(f"labels: missing columns {', '.join(sorted(missing))}")
     counts = class_counts(labels)
-    return _bars(counts) if len(counts.columns) <= MOST_BARS else _map(counts)
-
-
-def _bars(counts: DataFrame) -> Figure:
-    figure = blank(height=420, barmode="stack", legend={**legend_below(), "traceorder": "normal"}, bargap=0.15)
-    for (name, column), colour in zip(counts.items(), PALETTE, strict=False):
-        figure.add_bar(
-            x=axis_labels(counts.index, longest=18),
-            y=column.to_numpy(dtype=float),
-            name=label(name),
-            marker_color=colour,
-            marker_line_width=0,
-            hovertemplate="%{x}: %{y:,} of label %{fullData.name}<extra></extra>",
-        )
-    figure.update_xaxes(type="category", tickangle=-90 if len(counts) > FLAT else None)
-    figure.update_yaxes(title_text="samples")
-    return figure
+    if len(counts.columns) > MOST_BARS:
+        return _map(counts)
+    return stacked_bars(counts.index, counts.astype(float), "%{y:,} of label").update_yaxes(title_text="samples")
 
 
 def _map(counts: DataFrame) -> Figure:

@@ -21,7 +21,7 @@
   const ask = () => fetch("/state?known=" + known).then(answer => answer.json()).then(state => {
     if (state.silos !== undefined) document.getElementById("silos").innerHTML = state.silos;
     if (state.version !== known) { known = state.version; show(state); }
-  }).catch(() => { status.textContent = "The watching command has ended; what is shown is its last word."; })
+  }).catch(() => { status.textContent = "`coterie watch` has ended; this page shows what it last saw."; })
     .finally(() => setTimeout(ask, 2000));
   ask();
 })();

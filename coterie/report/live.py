@@ -47,7 +47,9 @@ class Live(ThreadingHTTPServer):
 
     def status(self, run: Run) -> str:
         """How far the run is."""
-        return _status(run)
+        if run.finished:
+            return "Finished. " + " ".join((run.verdict or {}).get("words", {}).get("consortium", []))
+        return "Running, or stopped before its end." if run.methods else "No round has been measured yet."
 
     def version(self) -> str:
         """Changes whenever the run has written."""
@@ -138,12 +140,6 @@ def state(live: Live, known: str) -> dict[str, Any]:
         "figures": drawn,
         **always,
     }
-
-
-def _status(run: Run) -> str:
-    if run.finished:
-        return "Finished. " + " ".join((run.verdict or {}).get("words", {}).get("consortium", []))
-    return "Running, or stopped before its end." if run.methods else "No round has been measured yet."
 
 
 def _progress(run: Run) -> str:

@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
-from coterie.report.canvas import Figure, axis_labels, blank, label, legend_below
+from coterie.report.canvas import Figure, stacked_bars
 from coterie.report.html import blocks, note, plot, section
-from coterie.report.labels import FLAT
-from coterie.report.theme import PALETTE
 from coterie.runs.read import Run
 
 TEXT = (
@@ -31,20 +29,9 @@ def mixtures(run: Run) -> str:
 
 def drawn(shares: Mapping[str, Mapping[str, float]]) -> Figure:
     """Stacked bars, from shares by silo and candidate."""
-    figure = blank(height=420, barmode="stack", legend={**legend_below(), "traceorder": "normal"}, bargap=0.15)
-    candidates = dict.fromkeys(name for each in shares.values() for name in each)
-    for place, name in enumerate(candidates):
-        figure.add_bar(
-            x=axis_labels(list(shares), longest=18),
-            y=[each.get(name, 0.0) for each in shares.values()],
-            name=label(name),
-            marker_color=PALETTE[place % len(PALETTE)],
-            marker_line_width=0,
-            hovertemplate="%{x}: %{y:.1%} %{fullData.name}<extra></extra>",
-        )
-    figure.update_xaxes(type="category", tickangle=-90 if len(shares) > FLAT else None)
-    figure.update_yaxes(title_text="share", range=[0, 1])
-    return figure
+    names = dict.fromkeys(name for each in shares.values() for name in each)
+    parts = {name: [each.get(name, 0.0) for each in shares.values()] for name in names}
+    return stacked_bars(list(shares), parts, "%{y:.1%}").update_yaxes(title_text="share", range=[0, 1])
 
 
 def _distilled(scores: Mapping[str, Any]) -> str:

@@ -28,11 +28,13 @@ def _of(method: str, scores: Mapping[str, Any]) -> list[str]:
         by_silo: dict[str, list[Mapping[str, Any]]] = {}
         for each in rejected:
             by_silo.setdefault(each["silo"], []).append(each)
-        named = [f"{silo} {len(them)}× ({_first(them)})" for silo, them in list(by_silo.items())[:3]]
+        firsts = [(silo, len(them), them[0]) for silo, them in list(by_silo.items())[:3]]
+        named = [f"{silo} {n}× (first in round {first['round']}: {first['reason']})" for silo, n, first in firsts]
         more = f" and {len(by_silo) - 3} more silo{'s' * (len(by_silo) > 4)}" if len(by_silo) > 3 else ""
         lines.append(f"{method}: {len(rejected)} upload{'s' * (len(rejected) > 1)} rejected: {', '.join(named)}{more}")
     if scores.get("kept"):
-        named = [f"{each['silo']} ({_round(each['round'])})" for each in scores["kept"]]
+        rounds = [(each["silo"], each["round"]) for each in scores["kept"]]
+        named = [f"{silo} ({f'that of round {n}' if n is not None else 'no model'})" for silo, n in rounds]
         lines.append(f"{method}: silos that have not kept the model of the picked round: {', '.join(named)}")
     if "privacy" in scores:
         lines.append(f"{method}: {_private(scores['privacy'])}")
@@ -41,10 +43,6 @@ def _of(method: str, scores: Mapping[str, Any]) -> list[str]:
             f"{method}: [secure] {scores['secure']['level']}: the server learns {scores['secure']['server_learns']}"
         )
     return lines
-
-
-def _round(round: int | None) -> str:
-    return "no model" if round is None else f"that of round {round}"
 
 
 def _private(spent: Mapping[str, Any]) -> str:
@@ -73,7 +71,3 @@ def _drawn(spent: Mapping[str, Any]) -> str:
 
 def _number(epsilon: float | None) -> str:
     return "∞" if epsilon is None else f"{epsilon:.4g}"  # JSON has no infinity
-
-
-def _first(them: list[Mapping[str, Any]]) -> str:
-    return f"first in round {them[0]['round']}: {them[0]['reason']}"

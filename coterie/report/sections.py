@@ -41,7 +41,7 @@ def scores(run: Run) -> str:
     if any("published" in each for each in run.methods.values()):
         text += " Diamonds and the column paper are what the paper reports."
     body = {name: "".join(cell(each.text, each.best) for each in cells) for name, cells in rows.items()}
-    shown = table(["method", *headings], body, dots=_dots(run))
+    shown = table(["method", *headings], body, dots={name: ink.colour for name, ink in inks(run.methods).items()})
     unit = "" if error else "Accuracies in percent. "
     beside = "".join(note(line) for line in notes(run.methods, run.about.get("privacy")))
     drawn = plot(figures.bars(run.methods, inks(run.methods), run.by))
@@ -150,10 +150,6 @@ PARTS: dict[str, tuple[str, list[Callable[[Run], str]]]] = {
     "predictions": ("The predictions", [predictions, subgroups]),
     "training": ("The training", [curves, who_learns_from_whom, adjusted, data, costs, reproduce]),
 }
-
-
-def _dots(run: Run) -> dict[str, str]:
-    return {method: ink.colour for method, ink in inks(run.methods).items()}
 
 
 def _silo_cells(values: Sequence[float | None], lower: bool) -> str:

@@ -12,7 +12,9 @@ from coterie.data.own.agree import Difference
 from coterie.measure.measures import measure_of
 from coterie.measure.metrics import ERRORS, lower_better, plain_measure, silo_scores
 from coterie.measure.significance import beside
+from coterie.measure.verdict_words import Verdict
 
+Scores = Mapping[str, Mapping[str, Any]]  # by method, as a summary has them
 MARK = "*"  # so that the best shows without colour
 ABOVE, BELOW = "↑", "↓"
 
@@ -66,13 +68,13 @@ class Cell:
     best: bool = False
 
 
-def error_of(summary: Mapping[str, Mapping[str, Any]]) -> str | None:
+def error_of(summary: Scores) -> str | None:
     """The error that a study of regression is scored by; None: it is scored by accuracy."""
     plain = plain_measure(summary)
     return None if plain == "accuracy" else plain
 
 
-def main_score(summary: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+def main_score(summary: Scores) -> tuple[str, str]:
     """The key of the score that methods are compared by, and what it is called: that of the picked round."""
     error = error_of(summary)
     end, what = ("", "test accuracy, %") if error is None else (f"_{error}", f"test {error}")
@@ -81,9 +83,7 @@ def main_score(summary: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
     return f"last{end}", f"last {what}"
 
 
-def judged_scores(
-    summary: Mapping[str, Mapping[str, Any]], by: str | None
-) -> tuple[dict[str, dict[str, float]], str, bool]:
+def judged_scores(summary: Scores, by: str | None) -> tuple[dict[str, dict[str, float]], str, bool]:
     """By method every silo's test score at the picked round, what it is called, and whether less is better."""
     name, found = silo_scores(summary, by)
     measure = measure_of(name)
@@ -91,9 +91,7 @@ def judged_scores(
     return found, f"test {title}{', %' * measure.percent}", not measure.higher
 
 
-def method_scores(
-    summary: Mapping[str, Mapping[str, Any]], by: str | None
-) -> tuple[dict[str, float | None], dict[str, float | None], str]:
+def method_scores(summary: Scores, by: str | None) -> tuple[dict[str, float | None], dict[str, float | None], str]:
     """Each method's score and its standard deviation over seeds, and what they are called.
 
     Of published figures it is the score that they are of; else by the measure asked for.
@@ -107,7 +105,7 @@ def method_scores(
     return values, {method: scores.get(f"{key}_std") for method, scores in summary.items()}, title
 
 
-def compared_score(summary: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+def compared_score(summary: Scores) -> tuple[str, str]:
     """The key of the score that published figures are of, and what it is called; the main one where there are none."""
     if not _known("published", summary):
         return main_score(summary)
@@ -115,11 +113,11 @@ def compared_score(summary: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
     return other, f"{ACCURACY[other]}, %"
 
 
-def _known(key: str, summary: Mapping[str, Mapping[str, Any]]) -> bool:
+def _known(key: str, summary: Scores) -> bool:
     return any(scores.get(key) is not None for scores in summary.values())
 
 
-def _compared(summary: Mapping[str, Mapping[str, Any]]) -> str | None:
+def _compared(summary: Scores) -> str | None:
     return next((scores["compared"] for scores in summary.values() if "compared" in scores), None)
 
 
@@ -129,7 +127,7 @@ def is_error(key: str) -> bool:
 
 
 def summary_cells(
-    summary: Mapping[str, Mapping[str, Any]], verdict: Mapping[str, Any] | None = None, own: bool = False
+    summary: Scores, verdict: Verdict | None = None, own: bool = False
 ) -> tuple[list[str], dict[str, list[Cell]]]:
     """The headings and, per method in study order, the cells under them.
 
@@ -153,7 +151,7 @@ def summary_cells(
     return list(columns.values()), rows
 
 
-def _columns(summary: Mapping[str, Mapping[str, Any]], verdict: Mapping[str, Any] | None, own: bool) -> dict[str, str]:
+def _columns(summary: Scores, verdict: Verdict | None, own: bool) -> dict[str, str]:
     """Every key of the summary that has a column, and its heading."""
     error = error_of(summary)
     scored = ACCURACY if error is None else {key.format(error): text.format(error) for key, text in ERROR.items()}
@@ -166,16 +164,13 @@ def _columns(summary: Mapping[str, Mapping[str, Any]], verdict: Mapping[str, Any
         return columns
     main, plain = main_score(summary)[0], error or "accuracy"
     if verdict["measure"] == plain:
-        return {main: verdict["title"], **{key: each for key, each in columns.items() if key != main}}
-    last = main.replace("val_picked", "last")
-    return {JUDGED: verdict["title"], main: plain, last: f"last {plain}", **_without(columns, main, last)}
+        first = {main: verdict["title"]}
+    else:
+        first = {JUDGED: verdict["title"], main: plain, main.replace("val_picked", "last"): f"last {plain}"}
+    return first | {key: heading for key, heading in columns.items() if key not in first}
 
 
-def _without(columns: Mapping[str, str], *keys: str) -> dict[str, str]:
-    return {key: heading for key, heading in columns.items() if key not in keys}
-
-
-def _judged(summary: Mapping[str, Mapping[str, Any]], verdict: Mapping[str, Any]) -> dict[str, Cell]:
+def _judged(summary: Scores, verdict: Verdict) -> dict[str, Cell]:
     """Each method by the measure of the verdict."""
     measure = measure_of(verdict["measure"])
     scale = 100 if measure.percent else 1
@@ -187,11 +182,11 @@ def _judged(summary: Mapping[str, Mapping[str, Any]], verdict: Mapping[str, Any]
 
 
 def summary_table(
-    summary: Mapping[str, Mapping[str, Any]],
+    summary: Scores,
     width: int = 100,
     pairs: Sequence[Mapping[str, Any]] = (),
     reference: str | None = None,
-    verdict: Mapping[str, Any] | None = None,
+    verdict: Verdict | None = None,
     own: bool = False,
 ) -> Table:
     """The summary for a terminal of so many columns; `pairs` show which methods surely differ from the reference."""
@@ -201,9 +196,8 @@ def summary_table(
     columns = list(_columns(summary, verdict, own))
     place = columns.index(main_score(summary)[0] if measure in (None, plain_measure(summary)) else JUDGED)
     for method, way in found.items():
-        rows[method][place] = replace(
-            rows[method][place], text=rows[method][place].text + (ABOVE if way > 0 else BELOW)
-        )
+        before = rows[method][place]
+        rows[method][place] = replace(before, text=before.text + (ABOVE if way > 0 else BELOW))
     left_out = list[str]()
     needed = {h: 1 + _width(h, [cells[i].text + MARK for cells in rows.values()]) for i, h in enumerate(headings)}
     names = min(16, max(len(method) for method in ["method", *rows]))
@@ -236,7 +230,7 @@ def summary_table(
     return table
 
 
-def _rounds(summary: Mapping[str, Mapping[str, Any]], verdict: Mapping[str, Any] | None, own: bool) -> str:
+def _rounds(summary: Scores, verdict: Verdict | None, own: bool) -> str:
     """Which rounds the scores are of."""
     error, last = error_of(summary), main_score(summary)[0].startswith("last")
     which = "the round that validation data pick, whose models are saved."

@@ -95,6 +95,7 @@ def test_the_risk_names_who_is_worse_off_and_what_would_decide():
         "No silo is shown to be worse off than alone. For 9 of 10 silos the test rows cannot decide: about 50 more "
         "each would decide for half of them."
     )
+    assert "For all 9 silos the test rows cannot decide: about 50 more" in risk(verdict(many))
     some = [*many[:2], *(standing(f"n{i}", "undecided") for i in range(7))]
     assert risk(verdict(some)).endswith("about 20 more each would decide for 2 of them.")
     never = [standing("a", "undecided", needs=None)]
@@ -110,7 +111,7 @@ def test_baselines_are_set_beside_where_there_are_some():
                                           "outcome": "worse"}),
     ]  # fmt: skip
     shown = page_of(run_of(verdict(silos), baselines={EVIL: {"where": "alone", "measures": {}}}))
-    assert "best plain model (&lt;img src=x" in shown and "1 better off and 1 worse off" in shown
+    assert "Compared with &lt;img src=x" in shown and "1 better off and 1 worse off" in shown
     assert EVIL not in shown
     assert "<td>forest 90.0%</td><td>−5.0</td><td>−9.0 to −1.0</td>" in shown
 
