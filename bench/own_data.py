@@ -2,6 +2,7 @@
 
     python bench/own_data.py rates      # six learning rates as rows of the same calls, beside six runs
     python bench/own_data.py splits     # reported accuracy beside that on new patients, and on the next quarter
+    python bench/own_data.py wild       # one value of 9.9e8 in one silo: what it does to the errors of the others
     python bench/own_data.py ready      # 4 silos x 100 rows x 2,000 columns, from files to tensors
 
 Seconds are those of the processor, so that a busy machine tells the same.
@@ -18,6 +19,8 @@ import numpy as np
 import pandas as pd
 
 import coterie as co
+from coterie.data.own.gather import from_frame
+from coterie.data.own.ready import OwnData, split
 from coterie.methods import make
 from coterie.run.experiment import prepare
 from coterie.run.tuning import Simulated, validation_loss
@@ -27,6 +30,7 @@ from coterie.studies.study import check
 EXAMPLE = Path(__file__).parents[1] / "examples" / "hospitals"
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 ROUNDS = 20
+WILD = 9.9e8
 DRAWS = 5  # of the data that are split
 Made = Callable[[int], pd.DataFrame]  # a silo's table, by its seed
 
@@ -97,6 +101,32 @@ def _report(what: str, options: dict[str, Any], seen: Made, new: Made) -> None:
     )
 
 
+def costs(seed: int) -> pd.DataFrame:
+    """A number to predict from three others."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(300, 3))
+    y = 1000 + 100 * (x @ [1.0, -2.0, 0.5] + 0.5 * rng.normal(size=300))
+    return pd.DataFrame({"age": 50 + 15 * x[:, 0], "dose": 0.1 * x[:, 1], "score": x[:, 2], "cost": y})
+
+
+def wild() -> None:
+    """Five silos, the default comparison, one training row of one silo with a wild feature and a wild label."""
+    tables = {f"silo-{i}": costs(i) for i in range(5)}
+    spoilt = tables["silo-2"].copy()
+    row = split(from_frame("silo-2", spoilt, "cost", (), "silo-2"), OwnData(label="cost"), 0).train[0]
+    spoilt.loc[row, ["age", "cost"]] = WILD
+    errors = [
+        co.Federation(co.silos(each, label="cost"), seeds=[0]).compare(quiet=True).per_silo().drop(index="silo-2")
+        for each in (tables, tables | {"silo-2": spoilt})
+    ]
+    ratio = errors[1] / errors[0]
+    print(
+        f"{WILD:.1e} as a feature and as the label of one row: rmse of the other four silos {ratio.min().min():.3f} to "
+        f"{ratio.max().max():.3f} of what it is without, over {ratio.shape[1]} methods"
+    )
+    print(ratio.round(3).to_string())
+
+
 def ready() -> None:
     """Tables wider than they are long."""
     rng = np.random.default_rng(0)
@@ -109,7 +139,7 @@ def ready() -> None:
         print(f"4 silos x 100 rows x 2,000 columns: ready in {time.process_time() - began:.1f} s")
 
 
-PARTS = {"rates": rates, "splits": splits, "ready": ready}
+PARTS = {"rates": rates, "splits": splits, "wild": wild, "ready": ready}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -6,11 +6,24 @@ No model can be expected to do better: the labels are drawn, and this knows what
 """
 
 import argparse
+from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.data.synthetic import Synthetic, generate, truth_accuracy
+from coterie.data.silo import Silo
+from coterie.data.synthetic import Synthetic, Truth, generate, sigmoid
 from coterie.keys import generator
+
+
+def truth_accuracy(truth: Truth, silos: Sequence[Silo], part: str = "test") -> list[float]:
+    """The accuracy in each silo of the true components voting with the silo's true weights."""
+    accuracies = []
+    for silo, weights in zip(silos, truth.pi, strict=True):
+        data = getattr(silo, part)
+        score = data.x @ truth.theta.T
+        votes = (sigmoid(score) if truth.drawn else score > 0) @ weights  # (n,)
+        accuracies.append(float(((votes > 0.5) == data.y).mean()))
+    return accuracies
 
 
 def main() -> None:

@@ -1,26 +1,31 @@
 """Is the verdict right? Made federations whose truth is known, judged on fresh rows that no run has seen.
 
-python bench/verdict.py [--kinds rare,clusters,…] [--seeds 3] [--jobs 1] [--out verdict.jsonl]: for each federation the
-method that the verdict takes, what it is worth on fresh rows, what the best in hindsight would have been, and how many
-outcomes of silos were right. Each federation is a line of the file once it is done, and is not run again.
+python bench/verdict.py [--kinds rare,clusters,…] [--seeds 3] [--first 0] [--jobs 1] [--minutes 9] [--out
+verdict.jsonl]: for each federation the method that the verdict takes, what it is worth on fresh rows, what the best in
+hindsight would have been, and how many outcomes of silos were right. Each federation is a line of the file once it is
+done, and is not run again; --seeds 0 runs none and sums up what the file has.
 """
 
 import argparse
 import json
 import os
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from itertools import product
-from multiprocessing import get_context
+from multiprocessing import TimeoutError, get_context
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 
 import coterie as co
 from coterie.measure.measures import measure_of
 
 FRESH = 40_000  # rows that judge the verdict, of all silos together; of each at least 1,000 and at most 4,000
+SURE = 30  # times the test rows, where intervals are judged: what fresh rows say has an error too
 Draw = Callable[[int, np.random.Generator], pd.DataFrame]
 Truth = dict[str, dict[str, dict[str, float]]]
 
@@ -71,10 +76,31 @@ def federation(kind: str, rng: np.random.Generator) -> tuple[dict[str, Draw], li
     if kind == "tested":  # the same for four silos of six, with rows enough to see it
         rules = [rule := 0.4 * rng.normal(size=60), rule, rule, rule, *(0.4 * rng.normal(size=(2, 60)))]
         return _named([silo(each, 0.0, np.zeros(60)) for each in rules]), [1800] * 6
+    if kind in ANSWERED:
+        return _answered(kind, rng)
     raise SystemExit(f"no kind {kind}; known: {', '.join(KINDS)}")
 
 
-KINDS = ("rare", "clusters", "banks", "alike", "apart", "numbers", "wide", "clinics", "tested")
+def _answered(kind: str, rng: np.random.Generator) -> tuple[dict[str, Draw], list[int]]:
+    """16 silos, some of which must gain and some of which hardly can, by reasoning; sizes are of rows to learn from."""
+    rule, none = 0.4 * rng.normal(size=20), np.zeros(20)
+    if kind == "few":  # one rule and too few rows to learn it alone: every silo should gain
+        return _named([silo(rule, 0.0, none) for _ in range(16)]), [60] * 16
+    if kind == "uneven":  # one rule; the silo with the most rows has learned most of it by itself
+        return _named([silo(rule, 0.0, none) for _ in range(16)]), [int(n) for n in np.geomspace(40, 1200, 16)]
+    if kind == "half":  # eight silos of one rule, and eight with one each, which can gain nothing from anybody
+        rules = [rule] * 8 + [0.4 * rng.normal(size=20) for _ in range(8)]
+        return _named([silo(each, 0.0, none) for each in rules]), [150] * 16
+    if kind == "seldom":  # as "half" with 6% to 8% positive rows, so by AUROC
+        rules = [rule] * 8 + [0.4 * rng.normal(size=20) for _ in range(8)]
+        return _named([silo(each, -4.0, none) for each in rules]), [300] * 16
+    rules = [rule] * 8 + [0.4 * rng.normal(size=20) for _ in range(8)]  # "sums": as "half", of numbers
+    return _named([silo(each, 0.0, none, numbers=True, noise=1.5) for each in rules]), [60] * 16
+
+
+ANSWERED = {"few": 1000, "uneven": 1500, "half": 1000, "seldom": 2000, "sums": 600}  # test rows of each silo
+KINDS = ("rare", "clusters", "banks", "alike", "apart", "numbers", "wide", "clinics", "tested", *ANSWERED)
+NUMBERS = ("numbers", "sums")
 TEST = {"tested": 0.7}  # the share of rows that test, where it is not the default
 
 
@@ -85,15 +111,22 @@ def _named(makers: list[Draw]) -> dict[str, Draw]:
 def judged(federation_of: tuple[int, str]) -> dict[str, object]:
     """One federation: what the verdict took, and the truth."""
     seed, kind = federation_of
+    began = time.process_time()
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     makers, sizes = federation(kind, rng)
     frames = {name: make(size, rng) for (name, make), size in zip(makers.items(), sizes, strict=True)}
-    rows = min(max(FRESH // len(makers), 1000), 4000)
+    rows = SURE * ANSWERED[kind] if kind in ANSWERED else min(max(FRESH // len(makers), 1000), 4000)
     fresh = {name: make(rows, rng) for name, make in makers.items()}
-    comparison = co.Federation(co.silos(frames, label="y", test_share=TEST.get(kind, 0.2))).compare(quiet=True)
+    if kind in ANSWERED:  # one seed, so that what is judged is one model, the one that fresh rows judge
+        tests = {name: make(ANSWERED[kind], rng).assign(split="test") for name, make in makers.items()}
+        joined = {name: pd.concat([frames[name].assign(split="train"), tests[name]]) for name in frames}
+        asked = co.Federation(co.silos(joined, label="y", split_column="split"), seeds=[0])
+    else:
+        asked = co.Federation(co.silos(frames, label="y", test_share=TEST.get(kind, 0.2)))
+    comparison = asked.compare(quiet=True)
     verdict = comparison.run.verdict
     name, chosen = verdict["measure"], verdict["chosen"]
-    measures = dict.fromkeys([name] if kind == "numbers" else [name, "auroc"])
+    measures = dict.fromkeys([name] if kind in NUMBERS else [name, "auroc"])
     truth = _truth(comparison, fresh, list(measures))
     measure, own = measure_of(name), truth[name]
     gains = {silo: measure.better(own[verdict["judged"]][silo], own["separate"][silo]) for silo in frames}
@@ -116,7 +149,7 @@ def judged(federation_of: tuple[int, str]) -> dict[str, object]:
         "wrong_equivalent": sum(abs(each["truth"]) > each["margin"] for each in called["equivalent"]),
         "covered": sum(each["low"] <= each["truth"] <= each["high"] for each in silos),
         "silos": len(silos), "outcomes": silos, "baselines": bool(find_spec("sklearn")), "truth": means,
-        "ranked": verdict["ranked"],
+        "ranked": verdict["ranked"], "seeds": len(comparison.run.study["seeds"]), "cpu_s": time.process_time() - began,
         "validation": {m: s["validation"] for m, s in verdict["methods"].items()},
         "log_loss": {m: s["measures"].get("log_loss", {}).get("validation") for m, s in comparison.summary.items()},
     }  # fmt: skip
@@ -125,15 +158,17 @@ def judged(federation_of: tuple[int, str]) -> dict[str, object]:
 def _truth(comparison: co.Comparison, fresh: dict[str, pd.DataFrame], names: list[str]) -> Truth:
     """By measure, method and silo: what the saved model is worth on fresh rows."""
     found: Truth = {name: {method: {} for method in comparison.methods} for name in names}
-    for method in comparison.methods:
-        for silo, frame in fresh.items():
-            model, x, y = comparison[method][silo], frame.drop(columns="y"), frame["y"].to_numpy()
-            if model.classes:
-                y, predicted = (y == model.classes[1]).astype(int), model.predict_proba(x)
-            else:
-                predicted = model.predict(x)["prediction"].to_numpy()
+    results = {method: comparison[method] for method in comparison.methods}
+    for silo, frame in fresh.items():
+        models = {method: result[silo] for method, result in results.items()}
+        first, y = next(iter(models.values())), frame["y"].to_numpy()
+        x = torch.as_tensor(first.encode(frame.drop(columns="y")))  # as every method's model of this silo takes them
+        y = (y == first.classes[1]).astype(int) if first.classes else y
+        for method, model in models.items():
+            with torch.no_grad():
+                out = model.module(x).numpy()
             for name in names:
-                found[name][method][silo] = float(measure_of(name).of(y, predicted))
+                found[name][method][silo] = float(measure_of(name).of(y, out if first.classes else out[:, 0]))
     return found
 
 
@@ -179,19 +214,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kinds", default=",".join(kind for kind in KINDS if kind != "clinics"))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=1, help="processes of one thread each")
+    parser.add_argument("--minutes", type=float, default=24 * 60, help="after which no more are waited for")
     parser.add_argument("--out", type=Path, default=Path("verdict.jsonl"))
     given = parser.parse_args()
     lines = given.out.read_text("utf-8").splitlines() if given.out.exists() else []
     found = [json.loads(line) for line in lines]
     done = {(each["seed"], each["kind"]) for each in found}
-    wanted = list(product(range(given.seeds), given.kinds.split(",")))
+    wanted = list(product(range(given.first, given.first + given.seeds), given.kinds.split(",")))
     os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # of processes that start after this
+    until = time.monotonic() + 60 * given.minutes
     with get_context("spawn").Pool(given.jobs) as pool, given.out.open("a", encoding="utf-8") as file:
-        for each in pool.imap_unordered(judged, [one for one in wanted if one not in done]):
-            found.append(each)
-            print(json.dumps(each), file=file, flush=True)
-    print(summed(pd.DataFrame([each for each in found if (each["seed"], each["kind"]) in wanted])))
+        coming = pool.imap_unordered(judged, [one for one in wanted if one not in done])
+        with suppress(StopIteration, TimeoutError):
+            while True:
+                found.append(coming.next(max(0.0, until - time.monotonic())))
+                print(json.dumps(found[-1]), file=file, flush=True)
+    print(summed(pd.DataFrame([each for each in found if not wanted or (each["seed"], each["kind"]) in wanted])))
 
 
 if __name__ == "__main__":
