@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from coterie.data.centres import CENTRES, place
-from coterie.run.experiment import resume, run_into
+from coterie.methods import METHODS, make
+from coterie.run.experiment import prepare, resume, run_into
 from coterie.runs.folder import UNFINISHED
 from coterie.studies.study import check
 
-METHODS = (
-    "separate", "fedavg", "fedavg-ft", "ditto", "apfl", "mr-mtl", "fedala", "fedamp", "heurfedamp", "fedacs",
-    "pfedgraph", "ifca", "fedem", "stack",
-)  # fmt: skip
+LEFT_OUT = ("fedbn", "ffa-lora", "fedsa-lora")  # of models with normalisation, or with adapters
 NO_SKILL = ("majority", "median")
 TRAIN = {
     "rounds": 40, "patience": 10, "local_epochs": 2, "batch_size": 0, "optimizer": "adam", "lr": "auto",
@@ -34,10 +32,18 @@ HEAD = """# Real centres
 Tables of real centres ([where they are from](../studies.md#real-centres)), each centre a silo. The figures are
 log-loss, of schools and exams rmse, on test rows, the mean over silos and seeds; lower is better, and the best of a
 column is bold. `separate` is each silo alone; `stack` mixes what its members found. Rounds are picked and learning
-rates are found on validation rows, alike for all methods. Below them are plain models of each silo alone, and of all
+rates are found on validation rows, alike for all methods; a method that a table's model does not allow (a linear one
+has no body to share; some methods need classes) has a dash. Below them are plain models of each silo alone, and of all
 rows pooled in one place, which a federation is there to avoid. Made by `python bench/centres.py --on NAME --page
 docs/results/centres.md`, with three seeds; the last line has the commit of each run.
 """
+
+
+def fitting(table: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Every method that can train the model of a study on its data."""
+    study, here = prepare(check({**table, "methods": {"separate": {}}}), table["seeds"][0])
+    engines = {each: here.engine(make(each, {}), study.training) for each in METHODS if each not in LEFT_OUT}
+    return {each: {} for each, of in engines.items() if of.method.refusal(of.roster, here.model) is None}
 
 
 def ran(name: str, out: Path, seeds: int) -> dict[str, Any]:
@@ -49,9 +55,9 @@ def ran(name: str, out: Path, seeds: int) -> dict[str, Any]:
         study = {
             "name": name, "seeds": list(range(seeds)), "data": {"name": name}, "model": {"name": "auto"},
             "train": TRAIN, "measure": {"by": "rmse" if regression else "log_loss"},
-            "methods": {each: {} for each in METHODS},
         }  # fmt: skip
-        run_into(check(study), out, f"bench/centres.py ({name})", lambda method, seed, progress: None)
+        every = check({**study, "methods": fitting(study)})
+        run_into(every, out, f"bench/centres.py ({name})", lambda method, seed, progress: None)
     found: dict[str, Any] = json.loads((out / "summary.json").read_text("utf-8"))
     return found
 
@@ -74,7 +80,8 @@ def page(runs: Mapping[str, Mapping[str, Any]]) -> str:
         return "-" if value is None else f"**{value:.4g}**" if value == best[name] else f"{value:.4g}"
 
     lines = [HEAD, "| | " + " | ".join(runs) + " |", "|---|" + "--:|" * len(runs)]
-    for label in dict.fromkeys((*METHODS, *(label for run in runs.values() for label in run["scores"]))):
+    scored = dict.fromkeys(label for run in runs.values() for label in run["scores"])
+    for label in sorted(scored, key=[*METHODS, *scored].index):
         lines.append(f"| {label} | {' | '.join(cell(name, label) for name in runs)} |")
     lines += ["", "## Who is better off", "", *(f"**{name}.** {run['verdict']}\n" for name, run in runs.items())]
     return "\n".join([*lines, "Commits: " + ", ".join(f"{name} {run['commit']}" for name, run in runs.items())]) + ".\n"
