@@ -25,7 +25,7 @@ from coterie.engine.simulate import Simulator
 from coterie.engine.training import Training
 from coterie.keys import generator
 from coterie.methods.wrappers.candidates import Candidates
-from coterie.wire import Record, every_field, stack
+from coterie.wire import Deployable, Record, every_field, stack
 
 SIZES = (13, 8, 21, 5)  # ragged on purpose: in batches of 8 partial ones and a full one, two of as many steps
 CLASSES, FEATURES = 3, 5
@@ -341,6 +341,26 @@ def check_rates_by_row(ground: Ground) -> None:
         _same(found, baseline(ground), "training with other rates beside it changes a model; set lr_by_row = False")
 
 
+def check_validation_declared(ground: Ground) -> None:
+    """A method that learns from validation data says so: they cannot prefer it then.
+
+    What leaves a sample's own share out when it is judged, as an ensemble does, need not.
+    """
+    turned = [
+        replace(silo, validation=Part(silo.validation.x, (silo.validation.y + 1) % CLASSES))
+        for silo in ground.silos or small_silos()
+    ]
+    other = replace(ground, silos=turned)
+    engine = other.engine()
+    server, after = trained(other, engine)
+    everyone = Cohort.everyone(engine.roster, engine.model, 2)
+    predictor = engine.personal(everyone, ground.method.send(server, everyone))
+    learns = not torch.equal(after, baseline(ground)) and type(predictor).held_out is Deployable.held_out
+    assert learns == ground.method.learns_from_validation, (
+        f"validation labels {'change' if learns else 'do not change'} its models; set learns_from_validation = {learns}"
+    )
+
+
 CHECKS: tuple[Callable[[Ground], None], ...] = (
     check_rows_do_not_matter,
     check_relabelling,
@@ -353,6 +373,7 @@ CHECKS: tuple[Callable[[Ground], None], ...] = (
     check_data_stay_home,
     check_newcomers,
     check_rates_by_row,
+    check_validation_declared,
 )
 
 

@@ -33,6 +33,7 @@ class Wrapper(Method):
     plain_steps = _of_base("plain_steps")
     from_own = _of_base("from_own")
     by_gradients = _of_base("by_gradients")
+    learns_from_validation = _of_base("learns_from_validation")
     open = _of_base("open")
     send = _of_base("send")
     receive = _of_base("receive")

@@ -1,6 +1,6 @@
 """Which method to take: the one that validation rows prefer, or a cheaper one next to it. Test rows choose nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,11 +46,14 @@ def choose(
     measure: Measure,
     costs: Mapping[str, float],
     predictions: Predictions,
+    flattered: Collection[str] = (),
 ) -> dict[str, Any]:
     """The method that validation rows prefer, or a cheaper one next to it; which are as good, and which may be.
 
     Of those whose difference from the best may be chance by the measure, the one with the lowest log-loss is preferred.
+    Methods that validation rows have flattered, since they learn from them, are out, unless there is no other.
     """
+    methods = {label: each for label, each in methods.items() if label not in flattered} or methods
     if not methods or not all(each.validation for each in methods.values()):
         return NOTHING
     grid = DataFrame({label: each.validation for label, each in methods.items()}).replace([np.inf, -np.inf], np.nan)

@@ -23,10 +23,11 @@ def judgement(
     sizes: Mapping[int, Mapping[str, int]],
     by: str,
     baselines: Sequence[str] = (),
+    flattered: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The `verdict` and the `significance` of a summary."""
     costs = {name: float((each.get("bytes_up") or 0) + (each.get("bytes_down") or 0)) for name, each in methods.items()}
-    verdict = judge(results, predictions, traces, alone, sizes, by, costs, baselines)
+    verdict = judge(results, predictions, traces, alone, sizes, by, costs, baselines, flattered)
     verdict |= {"refit": True} if any(each.get("refit_rounds") for each in methods.values()) else {}
     words = {
         "consortium": verdict_words.consortium(verdict),

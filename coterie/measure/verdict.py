@@ -64,11 +64,12 @@ def judge(
     by: str,
     costs: Mapping[str, float],
     baselines: Sequence[str] = (),
+    flattered: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The verdict; `alone` is the label of the method without federation, where the study has one.
 
     `costs` are the bytes that a method sends: of methods that are as good the cheapest is taken. `baselines` are among
-    the predictions, each silo on its own with what people use today.
+    the predictions, each silo on its own with what people use today. `flattered` methods learn from validation rows.
     """
     name = main_measure(results, by)
     measure = measure_of(name)
@@ -77,7 +78,7 @@ def judge(
         str(label): _judged(str(label), runs, name, by, scores)
         for label, runs in results.groupby("method", sort=False, observed=True)
     }
-    choice = choose(methods, scores, measure, costs, predictions)
+    choice = choose(methods, scores, measure, costs, predictions, flattered)
     guess = _today([name for name in baselines if name in GUESSES], scores, measure)
     best = choice["best"]
     if guess and best and measure.better(float(np.mean(list(methods[best].validation.values()))), guess[1]) <= 0:
@@ -99,6 +100,7 @@ def judge(
         "higher_better": measure.higher,
         "alone": alone if alone in methods else None,
         "paired": bool(predictions),
+        "flattered": [label for label in flattered if label in methods],
         **choice,
         "methods": {
             label: _written(_overall(each, standings.get(label, [])), measure) for label, each in methods.items()

@@ -105,7 +105,7 @@ def _which(verdict: Verdict) -> str:
             f"({today} against {own}). Of these methods, take {chosen}"
         )
     first += ": each silo on its own" if chosen == verdict["alone"] else ""
-    if len(verdict["ranked"]) == 1:
+    if len(verdict["ranked"]) == 1 and not verdict.get("flattered"):
         return f"{first}: it alone has a model in every silo that did not diverge; {tested} {title}."
     if chosen == best:
         extreme = "highest" if verdict["higher_better"] else "lowest"
@@ -126,6 +126,11 @@ def _which(verdict: Verdict) -> str:
         names = [name for name in names if name != chosen]
         if names:
             text += f" {words}: {_some(names)}."
+    out = [name for name in verdict.get("flattered", ()) if name not in verdict["ranked"]]
+    if out:
+        text += (
+            f" Left out of this choice: {_some(out)}; what learns from validation data looks better there than it is."
+        )
     return text
 
 

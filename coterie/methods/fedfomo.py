@@ -83,6 +83,7 @@ class FedFomo(Method[Affinities, CandidatesDown, WeighedUp, Before, Mixed]):
     up: ClassVar[type[Up]] = WeighedUp
     private: ClassVar[type[Private]] = Before
     from_own: ClassVar[bool] = True  # where no other silo's model does better
+    learns_from_validation: ClassVar[bool] = True  # the weights
 
     budget: int | None = option(None, "M, models a silo is handed in a round; none: all the others'", low=1)
     epsilon: float = option(0.3, "ε, the chance that one of the M is drawn at random, not by affinity", low=0, high=1)

@@ -44,6 +44,10 @@ class KNNPer(OneModel[Weights]):
         if not self.neighbours:
             raise ValueError("neighbours: give at least one number")
 
+    @property
+    def learns_from_validation(self) -> bool:  # type: ignore[override]
+        return self.weight == "auto" or len(self.neighbours) > 1
+
     def refusal(self, roster: Roster, model: Model) -> str | None:
         if not model.classes:
             return "neighbours vote for a class; the labels of these data are numbers"

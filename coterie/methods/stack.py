@@ -383,6 +383,8 @@ class Stack(Method):
                     return (
                         f"{label}: {key} covers its upload, not the sums by which candidates are weighed; leave it out"
                     )
+            if member.learns_from_validation:
+                return f"{label}: it learns from the validation data that candidates are weighed by; leave it out"
             if reason := member.refusal(roster, model):
                 return f"{label}: {reason}"
         return None

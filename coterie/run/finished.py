@@ -175,13 +175,15 @@ def summarized(
             methods[name]["secure"] = {"level": level, "server_learns": learned(level, method)}
     together = spent_by_all(study.methods, trainings, members, searched, ran)
     alone = next((label for label, method in study.methods.items() if isinstance(method, Separate)), None)
+    flattered = [label for label, method in study.methods.items() if method.learns_from_validation]
+    alike = [name for name in today if not pooled(name)]
     return {
         "study": study.name,
         "device": device_name(device),
         "versions": versions(study.plugins),
         "commit": commit(),
         **({"privacy": together} if together else {}),
-        **judgement(methods, results, seen, kept, alone, sizes, by, [name for name in today if not pooled(name)]),
+        **judgement(methods, results, seen, kept, alone, sizes, by, alike, flattered),
         "methods": methods,
         **({"baselines": today} if today else {}),
     }

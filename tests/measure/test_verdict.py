@@ -127,6 +127,21 @@ def test_where_training_alone_is_best_the_verdict_says_so_and_tells_of_the_next(
     assert verdict_words.consortium(verdict)[0].startswith("Take separate: each silo on its own.")
 
 
+def test_a_method_that_learns_from_validation_rows_is_not_preferred_by_them():
+    results, predictions = made(validation={**VALIDATION, "fedavg": 0.99})
+    sizes = {0: dict.fromkeys(results["silo"].unique(), N)}
+    given = (results, predictions, {}, "separate", sizes, "accuracy", {})
+    assert judge(*given)["chosen"] == "fedavg"
+    verdict = judge(*given, flattered=["fedavg"])
+    assert (verdict["chosen"], verdict["flattered"]) == ("fedamp", ["fedavg"])
+    assert verdict["ranked"] == ["fedamp", "separate"] and verdict["methods"]["fedavg"]["validation"] == 99.0
+    text = verdict_words.consortium(verdict)[0]
+    assert "highest" in text and "Left out of this choice: fedavg; what learns from validation data" in text
+    both = judge(*given, flattered=["fedavg", "fedamp"])
+    assert both["chosen"] == "separate" and "diverge" not in verdict_words.consortium(both)[0]
+    assert judge(*given, flattered=list(VALIDATION))["chosen"] == "fedavg"  # nothing else is there to be taken
+
+
 def test_where_nothing_was_learned_no_method_is_taken():
     results, predictions = made()
     guessed = {Key("majority", 0, silo, "validation"): rows(180) for silo in SAMPLES["separate"]}

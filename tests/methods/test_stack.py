@@ -358,6 +358,7 @@ def test_what_cannot_be_stacked_is_refused(table: Mapping[str, Any], why: str):
         ({"of": [{"method": "fedavg", "privacy": {"clip": 1.0}}]}, "fedavg: privacy covers its upload, not the sums"),
         ({"of": ["separate", {"method": "fedavg", "blind": {}}]}, "fedavg: blind covers its upload, not the sums"),
         ({"of": ["separate", {"method": "fedavg", "secagg": {}}]}, "fedavg: secagg covers its upload, not the sums"),
+        ({"of": ["separate", "fedfomo"]}, "fedfomo: it learns from the validation data that candidates are weighed by"),
         ({"of": ["fedavg"], "privacy": {"clip": 1.0}}, "privacy: what leaves a silo is not just a changed copy"),
         ({"of": ["fedavg"], "robust": {"rule": "median"}}, "robust: its server does not average uploads"),
         ({"of": ["fedavg"], "clip_update": {"norm": 1.0}}, "what leaves a silo is not just a changed copy"),
