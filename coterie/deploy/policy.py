@@ -80,8 +80,9 @@ class Policy:
             planned, what = (job.tuning, "search") if job.rates else (job.training.rounds, "run")
             if request.round >= planned and (job.rates or request.kind in ("train", "confirm")):
                 raise Refused(f"round {request.round + 1} of a {what} of {planned} rounds")
-            if more := {*request.splits} - {*(("validation",) if job.rates else job.training.measure)}:
-                raise Refused(f"{min(more)} rows measured; the study measures {', '.join(job.training.measure)}")
+            measured = ("validation",) if job.rates else job.training.measure
+            if more := {*request.splits} - {*measured}:
+                raise Refused(f"{min(more)} rows measured; this {what} measures {', '.join(measured)}")
         smallest = self.smallest_cohort
         if request.kind == "train" and request.cohort < smallest:
             raise Refused(f"a cohort of {request.cohort}; at least {smallest} silos must be asked")

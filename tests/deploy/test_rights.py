@@ -13,6 +13,7 @@ from coterie.deploy.drive import RemoteRun, study_of
 from coterie.deploy.flower.launch import ask_run
 from coterie.deploy.home import close_folder, owner_only
 from coterie.deploy.patience import Patience
+from coterie.deploy.vault import Vault, is_reserved
 
 
 @pytest.fixture(autouse=True, params=[0o000, 0o022])
@@ -50,6 +51,19 @@ def test_a_run_leaves_nothing_that_others_may_read(tmp_path: Path, monkeypatch: 
     for side in sides.values():
         assert list(side.folder.rglob("*.safetensors")) and (side.folder / "events.log").exists()
         assert open_to_others(side.folder) == []
+
+
+@pytest.mark.parametrize("name", ["data.v2", "x" * 100])
+def test_a_run_of_any_study_has_a_name_that_silos_take(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parties.new_federation(tmp_path / "fed", ["north"], "127.0.0.1", 9443, None)
+    monkeypatch.setattr("coterie.deploy.flower.monitoring.is_served", lambda folder: True)
+    table = {"name": name, "methods": {"scaffold": {}}}
+    run = ask_run(tmp_path / "fed", table, None, Patience(gather=0), "command").name
+    assert not is_reserved(run) and run.startswith(name[:4])
+    ends = ("-scaffold-0", "-scaffold-1", "-scaffold-0-tuning-0", "-scaffold-0.newcomer")
+    assert len({Vault(tmp_path, run + end).folder for end in ends}) == len(ends)
 
 
 def test_a_folder_that_was_open_is_closed(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_what_was_approved_is_that_very_study(change: Callable[[Job], dict[str, 
     [
         ("train", {"round": 3}, "round 4 of a run of 3 rounds"),
         ("confirm", {"round": 900}, "round 901 of a run of 3 rounds"),
-        ("measure", {"round": 3, "splits": ("train", "test")}, "train rows measured; the study measures test"),
+        ("measure", {"round": 3, "splits": ("train", "test")}, "train rows measured; this run measures test"),
         ("adapt", {}, "adapt: of a newcomer alone"),
     ],
 )

@@ -23,6 +23,7 @@ from coterie.personal.export import file_name
 RESTARTS = 20  # of the coordinator's app in one run
 START = 60.0  # seconds in which Flower must take a run
 LOOK = 1.0  # seconds between two looks at a run's progress
+LONGEST = 40  # characters of a study's name in that of a run
 ASK = 10.0  # seconds without news, until Flower is asked whether the app still runs
 
 
@@ -39,7 +40,9 @@ def ask_run(
     """A new run's folder, with what was asked, signed with the operator's key where one is given."""
     study = study_of(table, methods, tune)
     coordinator = running_coordinator(folder)
-    run = coordinator / "runs" / f"{file_name(study.name)}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    # Silos name files by runs: methods and seeds follow, which must not be cut off, and dots have a meaning there.
+    name = file_name(study.name).replace(".", "-")[:LONGEST]
+    run = coordinator / "runs" / f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     text = toml.dumps({key: value for key, value in table.items() if key != "data"})
     digest = hashlib.sha256(json.dumps([text, methods, tune]).encode()).hexdigest()
     by = {} if operator is None else signed(operator, run.name, digest, lambda: getpass(f"password of {operator}: "))
