@@ -35,7 +35,8 @@ column is bold. `separate` is each silo alone; `stack` mixes what its members fo
 rates are found on validation rows, alike for all methods; a method that a table's model does not allow (a linear one
 has no body to share; some methods need classes) has a dash. Below them are plain models of each silo alone, and of all
 rows pooled in one place, which a federation is there to avoid. Made by `python bench/centres.py --on NAME --page
-docs/results/centres.md`, with three seeds; the last line has the commit of each run.
+docs/results/centres.md`, with three seeds; the last line has the commit of each run. The script runs every method that
+fits; the runs shown are of fourteen, from before it did.
 """
 
 
