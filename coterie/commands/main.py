@@ -329,14 +329,17 @@ def main() -> None:
 
 def command() -> None:
     """`main` as a program: one that was stopped ends at once, without the seconds that PyTorch's exit may take."""
+    code = 0
     try:
         main()
     except SystemExit as end:
-        if end.code == STOPPED:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(STOPPED)
-        raise
+        if end.code != STOPPED and not torchrun.used():
+            raise
+        code = end.code if isinstance(end.code, int) else 2
+    if code == STOPPED or torchrun.used():  # while Python takes gloo's threads down, one aborts once in a while
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _show_differences(differences: Sequence[Any]) -> None:

@@ -71,15 +71,17 @@ class SiloSide:
                     return Answer(body, to=digest)
                 budget = Budget(self.folder, policy, cache(lambda: self._samples(request.job, policy)))
                 budget.judge(request)
-                up, expected = self._computed(request, vault, policy)
-                if type(up) is not expected:
-                    raise Refused(f"a {type(up).__name__} may not leave, only a {expected.__name__}")
-                policy.judge_upload(up)
-                body = encode_up(up)
-                budget.spend(request, up)
-                if Ledger(self.folder).record(request, up, operator):  # first: nothing leaves that is not written down
-                    self.note("half a line was cut from the ledger's end: what it was to record never left")
-                vault.answer(request.kind, digest, body)
+                with vault.unless_refused():
+                    up, expected = self._computed(request, vault, policy)
+                    if type(up) is not expected:
+                        raise Refused(f"a {type(up).__name__} may not leave, only a {expected.__name__}")
+                    policy.judge_upload(up)
+                    body = encode_up(up)
+                    budget.spend(request, up)
+                    # First of all: nothing leaves that is not written down.
+                    if Ledger(self.folder).record(request, up, operator):
+                        self.note("half a line was cut from the ledger's end: what it was to record never left")
+                    vault.answer(request.kind, digest, body)
             except (Refused, BadInput) as error:
                 self.note(f"refused {request.kind} of run {request.run}, round {request.round + 1}: {error}")
                 return Answer(refusal=error.public if isinstance(error, BadInput) else str(error))

@@ -5,8 +5,9 @@ which names the last round the server has received, decides: that round is commi
 """
 
 import json
-from collections.abc import Mapping
-from contextlib import suppress
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,6 +44,17 @@ class Vault:
 
     def __init__(self, folder: Path, run: str) -> None:
         self.folder = folder / file_name(run)
+
+    @contextmanager
+    def unless_refused(self) -> Iterator[None]:
+        """Of a run that is refused at its first request nothing is kept: ever new names would fill a disk."""
+        known = self.folder.exists()
+        try:
+            yield
+        except Exception:
+            if not known:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            raise
 
     def settle(self, received: int, round: int) -> None:
         """Commit the tentative version if the server has that round's reply, roll it back otherwise.

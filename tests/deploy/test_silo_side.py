@@ -82,6 +82,7 @@ def test_a_request_outside_the_policy_is_refused_with_its_reason_and_no_bytes_le
     assert answer.body == b""
     assert Ledger(side.folder).entries() == []
     assert reason in (side.folder / "events.log").read_text()
+    assert not [each for each in (side.folder / "state").glob("*") if each.is_dir()]  # ever new names fill a disk
 
 
 @pytest.mark.parametrize(

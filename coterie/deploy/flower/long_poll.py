@@ -99,6 +99,8 @@ class LongPoll:
     async def hold(self, news: News, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer once there is something to say; a caller that is gone takes nothing with it."""
         body = await _whole(receive)
+        if body is None:
+            return
         gone, clock = asyncio.ensure_future(receive()), asyncio.get_running_loop()
         until = clock.time() + HOLD
         try:
@@ -145,10 +147,13 @@ def hold(served: Any, board: Board) -> None:
     served.create_app = holding
 
 
-async def _whole(receive: Receive) -> bytes:
+async def _whole(receive: Receive) -> bytes | None:
+    """The body of a call; None: its caller went away before its end."""
     parts = list[bytes]()
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
         parts.append(message.get("body", b""))
         if not message.get("more_body"):
             return b"".join(parts)

@@ -114,6 +114,24 @@ def test_a_message_is_not_lost_to_a_silo_that_is_gone() -> None:
     asyncio.run(play())
 
 
+def test_a_caller_that_is_gone_before_its_question_is_whole_is_not_answered() -> None:
+    async def play() -> None:
+        link, got = Link(), list[Any]()
+        parts = [{"type": "http.disconnect"}, {"type": "http.request", "body": b"ha", "more_body": True}]
+
+        async def receive() -> Any:
+            return parts.pop()
+
+        async def send(message: Any) -> None:
+            got.append(message)
+
+        scope = {"type": "http", "path": PULL, "headers": SILO, "state": {}}
+        await LongPoll(link, Messages())(scope, receive, send)
+        assert not link.asks and not got
+
+    asyncio.run(play())
+
+
 def test_a_key_that_is_locked_out_while_its_question_waits_is_refused() -> None:
     async def play() -> None:
         link, board = Link(), Messages()
