@@ -42,8 +42,8 @@ class BatchPlan:
         return np.stack([draw.integers(2**62, size=self.order.shape[1]) for draw in draws])
 
     def shorten(self, most: int) -> None:
-        """Keep so many steps of the longest row, and of the others in proportion."""
-        self.steps = -(-self.steps * most // max(1, int(self.steps.max(initial=0))))
+        """Keep at most so many steps of the longest row, and of the others in proportion."""
+        self.steps = -(-self.steps * most // max(most, int(self.steps.max(initial=0))))
 
     def active(self, step: int) -> int:
         """How many rows, counted from the first, still train at this step."""

@@ -93,3 +93,10 @@ def test_a_shorter_plan_keeps_its_proportions() -> None:
     p.shorten(2)
     assert p.steps.tolist() == [2, 2, 1]
     assert [p.active(t) for t in range(3)] == [3, 2, 0]
+
+
+def test_a_plan_is_never_made_longer() -> None:
+    p = plan()
+    steps = p.steps.tolist()
+    p.shorten(max(steps) + 1)
+    assert p.steps.tolist() == steps
