@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.engine.kernels import row_layers
+from coterie.engine.kernels import row_layers, trusted
 from coterie.engine.rows import Model
 from coterie.models import build
 
@@ -15,12 +15,19 @@ def apart(found: Tensor, expected: Tensor) -> float:
     return float((found.double().cpu() - expected.double().cpu()).norm() / expected.double().cpu().norm())
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_every_kernel_passes_what_is_asked_of_it(kind: torch.dtype) -> None:
+    trusted.hold(trusted.CHECKS, torch.device("cuda"), kind)
+    assert [name for name in trusted.CHECKS if not trusted.right(name, torch.ones(1, device="cuda", dtype=kind))] == []
+
+
 @pytest.mark.parametrize(
     "rows, batch, channels, size, stride",
     [(3, 4, 32, 16, 1), (5, 4, 96, 16, 2), (3, 2, 24, 8, 1), (4, 6, 144, 4, 2), (4, 6, 160, 2, 2), (4, 6, 960, 1, 1)],
 )
 def test_depthwise_convolutions(rows: int, batch: int, channels: int, size: int, stride: int) -> None:
     torch.backends.cudnn.allow_tf32 = False
+    trusted.hold(trusted.CHECKS, torch.device("cuda"), torch.float32)
     x = torch.randn(rows * batch, channels, size, size, device="cuda", requires_grad=True)
     w = torch.randn(rows, channels, 1, 3, 3, device="cuda", requires_grad=True)
     ours = row_layers.depthwise(x, rows, w, None, stride, 1)
