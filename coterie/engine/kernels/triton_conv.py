@@ -141,7 +141,8 @@ def exact() -> bool:
 
 def _shared(x: Tensor) -> int:
     """Bytes of shared memory that a program may have on a tensor's GPU."""
-    return int(torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin)
+    device = torch.cuda.get_device_properties(x.device)
+    return int(getattr(device, "shared_memory_per_block_optin", device.shared_memory_per_block))
 
 
 def convolve(x: Tensor, w: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
