@@ -321,9 +321,7 @@ class Model:
             losses = self.sample_losses(out, y) if loss is None else _of_every_sample(loss(out, seen), share.shape)
             values = (losses * share).sum(1)
             grads = torch.autograd.grad(values.sum(), list(weights.values()), allow_unused=True)
-        flat = self.layout.joined(rows, self.layout.parameters, dict(zip(weights, grads, strict=True)))
-        if self.layout.buffers:
-            flat = torch.nn.functional.pad(flat, (0, self.width - self.layout.trained))
+        flat = self.layout.joined(rows, self.layout.parameters, dict(zip(weights, grads, strict=True)), self.width)
         return flat, values.detach(), buffers
 
     def _weights(self, rows: Tensor) -> dict[str, Tensor]:

@@ -110,17 +110,16 @@ def test_depthwise_convolutions(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("top", [None, INF, 6.0], ids=["alone", "ReLU", "ReLU6"])
-@pytest.mark.parametrize("shape", [(3, 8, 16, 9, 9), (2, 40, 130, 33, 33), (5, 7, 64), (2, 2, 512, 1, 1)])
+@pytest.mark.parametrize("shape", [(3, 8, 16, 9, 9), (2, 40, 130, 33, 33), (5, 7, 64), (2, 4, 512, 1, 1)])
 def test_batch_norm(shape: tuple[int, ...], top: float | None, kind: torch.dtype) -> None:
     rows, batch, channels, *sides = shape
     x = drawn(kind, rows * batch, channels, *sides, scale=2.0, mean=3.0)
     w, bias = drawn(kind, rows, channels), drawn(kind, rows, channels)
-    # Two samples of one pixel lie as far from their mean as its digits say.
     as_in_float64(
         lambda x, w, b: row_layers.batch_norm(x, rows, w, b, 1e-5, None, top),
         lambda x, w, b: row_layers.batch_norm(x, rows, w, b, 1e-5, None, top),
         [x, w, bias],
-        NEAR[kind] * (1 if batch * len(sides) > 4 else 10),
+        NEAR[kind],
     )
 
 
@@ -168,7 +167,8 @@ def test_lstm(rows: int, batch: int, steps: int, before: int, units: int, frozen
     with torch.no_grad():
         each = [row_layers.of_all(t, rows) if frozen else t for t in weights]
         kept, judged = (row_layers.lstm(x, rows, [list(each)], keep) for keep in (True, False))
-    assert torch.equal(kept[0], judged[0]) and torch.equal(kept[1][1], judged[1][1])
+    for one, other in zip((kept[0], *kept[1]), (judged[0], *judged[1]), strict=True):
+        assert apart(one, other) < NEAR[kind]
 
 
 def small() -> nn.Module:
