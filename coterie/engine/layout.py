@@ -111,11 +111,16 @@ class Layout:
             for c, part in zip(columns, parts, strict=True)
         }
 
-    def joined(self, rows: Tensor, columns: tuple[Block, ...], tensors: Mapping[str, Tensor | None]) -> Tensor:
-        """New columns (k, n) from named tensors (k, *shape), whole and of the rows' type; zeros where there is none."""
+    def joined(
+        self, rows: Tensor, columns: tuple[Block, ...], tensors: Mapping[str, Tensor | None], width: int = 0
+    ) -> Tensor:
+        """New columns (k, n) from named tensors (k, *shape), whole and of the rows' type; zeros where there is none.
+
+        Up to a width there are zeros after them.
+        """
         first, last = columns[0].start, _end(columns, 0)
-        made = rows.new_empty(len(rows), last - first)
-        ends = [column.start - first for column in columns[1:]] + [last - first]
+        made = rows.new_empty(len(rows), width or last - first)
+        ends = [column.start - first for column in columns[1:]] + [made.shape[1]]
         for column, end in zip(columns, ends, strict=True):
             place, tensor = column.start - first, tensors[column.name]
             # Written in the tensor's own shape, so that one in another order of memory is not first copied.

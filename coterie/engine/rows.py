@@ -14,6 +14,7 @@ from coterie.engine.examine import Found, Way, examine
 from coterie.engine.head import Head, check_name
 from coterie.engine.kernels.lowered import Lowered, lower
 from coterie.engine.kernels.shapes import Shapes
+from coterie.engine.kernels.trusted import hold
 from coterie.engine.layout import Columns, Layout, cast
 from coterie.engine.reference import refuse_parts
 from coterie.errors import BadInput
@@ -231,6 +232,7 @@ class Model:
         lowered = lower(self._shared(self.half), self.layout.names, head) if self.frozen else found.lowered
         assert lowered is not None
         self._way = lowered
+        hold(lowered.functions(), self.device, torch.bfloat16 if self.half else self.dtype)
         if (parts := lowered.split()) is not None:
             self.prefix, rest = parts
             self.rest = self._going_on(rest)
@@ -319,9 +321,7 @@ class Model:
             losses = self.sample_losses(out, y) if loss is None else _of_every_sample(loss(out, seen), share.shape)
             values = (losses * share).sum(1)
             grads = torch.autograd.grad(values.sum(), list(weights.values()), allow_unused=True)
-        flat = self.layout.joined(rows, self.layout.parameters, dict(zip(weights, grads, strict=True)))
-        if self.layout.buffers:
-            flat = torch.nn.functional.pad(flat, (0, self.width - self.layout.trained))
+        flat = self.layout.joined(rows, self.layout.parameters, dict(zip(weights, grads, strict=True)), self.width)
         return flat, values.detach(), buffers
 
     def _weights(self, rows: Tensor) -> dict[str, Tensor]:

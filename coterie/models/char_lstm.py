@@ -25,6 +25,9 @@ class CharLSTM:
 class Layer(nn.Module):
     """One LSTM layer over a sequence of known length."""
 
+    # By which rows know that all steps are one operation
+    LSTM_WEIGHTS = ("input.weight", "hidden.weight", "input.bias", "hidden.bias")
+
     def __init__(self, before: int, hidden: int, steps: int) -> None:
         super().__init__()
         self.steps, self.units = steps, hidden

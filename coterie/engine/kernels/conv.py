@@ -5,13 +5,12 @@ the operand is gathered from the images on the fly (`triton_conv`); elsewhere, a
 for that to pay, it is unfolded in memory first.
 """
 
-from importlib.util import find_spec
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-TRITON = find_spec("triton") is not None
+from coterie.engine.kernels.trusted import TRITON
+
 GATHERED_CHANNELS = 8  # from here on, gathering on the fly beats unfolding
 ALIGNED = 16  # channels of which a GPU loads several at once; with any other number it loads one by one
 FULL = 264  # blocks of a product that keep a large GPU busy: two for each of its processors
@@ -19,21 +18,18 @@ FULL = 264  # blocks of a product that keep a large GPU busy: two for each of it
 
 def convolved(images: Tensor, w: Tensor, stride: int, padding: int) -> Tensor:
     """images (k, b, H, W, C) with filters w (k, N, C, K, K): (k, b, OH, OW, N)."""
-    kernel, filters = w.shape[3], w.permute(0, 3, 4, 2, 1)  # (k, K, K, C, N)
-    if kernel == 1 and stride == 1 and padding == 0:  # nothing to gather
-        return torch.bmm(images.flatten(1, 3), filters.flatten(1, 3)).view(*images.shape[:-1], -1)
-    outputs = w.shape[1]
-    if images.is_cuda:
+    kernel, filters, outputs = w.shape[3], w.permute(0, 3, 4, 2, 1), w.shape[1]  # (k, K, K, C, N)
+    if images.is_cuda and not _pointwise(kernel, stride, padding):
         channels = _missing(w.shape[2], ALIGNED) if w.shape[2] >= GATHERED_CHANNELS else 0
         images, filters = _grown(images, channels), _grown(filters, _missing(outputs, ALIGNED), channels)
     y: Tensor = row_conv(images, filters.flatten(1, 3), kernel, stride, padding)
     return y[..., :outputs]
 
 
-def parts_of(blocks: int, images: int) -> int:
-    """Into how many parts of its images a sum over them is cut, so that so many blocks each make enough for a GPU."""
+def parts_of(blocks: int, length: int) -> int:
+    """Into how many equal parts a sum is cut, so that so many blocks each make enough for a GPU."""
     parts = 1
-    while blocks * parts < FULL and images % (2 * parts) == 0:
+    while blocks * parts < FULL and length % (2 * parts) == 0:
         parts *= 2
     return parts
 
@@ -52,12 +48,20 @@ def out_size(size: int, kernel: int, stride: int, padding: int) -> int:
     return (size + 2 * padding - kernel) // stride + 1
 
 
-def _gathers(x: Tensor) -> bool:
-    return x.is_cuda and x.shape[-1] >= GATHERED_CHANNELS and TRITON
+def _pointwise(kernel: int, stride: int, padding: int) -> bool:
+    """Whether there is nothing to gather."""
+    return (kernel, stride, padding) == (1, 1, 0)
+
+
+def _gathers(x: Tensor, kernel: int, stride: int, padding: int) -> bool:
+    enough = x.shape[-1] >= GATHERED_CHANNELS and not _pointwise(kernel, stride, padding)
+    return x.is_cuda and enough and TRITON
 
 
 def _unfolded(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
     """(k, b, H, W, C) -> (k, b·OH·OW, KH·KW·C), on a GPU with columns of zeros up to a multiple of 8."""
+    if _pointwise(kernel, stride, padding):
+        return x.flatten(1, 3)
     if x.is_cuda and TRITON:
         from coterie.engine.kernels import triton_conv
 
@@ -74,6 +78,8 @@ def _unfolded(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
 
 def _folded(columns: Tensor, shape: list[int], kernel: int, stride: int, padding: int) -> Tensor:
     """The transpose of unfolding: what each window says of its pixels, added up."""
+    if _pointwise(kernel, stride, padding):
+        return columns.view(shape)
     k, b, height, width, channels = shape
     high, wide = out_size(height, kernel, stride, padding), out_size(width, kernel, stride, padding)
     parts = columns.reshape(k, b, high, wide, kernel, kernel, channels)
@@ -87,7 +93,7 @@ def _folded(columns: Tensor, shape: list[int], kernel: int, stride: int, padding
 @torch.library.custom_op("coterie::row_conv", mutates_args=())
 def row_conv(x: Tensor, w: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
     """x (k, b, H, W, C) with filters w (k, KH·KW·C, N): (k, b, OH, OW, N)."""
-    if _gathers(x):
+    if _gathers(x, kernel, stride, padding):
         from coterie.engine.kernels import triton_conv
 
         return triton_conv.convolve(x.contiguous(), w.contiguous(), kernel, stride, padding)
@@ -109,7 +115,7 @@ def _(x: Tensor, w: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
 def row_conv_images(g: Tensor, w: Tensor, shape: list[int], kernel: int, stride: int, padding: int) -> Tensor:
     """The gradient with respect to the images, from that of the outputs g (k, b, OH, OW, N)."""
     g, w = g.contiguous(), w.contiguous()
-    if _gathers(g):
+    if _gathers(g, kernel, stride, padding):
         from coterie.engine.kernels import triton_conv
 
         return triton_conv.image_gradient(
@@ -127,17 +133,17 @@ def _(g: Tensor, w: Tensor, shape: list[int], kernel: int, stride: int, padding:
 @torch.library.custom_op("coterie::row_conv_filters", mutates_args=())
 def row_conv_filters(x: Tensor, g: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
     """The gradient with respect to the filters (k, KH·KW·C, N)."""
-    g = g.contiguous()
-    if _gathers(x):
+    g, taps, filters = g.contiguous(), kernel * kernel * x.shape[-1], g.shape[-1]
+    if _gathers(x, kernel, stride, padding):
         from coterie.engine.kernels import triton_conv
 
-        taps, filters = kernel * kernel * x.shape[-1], g.shape[-1]
         parts = parts_of(len(x) * -(-taps // 128) * -(-filters // 64), x.shape[1])
         return triton_conv.filter_gradient(x.contiguous(), g, kernel, stride, padding, parts)
     columns = _unfolded(x, kernel, stride, padding)
-    parts = parts_of(len(x), x.shape[1]) if x.is_cuda else 1
-    whole = _summed_product(columns, g.view(len(g), -1, g.shape[-1]), parts)
-    return whole[:, : kernel * kernel * x.shape[-1]].contiguous()
+    blocks = len(x) * -(-taps // 128) * -(-filters // 128)
+    parts = parts_of(blocks, columns.shape[1]) if x.is_cuda else 1
+    whole = _summed_product(columns, g.view(len(g), -1, filters), parts)
+    return whole[:, :taps].contiguous()
 
 
 def _summed_product(a: Tensor, b: Tensor, parts: int) -> Tensor:

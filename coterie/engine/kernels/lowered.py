@@ -7,7 +7,7 @@ not rewritten; one that is, is held against the module itself before it is trust
 """
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from coterie.engine.kernels import row_layers
 from coterie.engine.kernels.dropout import row_dropout
+from coterie.engine.kernels.fused import fuse
 from coterie.engine.kernels.prefix import Rewritten
 
 # What treats every sample alike and knows no weights, or those that are frozen.
@@ -36,7 +37,7 @@ METHODS = {
 # is: compiling it would take minutes, and again for every number of rows.
 LONGEST = 500
 # What is worth compiling of such a program by itself: one for all its layers, and all numbers of rows.
-PIECES = (row_layers.batch_norm, row_layers.normalized)
+PIECES = (row_layers.normalized,)
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)  # the first drops numbers, the others channels
 
@@ -58,6 +59,12 @@ class Tracer(fx.Tracer):
         if m is self.head:
             self.features = args[0].node
         return super().call_module(m, forward, args, kwargs)
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """An LSTM layer is one thing for all its steps, unless something was put into it."""
+        plain = hasattr(m, "LSTM_WEIGHTS") and all(type(part) is nn.Linear for part in m.children())
+        own_head = any(part is self.head for part in m.children())
+        return (plain and not own_head) or super().is_leaf_module(m, module_qualified_name)
 
 
 class Rewriter:
@@ -103,6 +110,8 @@ class Rewriter:
             if self.fixed.issuperset(made[node].all_input_nodes):
                 self.fixed.add(made[node])
         features = None if tracer.features is None else made[tracer.features]
+        replaced = fuse(self.graph, self.layers, self.fixed, features)
+        features = None if features is None else replaced.get(features, features)
         program = fx.GraphModule(module, self.graph)
         self.rewritten = Rewritten(program, features, bool(self.mask.users), frozenset(self.fixed))
 
@@ -153,6 +162,10 @@ class Rewriter:
                 return self.call(row_layers.embedding, x, self.k, w, layer.padding_idx)
             case _ if isinstance(layer, DROPOUTS):
                 return self.dropout(layer, x)
+            case nn.Module(LSTM_WEIGHTS=tuple(weights)):
+                return self.call(operator.getitem, self.lstm(x, name, [weights]), 0)
+            case nn.LSTM() if layer.batch_first and not (layer.bidirectional or layer.proj_size or layer.dropout):
+                return self.lstm(x, name, layer._all_weights)
             case _ if type(layer) in SAMPLEWISE:
                 return self.graph.call_module(name, (x,))
         raise Unknown
@@ -174,6 +187,16 @@ class Rewriter:
         how = (layer.stride, padding, layer.dilation, layer.groups)
         return self.call(row_layers.grouped_conv, x, self.k, w, bias, *how)
 
+    def lstm(self, x: fx.Node, name: str, layers: Sequence[Sequence[str]]) -> fx.Node:
+        """LSTM layers with tensors of these names."""
+        return self.call(
+            row_layers.lstm,
+            x,
+            self.k,
+            [[self.tensor(f"{name}.{key}") for key in each] for each in layers],
+            self.training,
+        )
+
     def dropout(self, layer: nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d, x: fx.Node) -> fx.Node:
         """Masks keyed as `KeyedDropout` keys them: by the order of call."""
         if not self.training or layer.p == 0:
@@ -190,7 +213,7 @@ class Rewriter:
             return self.call(
                 row_layers.normalized, x, self.k, *(self.tensor(key) for key in running), w, bias, layer.eps
             )
-        found = self.call(row_layers.batch_norm, x, self.k, w, bias, layer.eps, self.mask)
+        found = self.call(row_layers.batch_norm, x, self.k, w, bias, layer.eps, self.mask, None)
         y, *statistics = (self.call(operator.getitem, found, i) for i in range(3))
         if tracks:
             for key, value in zip(running, statistics, strict=True):
@@ -207,6 +230,11 @@ class Lowered:
         self._with_features: dict[bool, fx.GraphModule] = {}  # made when they are asked for
         self.takes_padding = {training: each.takes_padding for training, each in self._both.items()}
         self.long = any(len(m.graph.nodes) > LONGEST for m in (self.evaluate, self.train))
+
+    def functions(self) -> set[str]:
+        """The names of all that it calls."""
+        nodes = [*self.evaluate.graph.nodes, *self.train.graph.nodes]
+        return {getattr(node.target, "__name__", "") for node in nodes}
 
     def split(self) -> "tuple[fx.GraphModule, Lowered] | None":
         """What is frozen before anything that trains, and the rest; None where training would do it otherwise."""

@@ -4,10 +4,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.engine.kernels.conv import TRITON, convolved
+from coterie.engine.kernels.conv import convolved
 from coterie.engine.kernels.depthwise import row_depthwise
+from coterie.engine.kernels.lstm import row_lstm
+from coterie.engine.kernels.norm import row_norm
+from coterie.engine.kernels.pool import pooled
+from coterie.engine.kernels.trusted import CHECKS, right
 from coterie.errors import BadInput
 
+LARGEST_WINDOW = 8  # of those that are pooled by a kernel, which takes its places one by one and keeps one in a byte
 LONELY = (
     "BatchNorm cannot learn from a batch of one sample, which the last one of an epoch is in some silo; take another "
     "[train] batch_size, or whole_batches = true"
@@ -37,10 +42,24 @@ def conv(x: Tensor, k: int, w: Tensor, bias: Tensor | None, stride: int, padding
     if k == 1:
         return F.conv2d(_channels_last(x), w[0], None if bias is None else bias[0], stride, padding)
     pixels = x.permute(0, 2, 3, 1).contiguous()  # no copy where the layer before left channels last
-    y = convolved(pixels.view(k, -1, *pixels.shape[1:]), w, stride, padding)
-    if bias is not None:
-        y = y + bias[:, None, None, None]
-    return y.flatten(0, 1).permute(0, 3, 1, 2)
+    y = convolved(pixels.view(k, -1, *pixels.shape[1:]), w, stride, padding).flatten(0, 1).permute(0, 3, 1, 2)
+    return y if bias is None else shifted(y, k, bias)
+
+
+def shifted(x: Tensor, k: int, bias: Tensor) -> Tensor:
+    """x (k·b, C, H, W) with each row's bias (k, C) added."""
+    return (x.view(k, -1, *x.shape[1:]) + bias[:, None, :, None, None]).flatten(0, 1)
+
+
+def max_pool(
+    x: Tensor, size: int | tuple[int, int], stride: int | tuple[int, int], padding: int, dilation: int, ceil: bool
+) -> Tensor:
+    """The largest pixel of each window of x (k·b, C, H, W)."""
+    apart = isinstance(size, int) and size <= LARGEST_WINDOW and size == stride
+    if apart and (padding, dilation, ceil) == (0, 1, False) and right("max_pool", x):
+        y: Tensor = pooled(x.permute(0, 2, 3, 1), size)[0]
+        return y.permute(0, 3, 1, 2)
+    return F.max_pool2d(x, size, stride, padding, dilation, ceil)
 
 
 def _channels_last(x: Tensor) -> Tensor:
@@ -69,14 +88,13 @@ def grouped_conv(
 
 def depthwise(x: Tensor, k: int, w: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
     """Every channel of x (k·b, C, H, W) with a filter of its own, w (k, C, 1, K, K)."""
-    if not (x.is_cuda and TRITON):
+    if not right("depthwise", x):
         return grouped_conv(x, k, w, bias, (stride, stride), (padding, padding), (1, 1), x.shape[1])
     pixels = x.permute(0, 2, 3, 1).contiguous()
     filters = w[:, :, 0].permute(0, 2, 3, 1).flatten(1, 2)
     y: Tensor = row_depthwise(pixels.view(k, -1, *pixels.shape[1:]), filters, w.shape[3], stride, padding)
-    if bias is not None:
-        y = y + bias[:, None, None, None]
-    return y.flatten(0, 1).permute(0, 3, 1, 2)
+    y = y.flatten(0, 1).permute(0, 3, 1, 2)
+    return y if bias is None else shifted(y, k, bias)
 
 
 def normalized(
@@ -93,12 +111,27 @@ def normalized(
 
 
 def batch_norm(
-    x: Tensor, k: int, w: Tensor | None, bias: Tensor | None, eps: float, mask: Tensor | None
+    x: Tensor, k: int, w: Tensor | None, bias: Tensor | None, eps: float, mask: Tensor | None, top: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x normalised by each row's own samples and pixels, and what BatchNorm remembers of them.
 
     That is their mean and unbiased variance (k, C), in float32 at least. Only samples with a 1 in `mask` (k, b) count.
+    With a `top` it is cut off below 0 and above that, as ReLU and ReLU6 do.
     """
+    if mask is None and w is not None and bias is not None and right("batch_norm", x):
+        lines = x.movedim(1, -1)
+        count = lines.numel() // (k * x.shape[1])
+        if count == 1:
+            raise BadInput(LONELY)
+        y, mean, variance = row_norm(lines.reshape(k, count, -1), w, bias, eps, top)
+        return y.view(lines.shape).movedim(-1, 1), mean, variance * (count / (count - 1))
+    y, mean, variance = _by_batch(x, k, w, bias, eps, mask)
+    return y if top is None else F.hardtanh(y, 0.0, top), mean, variance
+
+
+def _by_batch(
+    x: Tensor, k: int, w: Tensor | None, bias: Tensor | None, eps: float, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     y = x.reshape(k, -1, *x.shape[1:])
     wide = y.float() if y.dtype == torch.bfloat16 else y
     axes = [axis for axis in range(1, y.ndim) if axis != 2]
@@ -146,3 +179,44 @@ def embedding(x: Tensor, k: int, w: Tensor, padding: int | None) -> Tensor:
     places = x.reshape(k, -1) + first[:, None]
     y = F.embedding(places, w.reshape(-1, w.shape[2])).reshape(*x.shape, w.shape[2])
     return y if padding is None else torch.where((x == padding)[..., None], y.detach(), y)
+
+
+def lstm(x: Tensor, k: int, weights: list[list[Tensor | None]], keep: bool) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """x (k·b, t, in) through layers of units, each with weights (k, 4h, in), (k, 4h, h) and maybe two biases (k, 4h).
+
+    As `nn.LSTM` gives it: the states (k·b, t, h), and of every layer the last state and memory (layers, k·b, h). These
+    memories have no gradient; unless it is to be asked for one, nothing is kept (`keep`).
+    """
+    last = []
+    for by_input, by_state, *biases in weights:
+        assert by_input is not None and by_state is not None
+        driven = torch.bmm(x.reshape(k, -1, x.shape[2]), by_input.transpose(1, 2))
+        if biases:
+            driven = driven + sum(bias for bias in biases if bias is not None)[:, None]  # type: ignore[index]
+        states, memories, _ = row_lstm(driven.view(k, -1, x.shape[1], driven.shape[2]), by_state, keep)
+        x = states.flatten(0, 1)
+        last.append((x[:, -1], memories[:, :, -1].flatten(0, 1).to(x.dtype)))
+    state, memory = (torch.stack(part) for part in zip(*last, strict=True))
+    return x, (state, memory)
+
+
+def _lstm_states(driven: Tensor, w: Tensor) -> Tensor:
+    states: Tensor = row_lstm(driven, w, True)[0]
+    return states
+
+
+# Of each kernel: how it is reached, what it must equal, and shapes of what both are given.
+CHECKS |= {
+    "batch_norm": (
+        lambda x, w, bias: batch_norm(x, 2, w, bias, 1e-5, None, 6.0)[0],
+        lambda x, w, bias: F.hardtanh(_by_batch(x, 2, w, bias, 1e-5, None)[0], 0.0, 6.0),
+        ((2 * 20, 48, 9, 9), (2, 48), (2, 48)),
+    ),
+    "max_pool": (lambda x: max_pool(x, 2, 2, 0, 1, False), lambda x: F.max_pool2d(x, 2), ((6, 48, 9, 8),)),
+    "depthwise": (
+        lambda x, w: depthwise(x, 2, w, None, 1, 1),
+        lambda x, w: grouped_conv(x, 2, w, None, (1, 1), (1, 1), (1, 1), 48),
+        ((2 * 5, 48, 9, 9), (2, 48, 1, 3, 3)),
+    ),
+    "lstm": (_lstm_states, _lstm_states, ((2, 16, 5, 64), (2, 64, 16))),  # float64 runs without the kernel
+}

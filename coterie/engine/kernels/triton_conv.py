@@ -6,25 +6,15 @@ kernel is one matrix product whose operand is gathered from the images on the fl
 more axis of the grid. Layouts: images (R, B, H, W, C), filters (R, KH·KW·C, N), outputs (R, B, OH, OW, N).
 """
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from coterie.engine.kernels.blocks import filters_block, product_block
 from coterie.engine.kernels.conv import out_size
 
 
-def _configs() -> list[Any]:
-    shapes = [(128, 64, 64, 4, 3), (128, 32, 64, 4, 3), (128, 128, 32, 8, 3), (128, 128, 64, 8, 3)]
-    return [
-        triton.Config({"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k}, num_warps=warps, num_stages=stages)
-        for m, n, k, warps, stages in shapes
-    ]
-
-
-@triton.autotune(_configs(), key=["M", "N", "K", "C", "STRIDE", "TRANSPOSED"])
 @triton.jit
 def _gather_gemm(
     x_ptr, w_ptr, y_ptr,
@@ -70,15 +60,6 @@ def _gather_gemm(
     tl.store(y_ptr + place_y, total.to(y_ptr.dtype.element_ty), mask=(offs_m < M)[:, None] & (offs_n < N)[None, :])
 
 
-@triton.autotune(
-    [
-        triton.Config({"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k}, num_warps=warps, num_stages=stages)
-        for m, n, k, warps, stages in [
-            (64, 64, 128, 4, 3), (64, 128, 64, 4, 3), (128, 64, 128, 8, 3), (64, 128, 128, 8, 3),
-        ]
-    ],
-    key=["M", "N", "K", "C", "STRIDE"],
-)  # fmt: skip
 @triton.jit
 def _filter_gradient(
     x_ptr, g_ptr, y_ptr,
@@ -158,20 +139,23 @@ def exact() -> bool:
     return torch.get_float32_matmul_precision() == "highest"
 
 
+def _shared(x: Tensor) -> int:
+    """Bytes of shared memory that a program may have on a tensor's GPU."""
+    device = torch.cuda.get_device_properties(x.device)
+    return int(getattr(device, "shared_memory_per_block_optin", device.shared_memory_per_block))
+
+
 def convolve(x: Tensor, w: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
     """x (R, B, H, W, C) with filters w (R, K, N): (R, B, OH, OW, N)."""
     rows, images, height, width, channels = x.shape
     taps, filters = w.shape[1:]
     high, wide = out_size(height, kernel, stride, padding), out_size(width, kernel, stride, padding)
     y = torch.empty(rows, images, high, wide, filters, dtype=x.dtype, device=x.device)
-    m = images * high * wide
-
-    def grid(meta: Any) -> tuple[int, int, int]:
-        return triton.cdiv(m, meta["BLOCK_M"]), triton.cdiv(filters, meta["BLOCK_N"]), rows
-
+    m, block = images * high * wide, product_block(filters, x.element_size(), _shared(x))
+    grid = triton.cdiv(m, block["BLOCK_M"]), triton.cdiv(filters, block["BLOCK_N"]), rows
     _gather_gemm[grid](
         x, w, y, m, filters, taps, height, width, channels, high, wide, x.stride(0), w.stride(0), y.stride(0),
-        KW=kernel, STRIDE=stride, PAD=padding, TRANSPOSED=False, EXACT=exact(),
+        KW=kernel, STRIDE=stride, PAD=padding, TRANSPOSED=False, EXACT=exact(), **block,
     )  # fmt: skip
     return y
 
@@ -183,15 +167,12 @@ def image_gradient(g: Tensor, w: Tensor, x_shape: tuple[int, ...], kernel: int, 
     # (R, KH·KW·C, N) -> (R, KH·KW·N, C)
     turned = w.view(rows, kernel * kernel, channels, filters).transpose(2, 3).reshape(rows, -1, channels).contiguous()
     y = torch.empty(x_shape, dtype=g.dtype, device=g.device)
-    m = images * height * width
-
-    def grid(meta: Any) -> tuple[int, int, int]:
-        return triton.cdiv(m, meta["BLOCK_M"]), triton.cdiv(channels, meta["BLOCK_N"]), rows
-
+    m, block = images * height * width, product_block(channels, g.element_size(), _shared(g))
+    grid = triton.cdiv(m, block["BLOCK_M"]), triton.cdiv(channels, block["BLOCK_N"]), rows
     _gather_gemm[grid](
         g, turned, y, m, channels, turned.shape[1], high, wide, filters, height, width,
         g.stride(0), turned.stride(0), y.stride(0),
-        KW=kernel, STRIDE=stride, PAD=padding, TRANSPOSED=True, EXACT=exact(),
+        KW=kernel, STRIDE=stride, PAD=padding, TRANSPOSED=True, EXACT=exact(), **block,
     )  # fmt: skip
     return y
 
@@ -203,12 +184,11 @@ def filter_gradient(x: Tensor, g: Tensor, kernel: int, stride: int, padding: int
     taps = kernel * kernel * channels
     kind = x.dtype if parts == 1 else torch.float32
     y = torch.empty(rows * parts, taps, filters, dtype=kind, device=x.device)
-
-    def grid(meta: Any) -> tuple[int, int, int]:
-        return triton.cdiv(taps, meta["BLOCK_K"]), triton.cdiv(filters, meta["BLOCK_N"]), rows * parts
-
+    block = filters_block(filters, x.element_size(), _shared(x))
+    grid = triton.cdiv(taps, block["BLOCK_K"]), triton.cdiv(filters, block["BLOCK_N"]), rows * parts
     _filter_gradient[grid](
         x, g, y, images // parts * high * wide, filters, taps, height, width, channels, high, wide,
-        x.stride(0) // parts, g.stride(0) // parts, y.stride(0), KW=kernel, STRIDE=stride, PAD=padding, EXACT=exact(),
+        x.stride(0) // parts, g.stride(0) // parts, y.stride(0),
+        KW=kernel, STRIDE=stride, PAD=padding, EXACT=exact(), **block,
     )  # fmt: skip
     return y if parts == 1 else y.view(rows, parts, taps, filters).sum(1).to(x.dtype)

@@ -6,7 +6,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from coterie.engine.kernels.triton_norm import ENOUGH, FEWEST
+
 BLOCK_M, BLOCK_C = 32, 64  # places and channels of one program
+HELD = 8192  # products that a program of filters' gradients has in the making
 
 
 @triton.jit
@@ -51,29 +54,35 @@ def _filtered(
 @triton.jit
 def _filter_gradient(
     x_ptr, g_ptr, y_ptr,
-    M, C, H, W, OH, OW, x_row, g_row, y_row,
+    M, C, H, W, OH, OW, each, parts,
     SIZE: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+    TAPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """y[t, c] = Σ_m x[place(m, t), c] g[m, c], a program for each tap: they share what they read in the cache."""
-    tap = tl.program_id(0)
+    """y[t, c] = Σ_m x[place(m, t), c] g[m, c] over a part of the places, all taps side by side."""
+    part = tl.program_id(0)
     row = tl.program_id(2).to(tl.int64)
     offs_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    total = tl.zeros((BLOCK_M, BLOCK_C), dtype=tl.float32)
-    for start in range(0, M, BLOCK_M):
-        offs_m = start + tl.arange(0, BLOCK_M)
+    tap = tl.arange(0, TAPS)
+    x_ptr += row * (M // (OH * OW)) * H * W * C
+    g_ptr += row * M * C
+    total = tl.zeros((TAPS, BLOCK_M, BLOCK_C), dtype=tl.float32)
+    for start in range(0, each, BLOCK_M):
+        inside = start + tl.arange(0, BLOCK_M)
+        offs_m = part * each + inside
         image = offs_m // (OH * OW)
         place = offs_m % (OH * OW)
-        up = (place // OW) * STRIDE - PAD + tap // SIZE
-        left = (place % OW) * STRIDE - PAD + tap % SIZE
-        real = (offs_m < M)[:, None] & (offs_c < C)[None, :]
-        inside = ((up >= 0) & (left >= 0) & (up < H) & (left < W))[:, None] & real
-        place_x = ((image * H + up) * W + left) * C
-        a = tl.load(x_ptr + row * x_row + place_x[:, None] + offs_c[None, :], mask=inside, other=0.0)
-        g = tl.load(g_ptr + row * g_row + offs_m[:, None] * C + offs_c[None, :], mask=real, other=0.0)
-        total += a.to(tl.float32) * g.to(tl.float32)
-    y = tl.sum(total, 0)
-    tl.store(y_ptr + row * y_row + tap * C + offs_c, y.to(y_ptr.dtype.element_ty), mask=offs_c < C)
+        up = ((place // OW) * STRIDE - PAD)[None, :] + (tap // SIZE)[:, None]
+        left = ((place % OW) * STRIDE - PAD)[None, :] + (tap % SIZE)[:, None]
+        real = (inside < each) & (offs_m < M)
+        met = (up >= 0) & (left >= 0) & (up < H) & (left < W) & real[None, :] & (tap < SIZE * SIZE)[:, None]
+        place_x = ((image[None, :] * H + up) * W + left) * C
+        there = (offs_c < C)[None, :]
+        g = tl.load(g_ptr + offs_m[:, None] * C + offs_c[None, :], mask=real[:, None] & there, other=0.0)
+        x = tl.load(x_ptr + place_x[:, :, None] + offs_c[None, None, :], mask=met[:, :, None] & there[None], other=0.0)
+        total += x.to(tl.float32) * g.to(tl.float32)[None]
+    y_ptr += (row * parts + part) * SIZE * SIZE * C
+    mask = (tap < SIZE * SIZE)[:, None] & (offs_c < C)[None, :]
+    tl.store(y_ptr + tap[:, None] * C + offs_c[None, :], tl.sum(total, 1), mask=mask)
 
 
 def filtered(
@@ -94,9 +103,12 @@ def filter_gradient(x: Tensor, g: Tensor, size: int, stride: int, padding: int) 
     """The gradient with respect to the filters: (R, K·K, C)."""
     rows, images, height, width, channels = x.shape
     high, wide = g.shape[2:4]
-    y = torch.empty(rows, size * size, channels, dtype=x.dtype, device=x.device)
-    _filter_gradient[(size * size, triton.cdiv(channels, BLOCK_C), rows)](
-        x, g, y, images * high * wide, channels, height, width, high, wide, x.stride(0), g.stride(0), y.stride(0),
-        SIZE=size, STRIDE=stride, PAD=padding, BLOCK_M=BLOCK_M, BLOCK_C=BLOCK_C,
+    places, taps, across = images * high * wide, triton.next_power_of_2(size * size), triton.cdiv(channels, BLOCK_C)
+    tall = max(1, HELD // (taps * BLOCK_C))
+    parts = max(1, min(triton.cdiv(ENOUGH, rows * across), places // (FEWEST * tall)))
+    y = torch.empty(rows, parts, size * size, channels, dtype=torch.float32, device=x.device)
+    _filter_gradient[(parts, across, rows)](
+        x, g, y, places, channels, height, width, high, wide, triton.cdiv(places, parts), parts,
+        SIZE=size, STRIDE=stride, PAD=padding, TAPS=taps, BLOCK_M=tall, BLOCK_C=BLOCK_C,
     )  # fmt: skip
-    return y
+    return y.sum(1).to(x.dtype)
