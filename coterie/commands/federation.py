@@ -220,7 +220,8 @@ def status(
     need_flower()
     from coterie.commands.federation_view import View, line, picture
     from coterie.deploy.certificates import expiry
-    from coterie.deploy.flower.monitoring import newest_run, progress, running_coordinator, silo_states
+    from coterie.deploy.flower.monitoring import newest_run, running_coordinator, silo_states
+    from coterie.deploy.home import progress
 
     coordinator = running_coordinator(folder)
     console = Console()

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import socket
+import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -80,6 +81,17 @@ def json_table(path: Path, remedy: str) -> dict[str, Any]:
     if not isinstance(read, dict):
         raise BadInput(f"{path}: holds no table; {remedy}")
     return read
+
+
+def progress(run: Path) -> dict[str, Any]:
+    """How far a run is."""
+    path = run / PROGRESS
+    return json_table(path, "resume the run") if path.exists() else {}
+
+
+def note_progress(run: Path, /, **news: object) -> None:
+    """Write what is new of a run to its `progress.json`, and when."""
+    write_whole(run / PROGRESS, json.dumps(progress(run) | news | {"time": time.time()}).encode())
 
 
 def set_aside(path: Path) -> Path:

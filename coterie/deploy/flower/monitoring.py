@@ -116,12 +116,6 @@ def silo_states(coordinator: Path) -> dict[str, str]:
     return {name: state for name, (state, _) in contacts(coordinator).items()}
 
 
-def progress(run: Path) -> dict[str, Any]:
-    """How far a run is."""
-    path = run / PROGRESS
-    return json_table(path, "resume the run") if path.exists() else {}
-
-
 def newest_run(coordinator: Path) -> Path | None:
     """The run that was asked for last."""
     runs = sorted((coordinator / "runs").glob("*/asked.toml"), key=lambda path: path.stat().st_mtime)
