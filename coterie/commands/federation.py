@@ -298,7 +298,7 @@ def health(folder: Place) -> None:
 
 def show_health(folder: Path) -> None:
     """Print whether a party is well, and end with 1 where it is not."""
-    from coterie.deploy.flower.health import ailment
+    from coterie.deploy.flower.monitoring import ailment
 
     wrong = ailment(folder)
     typer.echo(wrong or "well")

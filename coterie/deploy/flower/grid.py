@@ -21,7 +21,7 @@ GONE = 5  # Flower's error code for a node that went away
 ASK_AGAIN = {3, 4, 8}  # message or reply unavailable, the training process died
 
 
-@dataclass
+@dataclass(eq=False)
 class GridTransport:
     """Requests to silos by their registered nodes."""
 
