@@ -16,7 +16,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from coterie.durable import sync as sync
 from coterie.durable import write_whole as write_whole
-from coterie.errors import BadInput
+from coterie.errors import BadInput, refused
 
 LOOPBACK = "127.0.0.1"
 EVENTS = "events.log"  # in a silo's folder: what it answered and refused
@@ -73,9 +73,8 @@ def proxy_of(folder: Path, host: str) -> str:
 def json_table(path: Path, remedy: str) -> dict[str, Any]:
     """The table in a JSON file."""
     try:
-        read = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}; {remedy}") from None
+        with refused(path, remedy):
+            read = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: damaged ({error}); {remedy}") from None
     if not isinstance(read, dict):

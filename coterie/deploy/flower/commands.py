@@ -71,14 +71,10 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
     polls = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3"}
-    return {**os.environ, "PATH": programs, "FLWR_HOME": str(home), **quiet, **polls, **_direct(), **more}
-
-
-def _direct() -> dict[str, str]:
-    """A party's programs reach each other on this machine, whichever proxy its environment names for others."""
+    # A party's programs reach each other on this machine, whichever proxy its environment names for others.
     known = os.environ.get("NO_PROXY", os.environ.get("no_proxy", ""))
-    names = ",".join([*filter(None, [known]), LOOPBACK, "localhost"])
-    return {"NO_PROXY": names, "no_proxy": names}
+    direct = dict.fromkeys(("NO_PROXY", "no_proxy"), ",".join([*filter(None, [known]), LOOPBACK, "localhost"]))
+    return {**os.environ, "PATH": programs, "FLWR_HOME": str(home), **quiet, **polls, **direct, **more}
 
 
 def through(proxy: str) -> dict[str, str]:
