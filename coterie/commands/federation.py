@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, cast
@@ -266,9 +267,7 @@ def show_backup(folder: Path, file: Path, keys: bool) -> None:
     """Back a party up, and print what is not in the file."""
     from coterie.deploy.backup import back_up
 
-    def passphrase() -> str:
-        return str(typer.prompt("Passphrase of its keys", hide_input=True, confirmation_prompt=True))
-
+    passphrase = partial(typer.prompt, "Passphrase of its keys", hide_input=True, confirmation_prompt=True)
     missing = back_up(folder, file, passphrase if keys else None)
     typer.echo(f"{file}: {folder} without logs and data")
     if missing:
@@ -279,10 +278,8 @@ def show_restored(file: Path, folder: Path, kind: str) -> str:
     """Restore a party, and print what is missing; when it was backed up."""
     from coterie.deploy.backup import restore
 
-    def passphrase() -> str:
-        asked = "Passphrase of its keys (empty: without them)"
-        return str(typer.prompt(asked, "", hide_input=True, show_default=False))
-
+    asked = "Passphrase of its keys (empty: without them)"
+    passphrase = partial(typer.prompt, asked, "", hide_input=True, show_default=False)
     when, missing = restore(file, folder, kind, passphrase)
     typer.echo(f"{folder}: as it was at {when}")
     if missing:

@@ -42,11 +42,9 @@ class Board(Protocol):
 
     def asked(self, path: str, caller: bytes) -> News | None:
         """What a question to this path waits for; None: it is not held."""
-        ...
 
     def done(self, path: str, caller: bytes) -> None:
         """A call to this path was answered."""
-        ...
 
 
 class Messages:
