@@ -120,13 +120,11 @@ class ServerHalf:
         round = self.round if kind == "train" else max(self.round - 1, 0)
         self.cohort = Cohort(torch.tensor(asked, dtype=torch.int64), round, self.head.roster(), self.model)
         self.down = self.method.send(self.server, self.cohort)
-        heads = {
-            name: replace(self.head, round=round, received=self.received.get(name, -1)) for name in self.cohort.names
-        }
-        return [
-            _message(kind, json.dumps(asdict(heads[name])), body, self.nodes[name])
-            for name, body in bodies_of(self.cohort, self.down).items()
-        ]
+        made = []
+        for name, body in bodies_of(self.cohort, self.down).items():
+            head = replace(self.head, round=round, received=self.received.get(name, -1))
+            made.append(_message(kind, json.dumps(asdict(head)), body, self.nodes[name]))
+        return made
 
     def receive(self, replies: Iterable[Message]) -> dict[str, str]:
         """Take the uploads of a round in; why those of the silos named here did not count."""
