@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, cast
@@ -220,7 +221,8 @@ def status(
     need_flower()
     from coterie.commands.federation_view import View, line, picture
     from coterie.deploy.certificates import expiry
-    from coterie.deploy.flower.monitoring import newest_run, progress, running_coordinator, silo_states
+    from coterie.deploy.flower.monitoring import newest_run, running_coordinator, silo_states
+    from coterie.deploy.home import progress
 
     coordinator = running_coordinator(folder)
     console = Console()
@@ -265,9 +267,7 @@ def show_backup(folder: Path, file: Path, keys: bool) -> None:
     """Back a party up, and print what is not in the file."""
     from coterie.deploy.backup import back_up
 
-    def passphrase() -> str:
-        return str(typer.prompt("Passphrase of its keys", hide_input=True, confirmation_prompt=True))
-
+    passphrase = partial(typer.prompt, "Passphrase of its keys", hide_input=True, confirmation_prompt=True)
     missing = back_up(folder, file, passphrase if keys else None)
     typer.echo(f"{file}: {folder} without logs and data")
     if missing:
@@ -278,10 +278,8 @@ def show_restored(file: Path, folder: Path, kind: str) -> str:
     """Restore a party, and print what is missing; when it was backed up."""
     from coterie.deploy.backup import restore
 
-    def passphrase() -> str:
-        asked = "Passphrase of its keys (empty: without them)"
-        return str(typer.prompt(asked, "", hide_input=True, show_default=False))
-
+    asked = "Passphrase of its keys (empty: without them)"
+    passphrase = partial(typer.prompt, asked, "", hide_input=True, show_default=False)
     when, missing = restore(file, folder, kind, passphrase)
     typer.echo(f"{folder}: as it was at {when}")
     if missing:
@@ -297,7 +295,7 @@ def health(folder: Place) -> None:
 
 def show_health(folder: Path) -> None:
     """Print whether a party is well, and end with 1 where it is not."""
-    from coterie.deploy.flower.health import ailment
+    from coterie.deploy.flower.monitoring import ailment
 
     wrong = ailment(folder)
     typer.echo(wrong or "well")

@@ -12,17 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.commands.federation import (
-    Keys,
-    Log,
-    Metrics,
-    SharedHost,
-    checked_form,
-    need_flower,
-    show_backup,
-    show_health,
-    show_restored,
-)
+from coterie.commands import federation
 from coterie.errors import LONGEST, BadInput, plain
 
 if TYPE_CHECKING:
@@ -58,10 +48,10 @@ def silo(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     coordinator: Annotated[str, typer.Option(help="of init: where it is, e.g. fed.example.org:9443")] = "",
     ca: Annotated[Path | None, typer.Option(help="of init: the federation's ca.crt")] = None,
-    keys: Keys = False,
-    log: Log = "plain",
-    metrics: Metrics = None,
-    shared_host_ok: SharedHost = False,
+    keys: federation.Keys = False,
+    log: federation.Log = "plain",
+    metrics: federation.Metrics = None,
+    shared_host_ok: federation.SharedHost = False,
 ) -> None:
     """Take part in a federation until Ctrl-C, or look after it.
 
@@ -81,7 +71,7 @@ def silo(
     if action == "restore" and len(rest) == 2:
         return restore(Path(rest[0]), Path(rest[1]))
     if action == "backup" and len(rest) == 2:
-        return show_backup(Path(rest[0]), Path(rest[1]), keys)
+        return federation.show_backup(Path(rest[0]), Path(rest[1]), keys)
     if action in ACTIONS and rest:
         folder = Path(rest[0])
         if not folder.is_dir():
@@ -89,7 +79,7 @@ def silo(
         return ACTIONS[action](folder, rest[1:])
     if rest:
         raise BadInput(f"silo: give its folder, or {', '.join(ACTIONS)} and its folder")
-    need_flower()
+    federation.need_flower()
     from coterie.deploy.flower import services
 
     if task not in ("auto", "classification", "regression"):
@@ -102,12 +92,12 @@ def silo(
     if path.suffix.lower() == ".npz" and any(by.values()):
         raise BadInput(f"{path}: is no table to split by a column; leave out --group, --time and --split-column")
     source = {"path": str(path.resolve()), "label": label, "task": task, "device": device, "resize": resize}
-    services.silo(folder, json.dumps(source | columns | by), checked_form(log), metrics, shared_host_ok)
+    services.silo(folder, json.dumps(source | columns | by), federation.checked_form(log), metrics, shared_host_ok)
 
 
 def init(folder: Path, coordinator: str, ca: Path | None) -> None:
     """Make a silo's folder where it is used."""
-    need_flower()
+    federation.need_flower()
     from coterie.deploy.parties import init_silo
 
     if ca is None or not coordinator:
@@ -119,7 +109,7 @@ def init(folder: Path, coordinator: str, ca: Path | None) -> None:
 
 def rotate(folder: Path, more: list[str]) -> None:
     """Make another key; the old one is gone."""
-    need_flower()
+    federation.need_flower()
     from coterie.deploy.parties import rotate_key
 
     typer.echo(f"{folder / 'key.pub'}: send it to the coordinator, who enrolls it\nkey: {rotate_key(folder)}")
@@ -144,7 +134,7 @@ def show_ledger(folder: Path, more: list[str]) -> None:
 
 def trust(folder: Path, more: list[str]) -> None:
     """Answer only runs that this operator has signed, or another that is trusted."""
-    need_flower()
+    federation.need_flower()
     from coterie.deploy.parties import trust
 
     if len(more) != 1:
@@ -155,7 +145,7 @@ def trust(folder: Path, more: list[str]) -> None:
 
 def group(folder: Path, more: list[str]) -> None:
     """Make a group key and seal it to the members' keys."""
-    need_flower()
+    federation.need_flower()
     from coterie.deploy.group import make_group
 
     if not more:
@@ -168,7 +158,7 @@ def group(folder: Path, more: list[str]) -> None:
 
 def join(folder: Path, more: list[str]) -> None:
     """Take a group key that another member made."""
-    need_flower()
+    federation.need_flower()
     from coterie.deploy.group import join_group
 
     if len(more) != 2:
@@ -178,7 +168,7 @@ def join(folder: Path, more: list[str]) -> None:
 
 def meet(folder: Path, more: list[str]) -> None:
     """Keep other silos' public keys."""
-    need_flower()
+    federation.need_flower()
     from coterie.deploy.group import meet
 
     if not more:
@@ -291,8 +281,8 @@ def repair(folder: Path, more: list[str]) -> None:
 
 def restore(folder: Path, file: Path) -> None:
     """Make the silo's folder from a backup."""
-    need_flower()
-    when = show_restored(file, folder, "silo")
+    federation.need_flower()
+    when = federation.show_restored(file, folder, "silo")
     typer.echo(
         f"spent.json and the ledger are those of {when}: answers since then are not counted. Put the newest there; "
         "without any, and with an epsilon in silo.toml, lower that by what runs since then have spent. "
@@ -307,7 +297,7 @@ ACTIONS: dict[str, Callable[[Path, list[str]], None]] = {
     "rejoin": rejoin,
     "rotate": rotate,
     "trust": trust,
-    "health": lambda folder, more: show_health(folder),
+    "health": lambda folder, more: federation.show_health(folder),
     "repair": repair,
     "group": group,
     "join": join,

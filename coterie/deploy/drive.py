@@ -1,6 +1,5 @@
 """A study between real silos: every method and seed over a transport, resumed where it broke, one folder at the end."""
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ import torch
 
 from coterie.data.own.agree import Difference
 from coterie.deploy.gathering import Gathering
-from coterie.deploy.home import PROGRESS, write_whole
+from coterie.deploy.home import note_progress, progress
 from coterie.deploy.messages import Job, Transport
 from coterie.deploy.patience import Patience
 from coterie.deploy.remote import Declaration, Remote
@@ -175,13 +174,12 @@ class RemoteRun:
 
     def _report(self, **news: Any) -> None:
         """Write how far the run is to `progress.json`."""
-        path = self.folder / PROGRESS
-        before = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        before = progress(self.folder)
         news |= {name: before.get(name, 0) + news[name] for name in TOTALS if name in news}
         rejected = Counter(news.pop("rejected", []))
         news["rejected"] = before.get("rejected", 0) + rejected.total()
         news["rejected_by_silo"] = Counter(before.get("rejected_by_silo", {})) + rejected
-        write_whole(path, json.dumps(before | news | {"time": time.time()}).encode())
+        note_progress(self.folder, **news)
 
 
 def _counts(members: Mapping[str, Declaration]) -> list[float] | None:

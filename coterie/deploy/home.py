@@ -5,6 +5,7 @@ import json
 import os
 import re
 import socket
+import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from coterie.durable import sync as sync
 from coterie.durable import write_whole as write_whole
-from coterie.errors import BadInput
+from coterie.errors import BadInput, refused
 
 LOOPBACK = "127.0.0.1"
 EVENTS = "events.log"  # in a silo's folder: what it answered and refused
@@ -72,14 +73,24 @@ def proxy_of(folder: Path, host: str) -> str:
 def json_table(path: Path, remedy: str) -> dict[str, Any]:
     """The table in a JSON file."""
     try:
-        read = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}; {remedy}") from None
+        with refused(path, remedy):
+            read = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: damaged ({error}); {remedy}") from None
     if not isinstance(read, dict):
         raise BadInput(f"{path}: holds no table; {remedy}")
     return read
+
+
+def progress(run: Path) -> dict[str, Any]:
+    """How far a run is."""
+    path = run / PROGRESS
+    return json_table(path, "resume the run") if path.exists() else {}
+
+
+def note_progress(run: Path, /, **news: object) -> None:
+    """Write what is new of a run to its `progress.json`, and when."""
+    write_whole(run / PROGRESS, json.dumps(progress(run) | news | {"time": time.time()}).encode())
 
 
 def set_aside(path: Path) -> Path:

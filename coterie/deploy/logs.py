@@ -18,18 +18,17 @@ FORMS: tuple[str, ...] = get_args(Form)
 Say = Callable[[str], None]
 
 
-class AsPlain(logging.Formatter):
-    """The time with its zone, the party, the line."""
+class Stamped(logging.Formatter):
+    """The time with its zone, the party, the line: as text, or as one JSON object."""
+
+    def __init__(self, form: Form) -> None:
+        self.form = form
 
     def format(self, record: logging.LogRecord) -> str:
-        return f"{_time(record)} {record.name}: {record.getMessage()}"
-
-
-class AsJson(logging.Formatter):
-    """One JSON object."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return json.dumps({"time": _time(record), "party": record.name, "message": record.getMessage()})
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        if self.form == "json":
+            return json.dumps({"time": time, "party": record.name, "message": record.getMessage()})
+        return f"{time} {record.name}: {record.getMessage()}"
 
 
 @contextmanager
@@ -39,9 +38,9 @@ def service_log(folder: Path, party: str, form: Form, shown: TextIO) -> Iterator
     path.parent.mkdir(parents=True, exist_ok=True)
     screen = logging.StreamHandler(shown)
     kept = RotatingFileHandler(path, maxBytes=LARGEST, backupCount=KEPT, encoding="utf-8")
-    kept.setFormatter(AsJson() if form == "json" else AsPlain())
+    kept.setFormatter(Stamped(form))
     if form == "json":  # a plain line on a terminal or in a journal, which has its own time, stays as it is
-        screen.setFormatter(AsJson())
+        screen.setFormatter(Stamped(form))
     logger = logging.Logger(party, logging.INFO)
     for handler in (screen, kept):
         logger.addHandler(handler)
@@ -99,7 +98,3 @@ class Follower:
 def _identity(path: Path) -> int | None:
     """Which file it is, under whatever name."""
     return path.stat().st_ino if path.exists() else None
-
-
-def _time(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")

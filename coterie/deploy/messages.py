@@ -113,13 +113,9 @@ class Done(Up):
 
 
 @dataclass(frozen=True)
-class Job:
-    """All that a silo must know of a run beside its own data: names and numbers."""
+class Membership:
+    """Who takes part, and what a model of all their data takes and gives."""
 
-    method: str
-    options: dict[str, Any]
-    model: dict[str, Any]
-    train: dict[str, Any]
     seed: int = option(MISSING, "of every draw", low=0)
     shape: tuple[int, ...] = option(MISSING, "of one sample", low=0)
     classes: int = option(MISSING, "0: targets are numbers", low=0, high=MOST_CLASSES)
@@ -127,6 +123,21 @@ class Job:
     names: tuple[str, ...] = option(MISSING, "of the members, in the roster's order")
     sizes: tuple[int, ...] = option(MISSING, "their training samples", low=0)
     validation: tuple[int, ...] = option(MISSING, "their validation samples", low=0)
+
+    def roster(self, device: torch.device | None = None) -> Roster:
+        """The members."""
+        sizes, validation = (torch.tensor(counts, device=device) for counts in (self.sizes, self.validation))
+        return Roster(tuple(self.names), sizes, validation, self.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Membership):
+    """All that a silo must know of a run beside its own data: names and numbers."""
+
+    method: str
+    options: dict[str, Any]
+    model: dict[str, Any]
+    train: dict[str, Any]
     study: str = ""
     schema: dict[str, Any] = field(default_factory=dict)  # of tables and pictures: how all silos encode them
     plugins: dict[str, str] = field(default_factory=dict)  # packages that bring its method and model, their versions
@@ -189,11 +200,6 @@ class Job:
         if self.rates:
             method = Candidates(method, self.rates, self.going)
         return method, model, self.roster(model.device)
-
-    def roster(self, device: torch.device) -> Roster:
-        """The members."""
-        sizes, validation = (torch.tensor(counts, device=device) for counts in (self.sizes, self.validation))
-        return Roster(tuple(self.names), sizes, validation, self.seed)
 
 
 @dataclass(frozen=True)

@@ -80,11 +80,11 @@ def new_federation(
     if not insecure:
         make_authority(coordinator)
         certify(coordinator, host)
-        _write(coordinator / "nginx.conf", configuration(LOOPBACK, port, inner, local))
+        (coordinator / "nginx.conf").write_text(configuration(LOOPBACK, port, inner, local), "utf-8")
     _write_settings(coordinator, {"host": host, "port": port, "inner": inner, "proxy": proxy, "insecure": insecure})
     security = INSECURE if insecure else SECRETS
     security += PROXY.format(loopback=LOOPBACK, inner=inner, port=port) if proxy else ""
-    _write(coordinator / "README.md", ITS_README.format(host=host, port=port, security=security))
+    (coordinator / "README.md").write_text(ITS_README.format(host=host, port=port, security=security), "utf-8")
     if not insecure:
         write_service(coordinator, "coordinator", port)
     for name in silos:
@@ -105,8 +105,8 @@ def add_silo(folder: Path, name: str) -> None:
         about |= {"coordinator": "../../coordinator"}
         (coordinator / "members" / name).touch()
     else:
-        _write(silo / "ca.crt", (coordinator / "ca.crt").read_text("utf-8"))
-        _write(coordinator / "members" / f"{name}.pub", make_key(silo / "key", name))
+        (silo / "ca.crt").write_text((coordinator / "ca.crt").read_text("utf-8"), "utf-8")
+        (coordinator / "members" / f"{name}.pub").write_text(make_key(silo / "key", name), "utf-8")
     _write_silo(silo, about, policy_text("all"), INSECURE if its["insecure"] else KEY)
 
 
@@ -128,7 +128,7 @@ def init_silo(folder: Path, coordinator: str, ca: Path) -> tuple[str, str]:
     certificate, authority = read_authority(ca)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    _write(folder / "ca.crt", certificate)
+    (folder / "ca.crt").write_text(certificate, "utf-8")
     key = make_key(folder / "key", name)
     _write_silo(folder, {"name": name, "host": host, "port": int(port), "insecure": False}, policy_text(), KEY)
     return fingerprint(key), authority
@@ -158,7 +158,7 @@ def enroll(folder: Path, key: Path, name: str = "") -> tuple[str, str]:
     ]
     if others:
         raise BadInput(f"{key}: is the key of {others[0]}; each silo has its own")
-    _write(members / f"{name}.pub", f"{kind} {key_itself} {name}\n")
+    (members / f"{name}.pub").write_text(f"{kind} {key_itself} {name}\n", "utf-8")
     return name, fingerprint(text)
 
 
@@ -178,7 +178,7 @@ def trust(silo: Path, key: Path) -> tuple[str, str]:
     name = (text.split()[2:] or [""])[0]
     check_name(name)
     own.mkdir(exist_ok=True)
-    _write(own / f"{name}.pub", text)
+    (own / f"{name}.pub").write_text(text, "utf-8")
     return name, fingerprint(text)
 
 
@@ -221,10 +221,10 @@ def check_host(host: str) -> None:
 
 
 def _write_silo(silo: Path, about: dict[str, Any], policy: str, security: str) -> None:
-    _write(silo / POLICY, policy)
+    (silo / POLICY).write_text(policy, "utf-8")
     _write_settings(silo, about)
     text = SILO.format(name=about["name"], host=about["host"], port=about["port"], security=security)
-    _write(silo / "README.md", text)
+    (silo / "README.md").write_text(text, "utf-8")
     if not about["insecure"]:
         write_service(silo, about["name"])
 
@@ -237,8 +237,4 @@ def _settings_of(folder: Path) -> dict[str, Any]:
 
 
 def _write_settings(folder: Path, table: dict[str, Any]) -> None:
-    _write(folder / "settings.json", json.dumps(table, indent=1) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, "utf-8")
+    (folder / "settings.json").write_text(json.dumps(table, indent=1) + "\n", "utf-8")

@@ -13,7 +13,7 @@ from coterie.data.own.statistics import LEVELS, Description
 from coterie.deploy.messages import BUILD, Request
 from coterie.engine.method import Method
 from coterie.engine.training import Training
-from coterie.errors import BadInput, plain
+from coterie.errors import BadInput, plain, refused
 from coterie.methods import METHODS, innermost, level_of, name_of
 from coterie.options import option, parse
 from coterie.wire import Up
@@ -152,9 +152,8 @@ def read_policy(folder: Path) -> Policy:
     """The policy in a silo's folder."""
     path = folder / FILE
     try:
-        table = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}; a silo without a policy answers nothing") from None
+        with refused(path, "a silo without a policy answers nothing"):
+            table = tomllib.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: not valid TOML: {error}") from None
     policy = parse(Policy, table, FILE)

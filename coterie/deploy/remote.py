@@ -67,22 +67,20 @@ class Declaration:
     shares: tuple[int, ...] = ()  # of training rows in each of two classes, in hundredths; none: not declared
 
 
+@dataclass(eq=False)
 class Remote:
     """An engine whose silos answer over a transport."""
 
-    def __init__(
-        self,
-        run: str,
-        job: Job,
-        method: Method,
-        model: Model,
-        transport: Transport,
-        patience: Patience = AT_ONCE,
-        report: Callable[..., None] = lambda **news: None,
-    ) -> None:
-        self.run, self.job, self.method, self.model, self.transport = run, job, method, model, transport
-        self.patience, self.report = patience, report
-        self.axes = method.axes(job.roster(model.device), model)
+    run: str
+    job: Job
+    method: Method
+    model: Model
+    transport: Transport
+    patience: Patience = AT_ONCE
+    report: Callable[..., None] = lambda **news: None
+
+    def __post_init__(self) -> None:
+        self.axes = self.method.axes(self.job.roster(self.model.device), self.model)
         self.received: dict[str, int] = {}  # by silo, the last round of which its reply is here
         self._before: dict[str, int] = {}  # what `received` was before the last exchange
         self.slowest: dict[str, float] = {}  # by kind of request, seconds that the slowest of all silos has taken

@@ -13,8 +13,8 @@ pytest.importorskip("cryptography")
 from command import call
 
 from coterie.deploy import parties
-from coterie.deploy.flower import health, services
-from coterie.deploy.flower.health import ailment
+from coterie.deploy.flower import monitoring, services
+from coterie.deploy.flower.monitoring import ailment
 from coterie.deploy.flower.programs import only_one
 from coterie.deploy.home import ALIVE
 
@@ -88,7 +88,7 @@ def test_a_silo_whose_service_runs_and_is_connected_is_well(
         assert "not connected" in ailment(north)
         (north / ALIVE).touch()
         assert ailment(north) == "" and call("silo", "health", north) == 0
-        monkeypatch.setattr(health, "LEAST", 10**18)
+        monkeypatch.setattr(monitoring, "LEAST", 10**18)
         assert "are free on its disk" in ailment(north)
         monkeypatch.undo()
         now = time.time()

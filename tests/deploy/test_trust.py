@@ -42,8 +42,9 @@ SEVERAL = Training(rounds=3, batch_size=16)
 def asked(schema: Schema, training: Training = SEVERAL, **changes: Any) -> Request:
     """The first training request of a linear model to north, which holds a table."""
     work = Job(
-        "fedavg", {}, {"name": "linear"}, resolved(training), 1, schema.shape, len(schema.classes),
-        len(schema.classes) or 1, ("north", "south", "east"), (26, 26, 26), (6, 6, 6), "study", schema.as_table(),
+        method="fedavg", options={}, model={"name": "linear"}, train=resolved(training), seed=1, shape=schema.shape,
+        classes=len(schema.classes), outputs=len(schema.classes) or 1, names=("north", "south", "east"),
+        sizes=(26, 26, 26), validation=(6, 6, 6), study="study", schema=schema.as_table(),
     )  # fmt: skip
     method, model, roster = work.built()
     down = method.send(method.open(roster, model), Cohort.everyone(roster, model, 0))

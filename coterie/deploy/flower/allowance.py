@@ -13,9 +13,7 @@ from typing import Any
 
 from coterie.deploy.home import json_table, write_whole
 
-FILE = (
-    "state/allowed.json"  # in the coordinator's folder: by node, the bytes granted so far and those of the last grant
-)
+FILE = "state/allowed.json"  # in the coordinator's folder: by node, all bytes granted so far and the last grant's
 
 
 def grant(path: Path, sizes: Mapping[int, int]) -> None:

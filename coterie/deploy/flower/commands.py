@@ -71,14 +71,10 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
     polls = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3"}
-    return {**os.environ, "PATH": programs, "FLWR_HOME": str(home), **quiet, **polls, **_direct(), **more}
-
-
-def _direct() -> dict[str, str]:
-    """A party's programs reach each other on this machine, whichever proxy its environment names for others."""
+    # A party's programs reach each other on this machine, whichever proxy its environment names for others.
     known = os.environ.get("NO_PROXY", os.environ.get("no_proxy", ""))
-    names = ",".join([*filter(None, [known]), LOOPBACK, "localhost"])
-    return {"NO_PROXY": names, "no_proxy": names}
+    direct = dict.fromkeys(("NO_PROXY", "no_proxy"), ",".join([*filter(None, [known]), LOOPBACK, "localhost"]))
+    return {**os.environ, "PATH": programs, "FLWR_HOME": str(home), **quiet, **polls, **direct, **more}
 
 
 def through(proxy: str) -> dict[str, str]:
@@ -142,13 +138,13 @@ def write_guard(folder: Path, *names: str) -> Path:
 
 def register(home: Path, key: Path) -> int | None:
     """Register a silo's public key; its node's number, or None where the SuperLink does not answer."""
-    reply = _reply(home, ["supernode", "register", str(key), CONNECTION, "--format", "json"])
+    reply = _reply(home, ["supernode", "register", str(key), CONNECTION])
     return int(reply["node-id"]) if reply is not None and reply.get("success") else None
 
 
 def unregister(home: Path, node: int) -> bool:
     """Have the SuperLink refuse a node from now on; its key is never taken again. Whether it does."""
-    reply = _reply(home, ["supernode", "unregister", str(node), CONNECTION, "--format", "json"])
+    reply = _reply(home, ["supernode", "unregister", str(node), CONNECTION])
     return bool(reply and reply.get("success"))
 
 
@@ -164,12 +160,8 @@ def known_keys(database: Path) -> dict[bytes, tuple[int, str]] | None:
 
     Read from the database itself: Flower's command line does not print which key is whose.
     """
-    try:
-        with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as opened:
-            rows = opened.execute("SELECT public_key, node_id, status FROM node").fetchall()
-    except sqlite3.Error:
-        return None
-    return {bytes(key): (number % 2**64, str(status)) for key, number, status in rows}  # SQLite's integers have a sign
+    rows = _nodes(database, "public_key, status")
+    return None if rows is None else {bytes(key): (node, str(status)) for node, key, status in rows}
 
 
 def contacts(database: Path) -> dict[int, tuple[str, float | None]] | None:
@@ -178,19 +170,26 @@ def contacts(database: Path) -> dict[int, tuple[str, float | None]] | None:
     A heartbeat puts `online_until` that many intervals into the future, a farewell into the present; what Flower has
     not yet noticed to be offline by that time is.
     """
-    try:
-        with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as opened:
-            rows = opened.execute("SELECT node_id, status, online_until, heartbeat_interval FROM node").fetchall()
-    except sqlite3.Error:
+    rows = _nodes(database, "status, online_until, heartbeat_interval")
+    if rows is None:
         return None
     found = dict[int, tuple[str, float | None]]()
-    for number, status, until, interval in rows:
+    for node, status, until, interval in rows:
         if status == ONLINE and until is not None:
-            known = (ONLINE, until - HEARTBEATS * interval) if until > time.time() else (OFFLINE, until)
+            found[node] = (ONLINE, until - HEARTBEATS * interval) if until > time.time() else (OFFLINE, until)
         else:
-            known = (str(status), until)
-        found[number % 2**64] = known
+            found[node] = (str(status), until)
     return found
+
+
+def _nodes(database: Path, columns: str) -> list[tuple[Any, ...]] | None:
+    """The number of every node and these columns of it; None where the database cannot be read."""
+    try:
+        with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as opened:
+            rows = opened.execute(f"SELECT node_id, {columns} FROM node").fetchall()
+    except sqlite3.Error:
+        return None
+    return [(number % 2**64, *more) for number, *more in rows]  # SQLite's integers have a sign
 
 
 def shrink(database: Path) -> None:
@@ -202,7 +201,7 @@ def shrink(database: Path) -> None:
 
 def start_run(home: Path, run: str) -> str:
     """Start a run; Flower's number of it."""
-    reply = _reply(home, ["run", str(home / STUB), CONNECTION, "--run-config", f'run="{run}"', "--format", "json"])
+    reply = _reply(home, ["run", str(home / STUB), CONNECTION, "--run-config", f'run="{run}"'])
     if reply is None or not reply.get("success"):
         raise BadInput(f"Flower did not start the run: {(reply or {}).get('error-message', 'no answer')}")
     return str(reply["run-id"])
@@ -210,7 +209,7 @@ def start_run(home: Path, run: str) -> str:
 
 def run_status(home: Path, run: str) -> str | None:
     """pending, starting, running, finished:… or unknown; None where the SuperLink does not answer."""
-    reply = _reply(home, ["list", CONNECTION, "--limit", str(RUNS_LISTED), "--format", "json"])
+    reply = _reply(home, ["list", CONNECTION, "--limit", str(RUNS_LISTED)])
     if reply is None or not reply.get("success"):
         return None
     return next((str(each["status"]) for each in reply["runs"] if each["run-id"] == run), UNKNOWN)
@@ -218,7 +217,7 @@ def run_status(home: Path, run: str) -> str | None:
 
 def stop_run(home: Path, run: str) -> None:
     """Stop a run."""
-    _reply(home, ["stop", run, CONNECTION, "--format", "json"])
+    _reply(home, ["stop", run, CONNECTION])
 
 
 def node_number(log: str) -> int | None:
@@ -254,14 +253,11 @@ def exit_code(log: str) -> int | None:
 
 def _reply(home: Path, arguments: list[str]) -> dict[str, Any] | None:
     """The JSON that Flower's command line prints; None where it prints none."""
-    program = str(Path(sys.executable).parent / "flwr")
+    command = [str(Path(sys.executable).parent / "flwr"), *arguments, "--format", "json"]
     try:
-        done = subprocess.run([program, *arguments], env=environment(home), capture_output=True, text=True, timeout=120)
-    except subprocess.TimeoutExpired:
-        return None
-    start = done.stdout.find("{")
-    try:
+        done = subprocess.run(command, env=environment(home), capture_output=True, text=True, timeout=120)
+        start = done.stdout.find("{")
         reply: dict[str, Any] = json.loads(done.stdout[start:]) if start >= 0 else {}
-    except ValueError:
+    except (subprocess.TimeoutExpired, json.JSONDecodeError):
         return None
     return reply or None

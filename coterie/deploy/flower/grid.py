@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -20,18 +21,14 @@ GONE = 5  # Flower's error code for a node that went away
 ASK_AGAIN = {3, 4, 8}  # message or reply unavailable, the training process died
 
 
+@dataclass(eq=False)
 class GridTransport:
     """Requests to silos by their registered nodes."""
 
-    def __init__(
-        self,
-        grid: Any,
-        nodes: Callable[[], Mapping[str, int]],
-        report: Callable[[list[str]], None] = lambda due: None,
-        grant: Callable[[Mapping[int, int]], None] = lambda sizes: None,
-    ) -> None:
-        self.grid, self.nodes = grid, nodes
-        self.report, self.grant = report, grant  # whose answers are due; how many bytes each node may push for its own
+    grid: Any
+    nodes: Callable[[], Mapping[str, int]]
+    report: Callable[[list[str]], None] = lambda due: None  # whose answers are due
+    grant: Callable[[Mapping[int, int]], None] = lambda sizes: None  # how many bytes each node may push for its own
 
     def exchange(self, requests: Mapping[str, Request], timeout: float) -> dict[str, Answer | Failure]:
         """Send all, then collect until the last reply or the timeout."""

@@ -6,7 +6,7 @@ No policy, no ledger and no state on disk: those come with `coterie silo` and `c
 import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -17,17 +17,16 @@ from flwr.app import Context, Message
 from torch import Tensor
 
 from coterie.codec import decode, encode, encode_up
-from coterie.data.arrays import MOST_CLASSES
 from coterie.data.silo import Part, Silo, check_silos
 from coterie.deploy.flower.grid import answer_of, body_of, enclosed, packed, reply, unpacked
-from coterie.deploy.messages import Answer, Declared, Measured
+from coterie.deploy.messages import Answer, Declared, Measured, Membership
 from coterie.deploy.remote import Declaration, bodies_of, declaration
 from coterie.deploy.silo import as_measured
 from coterie.deploy.vault import rebuilt
 from coterie.engine.exchange import Engine, Failure, Rejected, Replies
 from coterie.engine.judge import alike, judged
 from coterie.engine.measuring import measured
-from coterie.engine.method import Cohort, Method, Roster, local_round
+from coterie.engine.method import Cohort, Method, local_round
 from coterie.engine.rows import Model
 from coterie.engine.store import Store
 from coterie.engine.task import Task, task_of
@@ -49,24 +48,13 @@ JUDGED = ("test",)  # the split that `evaluate` measures
 KEPT = "coterie.after-round-"  # what a silo keeps, in the state that Flower holds for its app
 
 
-@dataclass(frozen=True)
-class Head:
+@dataclass(frozen=True, kw_only=True)
+class Head(Membership):
     """What a silo is sent beside a `Down`: who takes part, which round this is, and what the server has of the silo."""
 
     method: str
-    names: tuple[str, ...]
-    sizes: tuple[int, ...]
-    validation: tuple[int, ...]
-    seed: int = option(MISSING, "of every draw", low=0)
-    shape: tuple[int, ...] = option(MISSING, "of one sample", low=0)
-    classes: int = option(MISSING, "0: targets are numbers", low=0, high=MOST_CLASSES)
-    outputs: int = option(MISSING, "of the model", low=1)
     round: int = option(0, "counted from 0", low=0)
     received: int = option(-1, "the last round of which the server has this silo's upload; -1: none", low=-1)
-
-    def roster(self) -> Roster:
-        """The members."""
-        return Roster(self.names, torch.tensor(self.sizes), torch.tensor(self.validation), self.seed)
 
     def built(self, model: Any, device: str = "cpu") -> Model:
         """The model as rows."""
@@ -132,13 +120,11 @@ class ServerHalf:
         round = self.round if kind == "train" else max(self.round - 1, 0)
         self.cohort = Cohort(torch.tensor(asked, dtype=torch.int64), round, self.head.roster(), self.model)
         self.down = self.method.send(self.server, self.cohort)
-        heads = {
-            name: replace(self.head, round=round, received=self.received.get(name, -1)) for name in self.cohort.names
-        }
-        return [
-            _message(kind, json.dumps(asdict(heads[name])), body, self.nodes[name])
-            for name, body in bodies_of(self.cohort, self.down).items()
-        ]
+        made = []
+        for name, body in bodies_of(self.cohort, self.down).items():
+            head = replace(self.head, round=round, received=self.received.get(name, -1))
+            made.append(_message(kind, json.dumps(asdict(head)), body, self.nodes[name]))
+        return made
 
     def receive(self, replies: Iterable[Message]) -> dict[str, str]:
         """Take the uploads of a round in; why those of the silos named here did not count."""

@@ -12,8 +12,8 @@ from typing import Any
 from coterie import toml
 from coterie.deploy.drive import study_of
 from coterie.deploy.flower import commands
-from coterie.deploy.flower.monitoring import progress, running_coordinator
-from coterie.deploy.home import PROGRESS, owner_only, write_whole
+from coterie.deploy.flower.monitoring import running_coordinator
+from coterie.deploy.home import PROGRESS, owner_only, progress, write_whole
 from coterie.deploy.operators import signed
 from coterie.deploy.patience import Patience
 from coterie.errors import BadInput

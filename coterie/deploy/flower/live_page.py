@@ -10,9 +10,9 @@ from typing import Any
 from pandas import DataFrame
 
 from coterie.deploy.drive import study_of
-from coterie.deploy.flower.monitoring import Figures, SiloSeen, figures, newest_run, progress, reply
+from coterie.deploy.flower.monitoring import Figures, SiloSeen, figures, newest_run, reply
 from coterie.deploy.flower.same_account import is_own
-from coterie.deploy.home import LOOPBACK, json_table
+from coterie.deploy.home import LOOPBACK, json_table, progress
 from coterie.errors import BadInput
 from coterie.measure.measures import measure_of
 from coterie.report.decision import size

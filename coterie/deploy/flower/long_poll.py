@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from coterie.deploy.flower.same_account import App, Receive, Scope, Send
+from coterie.deploy.flower.same_account import App, Receive, Scope, Send, stand_before
 
 HOLD = 3.0  # seconds that a question waits at most, and that Flower's SuperNode would pause
 CALLER = (b"flwr-public-key", b"flwr-task-token")  # the headers by which Flower knows a silo, and a run's app
@@ -42,11 +42,9 @@ class Board(Protocol):
 
     def asked(self, path: str, caller: bytes) -> News | None:
         """What a question to this path waits for; None: it is not held."""
-        ...
 
     def done(self, path: str, caller: bytes) -> None:
         """A call to this path was answered."""
-        ...
 
 
 class Messages:
@@ -137,14 +135,7 @@ class LongPoll:
 
 def hold(served: Any, board: Board) -> None:
     """Have the app that a module of Flower's makes hold questions."""
-    create = served.create_app
-
-    def holding(*given: Any, **named: Any) -> Any:
-        app = create(*given, **named)
-        app.add_middleware(LongPoll, board=board)
-        return app
-
-    served.create_app = holding
+    stand_before(served, LongPoll, board=board)
 
 
 async def _whole(receive: Receive) -> bytes | None:

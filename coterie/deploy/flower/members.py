@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coterie.deploy.flower import commands
-from coterie.deploy.flower.commands import UNREGISTERED
 from coterie.deploy.home import forget_node, nodes, write_node
 
 
@@ -25,7 +24,7 @@ class Members:
         noted, wanted = nodes(self.folder), self._keys()
         self.names |= {number: name for name, number in noted.items()}
         self._lock_out(
-            {n for key, (n, status) in known.items() if key not in wanted.values() and status != UNREGISTERED}
+            {n for key, (n, status) in known.items() if key not in wanted.values() and status != commands.UNREGISTERED}
         )
         for name in sorted(noted.keys() | wanted.keys()):
             number, status = known.get(wanted.get(name, b""), (None, ""))
@@ -54,7 +53,7 @@ class Members:
 
     def _node(self, name: str, number: int | None, status: str) -> int | None:
         """A silo's node, registered if need be; None where it cannot be by now."""
-        if status == UNREGISTERED:
+        if status == commands.UNREGISTERED:
             self._once(f"the key of {name} was locked out and is not taken again; give the silo a new one")
             return None
         if number is None:

@@ -6,7 +6,7 @@ import time
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from coterie.errors import BadInput
 from coterie.measure.gaussian import gaussian_epsilon
 
 SILENT = 60.0  # seconds after which a silo is named that was asked and has not answered
+STALE = 120.0  # seconds without a sign that all is well, after which a service is not
+LEAST = 100_000_000  # bytes that must be free on the disk
 DAY = 86400.0  # seconds
 DELTA = 1e-5  # a policy's, where it names none
 
@@ -49,7 +51,6 @@ class Figures:
     bytes_down: int = 0
     rejected: int = 0  # uploads that did not count, over the whole run
     epsilon: float | None = None  # what the run has spent, once it has ended with privacy
-    absent: dict[str, str] = field(default_factory=dict)  # by silo, why it does not take part
 
 
 def figures(coordinator: Path) -> Figures:
@@ -67,7 +68,6 @@ def figures(coordinator: Path) -> Figures:
         score=news.get("score"),
         rejected=int(news.get("rejected") or 0),
         epsilon=privacy.get("epsilon") if isinstance(privacy, dict) else None,
-        absent=dict(news.get("absent", {})),
         **kept,
     )
 
@@ -111,15 +111,20 @@ def running_coordinator(folder: Path) -> Path:
     return coordinator
 
 
+def ailment(folder: Path) -> str:
+    """What is wrong with a party's service, for whoever restarts it; empty: nothing."""
+    if not is_served(folder):
+        return "its service is not running"
+    if time.time() - _touched(folder / ALIVE) > STALE:
+        return f"not connected, or not all of its programs run, for over {STALE:.0f} s; see logs/service.log"
+    if (free := shutil.disk_usage(folder).free) < LEAST:
+        return f"{free / 1e6:.0f} MB are free on its disk; {LEAST / 1e6:.0f} must be"
+    return ""
+
+
 def silo_states(coordinator: Path) -> dict[str, str]:
     """Every silo: online, offline, registered, not registered yet."""
     return {name: state for name, (state, _) in contacts(coordinator).items()}
-
-
-def progress(run: Path) -> dict[str, Any]:
-    """How far a run is."""
-    path = run / PROGRESS
-    return json_table(path, "resume the run") if path.exists() else {}
 
 
 def newest_run(coordinator: Path) -> Path | None:

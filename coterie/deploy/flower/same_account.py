@@ -63,16 +63,21 @@ def _logs_in(shell: str) -> bool:
     return not shell.endswith(("nologin", "false"))
 
 
-def guard(served: Any, published: str | None = None) -> None:
-    """Have the app that a module of Flower's makes refuse other accounts."""
+def stand_before(served: Any, middleware: Any, **options: Any) -> None:
+    """Have the app that a module of Flower's makes answer through this, before all that stood before it so far."""
     create = served.create_app
 
-    def guarded(*given: Any, **named: Any) -> Any:
+    def made(*given: Any, **named: Any) -> Any:
         app = create(*given, **named)
-        app.add_middleware(SameAccount, published=published)  # before all others
+        app.add_middleware(middleware, **options)
         return app
 
-    served.create_app = guarded
+    served.create_app = made
+
+
+def guard(served: Any, published: str | None = None) -> None:
+    """Have the app that a module of Flower's makes refuse other accounts."""
+    stand_before(served, SameAccount, published=published)
 
 
 def account(client: tuple[str, int] | None, server: tuple[str, int] | None) -> int | None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 import tomllib
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from coterie.deploy.drive import RemoteRun, study_of
 from coterie.deploy.flower.allowance import FILE, grant
 from coterie.deploy.flower.grid import GridTransport
 from coterie.deploy.flower.pace import hurry
-from coterie.deploy.home import COORDINATOR, PROGRESS, nodes, owner_only, write_whole
+from coterie.deploy.home import COORDINATOR, nodes, note_progress, owner_only
 from coterie.deploy.operators import Signed
 from coterie.deploy.patience import Patience
 from coterie.errors import BadInput
@@ -29,7 +28,7 @@ def main(grid: Grid, context: Context) -> None:
     coordinator = Path(os.environ[COORDINATOR])
     folder = coordinator / "runs" / Path(str(context.run_config["run"])).name
     with locked(folder / ".lock"):  # a process that Flower took for dead may still be ending
-        _note(folder, pid=os.getpid(), state="gathering")
+        note_progress(folder, pid=os.getpid(), state="gathering")
         try:
             asked = json.loads((folder / "asked.json").read_text("utf-8"))
             table = tomllib.loads((folder / "asked.toml").read_text("utf-8"))
@@ -38,19 +37,13 @@ def main(grid: Grid, context: Context) -> None:
             transport = GridTransport(
                 grid,
                 lambda: nodes(coordinator),
-                lambda silos: _note(folder, waiting=silos),
+                lambda silos: note_progress(folder, waiting=silos),
                 partial(grant, coordinator / FILE),
             )
             by = Signed(transport, asked.get("operator", {}))
             RemoteRun(folder, study, by, lambda: sorted(nodes(coordinator)), patience).run(asked["command"])
         except BadInput as error:
-            _note(folder, state="failed", reason=str(error))
-
-
-def _note(folder: Path, **news: object) -> None:
-    path = folder / PROGRESS
-    before = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    write_whole(path, json.dumps(before | news | {"time": time.time()}).encode())
+            note_progress(folder, state="failed", reason=str(error))
 
 
 app = ServerApp()

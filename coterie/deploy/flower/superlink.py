@@ -4,13 +4,13 @@ Of what silos push it takes no more than they were asked for, and who asks for m
 """
 
 import os
-import sys
 from pathlib import Path
 
 from coterie.deploy.flower.allowance import FILE, Allowance, limit
 from coterie.deploy.flower.long_poll import Messages, hold
 from coterie.deploy.flower.same_account import PUBLISHED, guard
 from coterie.deploy.home import COORDINATOR
+from coterie.errors import warn
 
 
 def main() -> None:
@@ -23,9 +23,5 @@ def main() -> None:
     hold(served, Messages())
     guard(served, PUBLISHED)
     allowance = Allowance(Path(os.environ[COORDINATOR]) / FILE)
-    limit(fleet_handlers, allowance, lambda stored: PushObjectResponse(stored=stored), _say)
+    limit(fleet_handlers, allowance, lambda stored: PushObjectResponse(stored=stored), warn)
     flower_superlink()
-
-
-def _say(what: str) -> None:
-    sys.stderr.write(f"coterie: {what}\n")
