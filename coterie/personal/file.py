@@ -64,7 +64,7 @@ def copy_whole(file: Path, to: Path) -> None:
     if (tensors := with_base(own, about, file)) is own:
         shutil.copyfile(file, to)
     else:
-        save_tensors({name: t.clone() for name, t in tensors.items()}, to, about)
+        save_tensors(tensors, to, about)
 
 
 def about_of(file: Path) -> dict[str, str]:

@@ -17,6 +17,8 @@ from coterie.measure.significance import ALPHA, holm, signed_rank
 from coterie.report.table import is_error, judged_scores, main_score
 from coterie.runs.read import Run
 
+UNCOMPARED = ("name", "about", "paper")  # of a study
+
 
 @dataclass(frozen=True)
 class Change:
@@ -48,7 +50,7 @@ def changes(runs: Sequence[Run]) -> list[Change]:
 
 def settings(runs: Sequence[Run]) -> dict[str, list[str]]:
     """The study keys in which the runs differ, and what each run says; of methods only those that all runs have."""
-    flat = [_flat(run.study) for run in runs]
+    flat = [toml.flat({key: each for key, each in run.study.items() if key not in UNCOMPARED}) for run in runs]
     everywhere = [name for name in runs[0].methods if all(name in run.methods for run in runs)]
     all_keys = dict.fromkeys(key for each in flat for key in each)
     keys = [key for key in all_keys if not key.startswith("methods.") or key.split(".")[1] in everywhere]
@@ -115,15 +117,3 @@ def _change(change: Change | None, measure: Measure) -> list[Text]:
     style = ("bold green" if better else "bold red") if sure else ""
     text = f"{change.difference:+.2f}" if measure.percent else f"{change.difference:+.3g}"
     return [Text(text + ("*" if sure else " "), style), Text(f"{change.p_holm:.2g}")]
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found = dict[str, Any]()
-    for key, value in table.items():
-        if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{prefix}{key}.")
-        elif not prefix and key in ("name", "about", "paper"):
-            continue
-        else:
-            found[f"{prefix}{key}"] = value
-    return found

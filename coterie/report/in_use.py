@@ -5,9 +5,9 @@ from html import escape
 
 from coterie.measure.measures import MOST_CLASSES, measure_of
 from coterie.measure.verdict_words import listed
-from coterie.report import calibration, confusion, discrimination, residuals
 from coterie.report.html import blocks, cell, note, plot, section, table
 from coterie.report.predicted import Predicted, of_run
+from coterie.report.predictions import calibration, curves, matrix, residuals, scatter
 from coterie.report.theme import Ink, inks
 from coterie.runs.read import Run
 
@@ -57,16 +57,16 @@ def _drawn(found: Mapping[str, Predicted], colours: Mapping[str, Ink]) -> str:
     classes = len(next(iter(found.values())).names)
     if not classes:
         figures = {
-            "Predicted against true": plot(residuals.scatter(found, colours)),
-            "Residuals": plot(residuals.residuals(found, colours)),
+            "Predicted against true": plot(scatter(found, colours)),
+            "Residuals": plot(residuals(found, colours)),
         }
         return _figures(found) + _grid(figures)
     figures = {}
     if classes <= MOST_CLASSES:
-        roc, recall = discrimination.curves(found, colours)
+        roc, recall = curves(found, colours)
         figures = {"ROC": plot(roc), "Precision and recall": plot(recall)}
-    figures["Reliability"] = plot(calibration.diagram(found, colours))
-    matrices = {f"Confusion, {method}": confusion.matrix(each) for method, each in found.items()}
+    figures["Reliability"] = plot(calibration(found, colours))
+    matrices = {f"Confusion, {method}": matrix(each) for method, each in found.items()}
     if classes > SMALL:
         return _figures(found) + _grid({**figures, **matrices})
     return _figures(found) + _grid(figures, "".join(_titled(title, body) for title, body in matrices.items()))

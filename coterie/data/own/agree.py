@@ -1,7 +1,7 @@
 """From what every silo declares to one schema for all, and where they differ, column by column."""
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -100,13 +100,7 @@ def far_values(declared: Mapping[str, Statistics], label: str) -> list[Differenc
 
 
 def _shapes(described: Mapping[str, Description]) -> list[Difference]:
-    shapes = {silo: own.shape for silo, own in described.items()}
-    usual = _majority(list(shapes.values()))
-    return [
-        Difference("samples", silo, f"{_shaped(shape)}, elsewhere {_shaped(usual)}", stops=True)
-        for silo, shape in shapes.items()
-        if shape != usual
-    ]
+    return _unusual("samples", {silo: own.shape for silo, own in described.items()}, _shaped)
 
 
 def _kinds(described: Mapping[str, Description]) -> list[Difference]:
@@ -130,12 +124,7 @@ def _kinds(described: Mapping[str, Description]) -> list[Difference]:
 
 
 def _labels(described: Mapping[str, Description], label: str) -> list[Difference]:
-    usual = _majority([own.label for own in described.values()])
-    return [
-        Difference(label or "label", silo, f"{_say(own.label)}, elsewhere {_say(usual)}", True)
-        for silo, own in described.items()
-        if own.label != usual
-    ]
+    return _unusual(label or "label", {silo: own.label for silo, own in described.items()}, _say)
 
 
 def _classes(described: Mapping[str, Description], label: str, task: Task) -> tuple[tuple[str, ...], list[Difference]]:
@@ -224,8 +213,15 @@ def kinds_of(own: Description) -> dict[str, str]:
     return kinds | dict.fromkeys(own.empty, "empty")
 
 
-def _majority(values: Sequence[T]) -> T:
+def _majority(values: Iterable[T]) -> T:
     return Counter(values).most_common(1)[0][0]
+
+
+def _unusual(column: str, every: Mapping[str, T], say: Callable[[T], str]) -> list[Difference]:
+    """The silos whose value is not that of most."""
+    usual = _majority(every.values())
+    odd = {silo: own for silo, own in every.items() if own != usual}
+    return [Difference(column, silo, f"{say(own)}, elsewhere {say(usual)}", True) for silo, own in odd.items()]
 
 
 def _shaped(shape: tuple[int, ...]) -> str:
