@@ -1,14 +1,17 @@
-"""The figures of methods: curves, scores, distributions, costs; a method has one colour in all of them."""
+"""The figures of methods: curves, scores, distributions, costs; and of the silos' labels. A method has one colour."""
 
 from collections.abc import Mapping
 
 from pandas import DataFrame
 
+from coterie.errors import BadInput
 from coterie.measure.measures import measure_of
-from coterie.report.canvas import Figure, axis_labels, blank, label, legend_below
-from coterie.report.series import curve
+from coterie.report.canvas import Figure, axis_labels, blank, heat_map, label, legend_below, stacked_bars
+from coterie.report.series import class_counts, curve
 from coterie.report.table import Scores, judged_scores, method_scores
-from coterie.report.theme import Ink
+from coterie.report.theme import PALETTE, Ink
+
+MOST_BARS = len(PALETTE)  # more classes than colours are a map, not bars
 
 
 def curves(results: DataFrame, inks: Mapping[str, Ink], measure: str = "accuracy", split: str = "test") -> Figure:
@@ -105,6 +108,22 @@ def costs(summary: Scores, inks: Mapping[str, Ink], keys: Mapping[str, str]) -> 
     figure.update_xaxes(rangemode="tozero")
     figure.update_yaxes(type="category", autorange="reversed")
     return figure
+
+
+def label_distribution(labels: DataFrame) -> Figure:
+    """How many samples of each label every silo holds, from columns `silo`, `label`, `count`."""
+    missing = {"silo", "label", "count"} - set(labels.columns)
+    if missing:
+        raise BadInput(f"labels: missing columns {', '.join(sorted(missing))}")
+    counts = class_counts(labels).astype(float)
+    if len(counts.columns) <= MOST_BARS:
+        return stacked_bars(counts.index, counts, "%{y:,} of label").update_yaxes(title_text="samples")
+    silos, names = (axis_labels(each, longest=18) for each in (counts.index, counts.columns))
+    figure = heat_map(
+        blank(height=480), "samples", "%{x}: %{z:,} of label %{y}",
+        z=counts.to_numpy().T, x=silos, y=names, colorscale="Viridis",
+    )  # fmt: skip
+    return figure.update_yaxes(title_text="label")
 
 
 def _add_curve(figure: Figure, found: DataFrame, title: str, measure: str, ink: Ink, cloud: bool = False) -> None:

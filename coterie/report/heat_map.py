@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import BadInput
-from coterie.report.canvas import Figure, axis_labels, blank, plotly_objects
+from coterie.report.canvas import Figure, axis_labels, blank, heat_map, plotly_objects
 from coterie.report.clusters import Array, together
 from coterie.report.series import thinned
 
@@ -31,24 +31,17 @@ def collaboration(weights: Array, silos: Sequence[str], rounds: Sequence[int] | 
     number = list(range(1, len(weights) + 1)) if rounds is None else list(rounds)
     names = [axis_labels(silos, longest=18)[i] for i in order]
     style = _scale(weights[shown])
-    figure = blank(height=540)
-    figure.add_heatmap(
-        z=weights[shown[-1]],
-        x=names,
-        y=names,
-        xgap=1 if len(names) <= 40 else 0,
-        ygap=1 if len(names) <= 40 else 0,
-        hoverongaps=False,
-        hovertemplate="%{y} from %{x}: %{z:.4~g}<extra></extra>",
-        colorbar={"thickness": 10, "outlinewidth": 0, "len": 1, "x": 1.01, "tickfont": {"size": 11}, "title": "weight"},
-        **style,
-    )
+    gap = 1 if len(names) <= 40 else 0
+    figure = heat_map(
+        blank(height=540), "weight", "%{y} from %{x}: %{z:.4~g}",
+        z=weights[shown[-1]], x=names, y=names, xgap=gap, ygap=gap, hoverongaps=False, **style,
+    )  # fmt: skip
+    figure.update_traces(colorbar={"len": 1, "x": 1.01, "tickfont": {"size": 11}})
     figure.frames = [go.Frame(name=str(number[i]), data=[go.Heatmap(z=weights[i])], traces=[0]) for i in shown]
     if len(shown) > 1:
         figure.update_layout(sliders=[_slider([number[i] for i in shown])])
-    figure.update_xaxes(type="category", showgrid=False, ticks="", tickangle=-90, side="top", title_text="learns from")
-    figure.update_yaxes(type="category", showgrid=False, ticks="", autorange="reversed")
-    return figure
+    figure.update_yaxes(ticks="")
+    return figure.update_xaxes(ticks="", tickangle=-90, side="top", title_text="learns from")
 
 
 def shown_rounds(rounds: int, silos: int) -> list[int]:

@@ -56,6 +56,17 @@ def cell(text: str, best: bool = False, words: bool = False) -> str:
     return f"<td{kind}>{escape(text)}</td>"
 
 
+def cells(*texts: str) -> str:
+    """Cells of a table."""
+    return "".join(map(cell, texts))
+
+
+def facts(kind: str, known: Mapping[str, str]) -> str:
+    """A list of names and what is known of each, as HTML; of what is empty nothing."""
+    listed = "".join(f"<div><dt>{escape(name)}</dt><dd>{body}</dd></div>" for name, body in known.items() if body)
+    return f"<dl class='{kind}'>{listed}</dl>" if listed else ""
+
+
 def dot(colour: str | None) -> str:
     """A dot in the colour of a method."""
     return f"<span class='dot' style='background:{colour}'></span>" if colour else ""

@@ -167,23 +167,19 @@ def _gains(axes: Any, found: Mapping[str, Any]) -> None:
 
 
 def _labels(axes: Any, counts: Any) -> None:
-    drawn = axes.imshow(counts.to_numpy(dtype=float).T, aspect="auto", cmap="viridis")
-    axes.figure.colorbar(drawn, ax=axes, label="training samples", pad=0.02)
-    static_weights.ticks(axes, "x", [str(silo) for silo in counts.index])
-    static_weights.ticks(axes, "y", [str(name) for name in counts.columns])
+    cells, names = counts.to_numpy(dtype=float).T, [str(name) for name in counts.columns]
+    silos = [str(silo) for silo in counts.index]
+    static_weights.image(axes, cells, silos, names, "training samples", aspect="auto", cmap="viridis")
     axes.set_ylabel("label")
-    axes.grid(visible=False)
 
 
 def _significance(axes: Any, better: Any, p: Any, methods: list[str]) -> None:
     shown, largest = marked(better, p)
-    drawn = axes.imshow(shown, cmap="RdBu", vmin=-largest, vmax=largest)
-    axes.figure.colorbar(drawn, ax=axes, label="row over column", pad=0.02, shrink=0.8)
+    static_weights.image(
+        axes, shown, methods, methods, "row over column", 0.8, cmap="RdBu", vmin=-largest, vmax=largest
+    )
     for i, j in zip(*np.nonzero(p < ALPHA), strict=True):
         axes.text(j, i, "+" if better[i, j] > 0 else "−", ha="center", va="center")
-    static_weights.ticks(axes, "x", methods)
-    static_weights.ticks(axes, "y", methods)
-    axes.grid(visible=False)
 
 
 def line(ink: Ink) -> dict[str, Any]:

@@ -37,6 +37,17 @@ def ticks(axes: Any, side: str, names: Sequence[str]) -> None:
         put(range(len(names)), [text(name) for name in names], rotation=90 if side == "x" else 0, fontsize=7)
 
 
+def image(
+    axes: Any, cells: Array, across: Sequence[str], down: Sequence[str], of: str, shrink: float = 1, **style: Any
+) -> None:
+    """A cell for each pair of names, and beside it what its colours are of."""
+    drawn = axes.imshow(cells, **style)
+    axes.figure.colorbar(drawn, ax=axes, label=of, pad=0.02, shrink=shrink)
+    ticks(axes, "x", across)
+    ticks(axes, "y", down)
+    axes.grid(visible=False)
+
+
 def text(name: str) -> str:
     """A name that matplotlib does not read as mathematics, cut when very long."""
     return (name if len(name) <= 24 else name[:23] + "…").replace("$", r"\$")
@@ -51,16 +62,13 @@ def _heat_map(axes: Any, weights: Array, silos: list[str], groups: Array) -> Non
     norm = (
         Normalize(-most, most) if signed else PowerNorm(0.5, 0, most)
     )  # a root, for those that are weak beside a pair
-    drawn = axes.imshow(weights[order][:, order], cmap="RdBu" if signed else "viridis", norm=norm)
-    axes.figure.colorbar(drawn, ax=axes, label="weight", pad=0.02, shrink=0.85)
-    for side in "xy":
-        ticks(axes, side, [silos[i] for i in order])
+    names = [silos[i] for i in order]
+    image(axes, weights[order][:, order], names, names, "weight", 0.85, cmap="RdBu" if signed else "viridis", norm=norm)
     for end in np.flatnonzero(np.diff(groups[order])):
         axes.axhline(end + 0.5, color="white", linewidth=0.6)
         axes.axvline(end + 0.5, color="white", linewidth=0.6)
     axes.set_xlabel(f"from {axes.get_xlabel()}".rstrip())
     axes.set_ylabel(f"to {axes.get_ylabel()}".rstrip())
-    axes.grid(visible=False)
 
 
 def _graph(axes: Any, weights: Array, silos: list[str]) -> None:
