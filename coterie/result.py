@@ -15,7 +15,7 @@ from coterie.errors import BadInput, nearest
 from coterie.measure.verdict_words import compact
 from coterie.personal.file import about_of, load_model
 from coterie.personal.model import PersonalModel
-from coterie.report.canvas import Figure, plotly_objects
+from coterie.report.canvas import Figure
 from coterie.report.page import render
 from coterie.report.plots import figure_of, weights_of
 from coterie.runs.folder import claim, cleanup_on_error, go_on
@@ -87,7 +87,6 @@ class Runs(HoldsData):
 
     def report(self, path: "str | Path") -> Path:
         """Write the report, one HTML file that opens offline."""
-        plotly_objects()  # or an error that says how to get it
         render(self.run, Path(path))
         return Path(path)
 

@@ -14,7 +14,7 @@ from coterie.errors import BadInput
 from coterie.measure.measures import Measure, measure_of
 from coterie.measure.metrics import plain_measure, silo_scores
 from coterie.measure.significance import ALPHA, holm, signed_rank
-from coterie.report.table import is_error, judged_scores, main_score
+from coterie.report.table import judged_scores, main_score, with_spread
 from coterie.runs.read import Run
 
 UNCOMPARED = ("name", "about", "paper")  # of a study
@@ -83,7 +83,7 @@ def comparison(runs: Mapping[str, Run]) -> Table:
         cells = [Text(method)]
         for i, run in enumerate(all_runs):
             scores = run.methods.get(method, {})
-            cells.append(Text(_score(scores, key) if key else _mean(scores, measure, judged[0])))
+            cells.append(Text(with_spread(key, scores) if key else _mean(scores, measure, judged[0])))
             if i:
                 cells += _change(found.get((method, i)), measure)
         table.add_row(*cells)
@@ -94,14 +94,6 @@ def comparison(runs: Mapping[str, Run]) -> Table:
     if any(key == "seeds" or key.startswith("data.") for key in settings(all_runs)):
         table.caption += " The runs have different data or seeds: a silo of one may not be the silo of the other."
     return table
-
-
-def _score(scores: Mapping[str, Any], key: str) -> str:
-    if scores.get(key) is None:
-        return "-"
-    digits = ".4g" if is_error(key) else ".2f"
-    spread = scores.get(f"{key}_std")
-    return f"{scores[key]:{digits}}" + ("" if spread is None else f"±{spread:{digits}}")
 
 
 def _mean(scores: Mapping[str, Any], measure: Measure, name: str) -> str:

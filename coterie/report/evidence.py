@@ -6,7 +6,7 @@ from typing import Any
 
 from coterie.measure.measures import MEASURES, Measure, measure_of
 from coterie.measure.verdict_words import OUTCOMES, amount, listed, margin, ranked, score, silo, unit
-from coterie.report.gains import gains
+from coterie.report.figures import gains
 from coterie.report.html import cell, cells, facts, note, plot, section, table
 from coterie.runs.read import Run
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from html import escape
 
 from coterie.report.clusters import Array
-from coterie.report.graph import graph
-from coterie.report.heat_map import collaboration
+from coterie.report.collaboration import collaboration, graph
 from coterie.report.html import blocks, note, plot, section, select
 from coterie.report.trajectories import Trajectory, drawn, trajectories
 from coterie.runs.read import Run

@@ -9,7 +9,7 @@ from coterie.measure.metrics import lower_better, plain_measure
 from coterie.measure.significance import ALPHA
 from coterie.report.canvas import Figure, axis_labels, blank, heat_map
 from coterie.report.clusters import Array
-from coterie.report.heat_map import DIVERGING
+from coterie.report.collaboration import DIVERGING
 from coterie.runs.read import Run
 
 

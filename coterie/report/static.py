@@ -16,7 +16,7 @@ from coterie.measure.significance import ALPHA
 from coterie.measure.verdict_words import ranked, unit
 from coterie.personal.export import file_name
 from coterie.report import static_weights
-from coterie.report.gains import COLOURS
+from coterie.report.figures import COLOURS
 from coterie.report.pairs import less_is_better, marked, matrix
 from coterie.report.series import class_counts, curve
 from coterie.report.table import judged_scores, method_scores

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from coterie.report.clusters import Array, network, together
-from coterie.report.heat_map import largest_between
+from coterie.report.collaboration import largest_between
 from coterie.report.theme import PALETTE, group_colour
 from coterie.report.trajectories import Trajectory, trajectories
 

@@ -144,11 +144,15 @@ def summary_cells(
         texts = {method: _text(key, value) for method, value in values.items()}
         best = _best(key, values)
         for method, scores in summary.items():
-            spread = scores.get(f"{key}_std")
-            text = texts[method] + ("" if spread is None else f"±{_text(key, spread)}")
             # Compared as printed: of two equal figures, one marked and one not would puzzle.
-            rows[method].append(Cell(text, best is not None and texts[method] == texts[best]))
+            rows[method].append(Cell(with_spread(key, scores), best is not None and texts[method] == texts[best]))
     return list(columns.values()), rows
+
+
+def with_spread(key: str, scores: Mapping[str, Any]) -> str:
+    """A method's score, and how far it spreads over seeds."""
+    spread = scores.get(f"{key}_std")
+    return _text(key, scores.get(key)) + ("" if spread is None else f"±{_text(key, spread)}")
 
 
 def _columns(summary: Scores, verdict: Verdict | None, own: bool) -> dict[str, str]:

@@ -9,13 +9,12 @@ import torch
 
 from coterie.data.own.label import Task, ordered
 from coterie.data.own.remarks import Difference as Difference
-from coterie.data.own.remarks import remarks
+from coterie.data.own.remarks import listed, remarks
 from coterie.data.own.schema import Column, Schema
 from coterie.data.own.statistics import LEVELS, Description, Statistics, description_of
 from coterie.errors import BadInput
 
 T = TypeVar("T", bound=Hashable)
-SHOWN = 4  # levels that are named
 FAR = 1e6  # deviations from the others, beyond which numbers are not of one kind
 Moments = np.ndarray  # (3, ...) count, mean and sum of squares around it
 
@@ -233,7 +232,5 @@ def _say(kind: str) -> str:
 
 
 def _named(what: str, names: Sequence[str]) -> str:
-    """A few names and how many more."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     many = what + ("es" if what.endswith("s") else "s")
-    return f"{what if len(names) == 1 else many} {', '.join(names[:SHOWN])}{more}"
+    return f"{what if len(names) == 1 else many} {listed(names)}"
