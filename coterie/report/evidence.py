@@ -8,6 +8,7 @@ from coterie.measure.measures import MEASURES, Measure, measure_of
 from coterie.measure.verdict_words import OUTCOMES, amount, listed, margin, ranked, score, silo, unit
 from coterie.report.figures import gains
 from coterie.report.html import cell, cells, facts, note, plot, section, table
+from coterie.report.table import marked
 from coterie.runs.read import Run
 
 FEW = 12  # with more silos the sentences are folded away
@@ -43,7 +44,13 @@ def measures(run: Run) -> str:
     )
     body = note(text)
     for title, key in (("Mean over silos", "test"), ("All test rows together", "pooled")):
-        rows = {name: _measured(each, columns, methods, key) for name, each in methods.items()}
+        shown = [
+            marked(
+                {name: each.get(of, {}).get(key) for name, each in methods.items()}, measure.shown, not measure.higher
+            )
+            for of, (_, measure) in columns.items()
+        ]
+        rows = {name: "".join(cell(each[name].text, each[name].best) for each in shown) for name in methods}
         body += f"<h4>{title}</h4>" + table(["method", *(heading for heading, _ in columns.values())], rows)
     return section("Every measure", body + _undefined(methods, columns))
 
@@ -61,18 +68,6 @@ def headed(key: str) -> tuple[str, Measure]:
     """The heading of a measure, which may be of what is not tempered, and the measure."""
     measure = measure_of(key.removesuffix(RAW))
     return measure.title + ", raw" * key.endswith(RAW), measure
-
-
-def _measured(
-    found: Mapping[str, Any], columns: Mapping[str, tuple[str, Measure]], methods: Mapping[str, Any], key: str
-) -> str:
-    cells = ""
-    for name, (_, measure) in columns.items():
-        values = [each[name][key] for each in methods.values() if each.get(name, {}).get(key) is not None]
-        best = measure.shown((max if measure.higher else min)(values)) if len(values) > 1 else None
-        text = measure.shown(found.get(name, {}).get(key))
-        cells += cell(text, text == best)
-    return cells
 
 
 def _undefined(methods: Mapping[str, Mapping[str, Any]], columns: Mapping[str, tuple[str, Measure]]) -> str:
