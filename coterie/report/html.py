@@ -16,6 +16,11 @@ def section(title: str, body: str) -> str:
     return f"<section><h3>{escape(title)}</h3>{body}</section>"
 
 
+def titled(title: str, body: str) -> str:
+    """A part of a section."""
+    return f"<h4>{escape(title)}</h4>{body}"
+
+
 def note(text: str) -> str:
     """A remark."""
     return f"<p class='note'>{escape(text)}</p>"
@@ -75,8 +80,7 @@ def dot(colour: str | None) -> str:
 def blocks(what: str, choices: Mapping[str, str]) -> str:
     """One of several blocks at a time, chosen by name; the first is shown."""
     if len(choices) == 1:
-        name, body = next(iter(choices.items()))
-        return f"<h4>{escape(name)}</h4>{body}"
+        return titled(*next(iter(choices.items())))
     shown = "".join(f"<div class='choice'{' hidden' * (i > 0)}>{body}</div>" for i, body in enumerate(choices.values()))
     return f"<div class='blocks'>{select(what, list(choices), 'data-blocks')}{shown}</div>"
 

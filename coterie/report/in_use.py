@@ -1,14 +1,13 @@
 """The predictions, for whoever will use the models: curves, calibration, errors, subgroups, of all silos or of one."""
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 from coterie.measure.measures import MOST_CLASSES, Measure, measure_of
 from coterie.measure.subgroups import FEWEST
 from coterie.measure.verdict_words import listed
 from coterie.report.evidence import headed
-from coterie.report.html import blocks, cells, note, plot, section, table
+from coterie.report.html import blocks, cells, note, plot, section, table, titled
 from coterie.report.predicted import Predicted, of_run, shown_methods
 from coterie.report.predictions import calibration, curves, matrix, residuals, scatter
 from coterie.report.theme import Ink, inks
@@ -78,7 +77,7 @@ def _drawn(found: Mapping[str, Predicted], colours: Mapping[str, Ink]) -> str:
     matrices = {f"Confusion, {method}": matrix(each) for method, each in found.items()}
     if classes > SMALL:
         return _figures(found) + _grid({**figures, **matrices})
-    return _figures(found) + _grid(figures, "".join(_titled(title, body) for title, body in matrices.items()))
+    return _figures(found) + _grid(figures, "".join(titled(title, body) for title, body in matrices.items()))
 
 
 def _figures(found: Mapping[str, Predicted]) -> str:
@@ -93,12 +92,8 @@ def _figures(found: Mapping[str, Predicted]) -> str:
 
 
 def _grid(figures: Mapping[str, str], last: str = "") -> str:
-    shown = "".join(f"<div>{_titled(title, body)}</div>" for title, body in figures.items())
+    shown = "".join(f"<div>{titled(title, body)}</div>" for title, body in figures.items())
     return f"<div class='figures'>{shown}{f'<div>{last}</div>' if last else ''}</div>"
-
-
-def _titled(title: str, body: str) -> str:
-    return f"<h4>{escape(title)}</h4>{body}"
 
 
 def _of_column(run: Run, column: str, levels: Mapping[str, Any], measure: Measure) -> str:

@@ -7,7 +7,7 @@ from coterie.measure.measures import measure_of
 from coterie.measure.significance import ALPHA, smallest_p
 from coterie.report import figures
 from coterie.report.evidence import measures, verdict
-from coterie.report.html import cell, note, plot, section, table
+from coterie.report.html import cell, note, plot, section, table, titled
 from coterie.report.in_use import predictions, subgroups
 from coterie.report.learning import adjusted, who_learns_from_whom
 from coterie.report.mixtures import mixtures
@@ -61,12 +61,12 @@ def curves(run: Run) -> str:
     for measure in dict.fromkeys((str((run.verdict or {}).get("measure")), error or "accuracy")):
         if measure in measured and measure != "loss":  # which has its own figure below
             main = figures.curves(run.results, inks(run.methods), measure)
-            drawn += f"<h4>Test {measure_of(measure).title}</h4>{plot(main)}"
+            drawn += titled(f"Test {measure_of(measure).title}", plot(main))
     losses = ""
     for split, title in (("train", "Training loss"), ("test", "Test loss")):
         found = run.results[(run.results["split"] == split) & (run.results["measure"] == "loss")]
         if len(found):
-            losses += f"<div><h4>{title}</h4>{plot(figures.curves(found, inks(run.methods), 'loss', split))}</div>"
+            losses += f"<div>{titled(title, plot(figures.curves(found, inks(run.methods), 'loss', split)))}</div>"
     return section("Over the rounds", f"{note(text)}{drawn}<div class='figures'>{losses}</div>")
 
 
@@ -130,7 +130,7 @@ def costs(run: Run) -> str:
     ]:
         values = [each.get(key) for each in run.methods.values() for key in keys]
         if any(values) or (title.startswith(("Mega", "Sec")) and any(v is not None for v in values)):
-            drawn += f"<div><h4>{title}</h4>{plot(figures.costs(run.methods, inks(run.methods), keys))}</div>"
+            drawn += f"<div>{titled(title, plot(figures.costs(run.methods, inks(run.methods), keys)))}</div>"
     return section("What it cost", f"<div class='figures'>{drawn}</div>") if drawn else ""
 
 
