@@ -41,7 +41,7 @@ def storable(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def save_tensors(named: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
     """Tensors as a file; what the disk refuses is an OSError, as of any other file."""
     try:
-        safetensors.torch.save_file(dict(named), path, dict(metadata))
+        safetensors.torch.save_file(storable(named), path, dict(metadata))
         _order(path)
     except SafetensorError as error:
         code = re.search(r"\(os error (\d+)\)", str(error))

@@ -15,7 +15,7 @@ from coterie.errors import BadInput, nearest
 from coterie.measure.verdict_words import compact
 from coterie.personal.file import about_of, load_model
 from coterie.personal.model import PersonalModel
-from coterie.report.canvas import Figure, plotly_objects
+from coterie.report.canvas import Figure
 from coterie.report.page import render
 from coterie.report.plots import figure_of, weights_of
 from coterie.runs.folder import claim, cleanup_on_error, go_on
@@ -46,6 +46,20 @@ class Runs(HoldsData):
     code: Any = None  # what makes the model, where that is one's own
     kept: "TemporaryDirectory[str] | None" = None  # where the folder is, if it goes when this does
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def _keys(self) -> list[str]:
+        """What is in it by name."""
+        raise NotImplementedError
+
     @property
     def methods(self) -> list[str]:
         """The methods by their labels."""
@@ -73,7 +87,6 @@ class Runs(HoldsData):
 
     def report(self, path: "str | Path") -> Path:
         """Write the report, one HTML file that opens offline."""
-        plotly_objects()  # or an error that says how to get it
         render(self.run, Path(path))
         return Path(path)
 
@@ -110,6 +123,8 @@ class Runs(HoldsData):
 class Comparison(Runs):
     """Several methods trained on the same silos; by a method's name its result."""
 
+    _keys = Runs.methods
+
     def about(self) -> str:
         return f"{_many(self.methods, 'method')} on {_many(self.silos, 'silo')}: {', '.join(self.methods)}"
 
@@ -136,18 +151,11 @@ class Comparison(Runs):
             raise BadInput(f"no method '{method}' was trained; {nearest(method, self.methods)}")
         return Result(of_method(self.run, method), self.folder, self.code, self.kept)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.methods)
-
-    def __contains__(self, method: object) -> bool:
-        return method in self.methods
-
-    def __len__(self) -> int:
-        return len(self.methods)
-
 
 class Result(Runs):
     """One method trained; by a silo's name its model."""
+
+    _keys = Runs.silos
 
     @property
     def method(self) -> str:
@@ -173,15 +181,6 @@ class Result(Runs):
         if silo not in models:
             raise BadInput(f"no silo '{silo}' was trained; {nearest(silo, models)}")
         return load_model(models[silo], self.code)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.silos)
-
-    def __contains__(self, silo: object) -> bool:
-        return silo in self.silos
-
-    def __len__(self) -> int:
-        return len(self.silos)
 
     def collaboration(self, round: int | None = None) -> DataFrame:
         """Who learns from whom after a round, or after the last: a row is a silo, a column the silo it learns from."""

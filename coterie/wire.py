@@ -89,7 +89,7 @@ def _field(about: About, default: Any = dataclasses.MISSING) -> Any:
 
 def record_of(name: str, base: type[R], doc: str, about: Mapping[str, About]) -> type[R]:
     """A type of record with these fields."""
-    made = {"__module__": __name__, "__doc__": doc, "__annotations__": dict.fromkeys(about, Tensor)}
+    made = {"__module__": base.__module__, "__doc__": doc, "__annotations__": dict.fromkeys(about, Tensor)}
     made |= {each: _field(its) for each, its in about.items()}
     return type(name, (base,), made)
 
@@ -97,13 +97,14 @@ def record_of(name: str, base: type[R], doc: str, about: Mapping[str, About]) ->
 @cache
 def with_shared_columns(kind: Any) -> Any:
     """The type of a record with the shared columns alone of every model in it."""
-    made: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__annotations__": {}}
-    for name, about in described(kind).items():
-        if about.role == "model" and about.columns == "all":
-            doc = f"{about.doc} (the columns that are shared)"
-            made["__annotations__"][name] = Tensor
-            made[name] = _field(replace(about, doc=doc, axes=(*about.axes[:-1], "s"), columns="shared"))
-    return type(kind.__name__, (kind,), made) if made["__annotations__"] else kind
+    made = {
+        name: replace(
+            about, doc=f"{about.doc} (the columns that are shared)", axes=(*about.axes[:-1], "s"), columns="shared"
+        )
+        for name, about in described(kind).items()
+        if about.role == "model" and about.columns == "all"
+    }
+    return record_of(kind.__name__, kind, kind.__doc__, made) if made else kind
 
 
 def described(record: "Record | type[Record]") -> dict[str, About]:

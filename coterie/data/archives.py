@@ -46,7 +46,8 @@ def reading(path: Path, damaged: tuple[type[Exception], ...] = (), what: str = "
 @contextmanager
 def members(path: Path) -> Iterator[list[Member]]:
     """What a folder, a tar or a zip holds, or a single file, in an order that does not depend on the disk."""
-    try:
+    encrypted = reading(path, (RuntimeError,), "cannot be read", "unpack it first")  # what zipfile then raises
+    with encrypted, reading(path, DAMAGED, "damaged or not an archive", "get it again"):
         if path.is_dir():
             files = sorted(file for file in path.rglob("*") if file.is_file())
             yield [_plain(file, PurePosixPath(file.relative_to(path).as_posix())) for file in files]
@@ -62,12 +63,6 @@ def members(path: Path) -> Iterator[list[Member]]:
             yield [_plain(path, PurePosixPath(path.name))]
         else:
             raise BadInput(f"{path}: no such file or folder; check the path")
-    except DAMAGED as error:
-        raise BadInput(f"{path}: damaged or not an archive ({first_line(error)}); get it again") from None
-    except RuntimeError as error:  # what zipfile raises of an encrypted one
-        raise BadInput(f"{path}: cannot be read ({first_line(error)}); unpack it first") from None
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
 
 
 def read_at_most(file: IO[bytes], limit: int) -> bytearray:

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from coterie.data.checksum import matches
-from coterie.data.sources import File
+from coterie.data.sources import File, matches
 
 TRIES = 5  # of each address
 WAIT = 1.0  # seconds before the second try, doubled before each one after it

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from coterie.data import cache
-from coterie.data.checksum import matches
 from coterie.data.download import Failed, download
 from coterie.data.importing import import_set
-from coterie.data.sources import BY_HAND, SOURCES, File
+from coterie.data.sources import BY_HAND, SOURCES, File, matches
 from coterie.errors import BadInput, refused
 
 Watch = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where that is known

@@ -6,23 +6,25 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.data.allot import (
-    MOST_SAMPLES,
-    MOST_SILOS,
-    Split,
-    apportion,
-    carve,
-    check_training,
-    labels_of,
-    origin,
-    portion,
-    stock,
-    take,
-)
-from coterie.data.recipes import RECIPES
+from coterie.data import allot
+from coterie.data.allot import MOST_SAMPLES, MOST_SILOS, Split
 from coterie.data.silo import Indices, Pool, Share
 from coterie.errors import BadInput, nearest
 from coterie.options import check, option
+
+_PAIRS = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))
+_DIGITS_UPPER_LOWER = (tuple(range(10)), tuple(range(10, 36)), tuple(range(36, 62)))
+# What a preset stands for: the group-wise splits of the FedAMP papers (AMP-pre §4.1 and C.1).
+RECIPES: dict[str, dict[str, Any]] = {
+    "amp-mnist": {"members": (20,) * 5, "sizes": (500, 400, 300, 200, 100), "dominating": _PAIRS},
+    "amp-fmnist": {"members": (20,) * 5, "sizes": (600, 500, 400, 300, 200), "dominating": _PAIRS},
+    "amp-emnist": {"members": (10, 26, 26), "sizes": (1000, 700, 400), "dominating": _DIGITS_UPPER_LOWER},
+    "amp-cifar100": {
+        "members": (5,) * 20,
+        "sizes": (500,) * 4 + (400,) * 4 + (300,) * 4 + (200,) * 4 + (100,) * 4,
+        "dominating": "coarse",
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Groups:
 
 def groups(pool: Pool, options: Groups, rng: np.random.Generator) -> Split:
     """80% of a silo's samples spread evenly over its group's classes, 20% evenly over the others."""
-    labels = labels_of(pool, "groups")
+    labels = allot.labels_of(pool, "groups")
     dominates = np.stack([np.isin(np.arange(pool.classes), block) for block in _blocks(pool, options)])
     group_of = np.repeat(np.arange(options.groups), options.members)
     sizes = [min(options.sizes[g], options.keep or options.sizes[g]) for g in group_of]
@@ -70,21 +72,21 @@ def groups(pool: Pool, options: Groups, rng: np.random.Generator) -> Split:
         )
 
     train, test = draw(sizes), draw([options.test] * len(sizes))
-    validation = draw([portion(options.validation, n) for n in sizes])
-    piles = stock(labels, pool.classes, rng)
+    validation = draw([allot.portion(options.validation, n) for n in sizes])
+    piles = allot.stock(labels, pool.classes, rng)
     held = np.array([len(pile) for pile in piles])
     _check_supply((train + test).sum(axis=0), held, pool)
     pooled = bool((held >= (train + test + validation).sum(axis=0)).all())
 
-    trains, tests = ([np.sort(take(piles, row)) for row in counts] for counts in (train, test))
+    trains, tests = ([np.sort(allot.take(piles, row)) for row in counts] for counts in (train, test))
     if pooled:
-        validations = [np.sort(take(piles, row)) for row in validation]
+        validations = [np.sort(allot.take(piles, row)) for row in validation]
     else:
-        cuts = [carve(own, labels, portion(options.validation, len(own)), rng) for own in trains]
+        cuts = [allot.carve(own, labels, allot.portion(options.validation, len(own)), rng) for own in trains]
         validations, trains = [cut for cut, _ in cuts], [left for _, left in cuts]
     shares = [Share(*own) for own in zip(trains, validations, tests, group_of.tolist(), strict=True)]
-    check_training(shares, "groups")
-    return Split(shares, origin(options.validation, pooled))
+    allot.check_training(shares, "groups")
+    return Split(shares, allot.origin(options.validation, pooled))
 
 
 def _from_preset(o: Groups) -> dict[str, Any]:
@@ -142,8 +144,8 @@ def _blocks(pool: Pool, o: Groups) -> list[Indices]:
 
 def _by_class(total: int, dominates: NDArray[np.bool_], dominant: float, rng: np.random.Generator) -> Indices:
     """How many samples of each class a silo of this many gets."""
-    main = total if dominates.all() else portion(dominant, total)
-    return apportion(main, dominates, rng) + apportion(total - main, ~dominates, rng)
+    main = total if dominates.all() else allot.portion(dominant, total)
+    return allot.apportion(main, dominates, rng) + allot.apportion(total - main, ~dominates, rng)
 
 
 def _check_supply(needed: Indices, held: Indices, pool: Pool) -> None:

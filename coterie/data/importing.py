@@ -11,11 +11,10 @@ import numpy as np
 
 from coterie.data import cache, catalog
 from coterie.data.archives import Member, members
-from coterie.data.checksum import matches, published
 from coterie.data.images import SUFFIXES, read_images
 from coterie.data.leaf import read_leaf
 from coterie.data.silo import Array
-from coterie.data.sources import BESIDE, FORMS, SOURCES, SPEECHES
+from coterie.data.sources import BESIDE, FORMS, SOURCES, SPEECHES, matches, published
 from coterie.errors import BadInput, refused
 
 LARGEST = 4 << 30  # bytes of one file

@@ -1,26 +1,21 @@
 """NumPy archives, checked before anything is allocated: no pickle, no claims beyond what the file can hold."""
 
 import math
-import struct
 import zipfile
-import zlib
-from lzma import LZMAError
 from pathlib import Path
 from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
 
+from coterie.data import archives
 from coterie.data.archives import PACKED, reading
 from coterie.data.silo import Array
 from coterie.errors import BadInput
 
 LARGEST = 8 << 30  # bytes, all arrays together
 MOST_EMPTY = 1 << 20  # along an axis of an array that holds nothing
-DAMAGED = (
-    zipfile.BadZipFile, zlib.error, LZMAError, EOFError, ValueError, NotImplementedError, RuntimeError, TypeError,
-    OverflowError, SyntaxError, TokenError, struct.error,
-)  # fmt: skip
+DAMAGED = (*archives.DAMAGED, RuntimeError, TypeError, SyntaxError, TokenError)
 DEFLATE = 1032  # deflate cannot compress further than this
 
 

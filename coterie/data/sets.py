@@ -93,7 +93,9 @@ def cifar(name: str, path: str, classes: int) -> Pool:
     head = 1 if name == "cifar10" else 2  # bytes before the pixels: class, or super-class and class
     parts = []
     for file in FORMS[name][0]:
-        raw = np.fromfile(_existing(folder / file), np.uint8)
+        if not (folder / file).is_file():
+            raise BadInput(f"{folder / file}: no such file; check `path`")
+        raw = np.fromfile(folder / file, np.uint8)
         if len(raw) == 0 or len(raw) % (head + 3072):
             raise BadInput(f"{folder / file}: {len(raw)} bytes is not a whole number of images; fetch it again")
         parts.append(raw.reshape(-1, head + 3072))
@@ -141,12 +143,6 @@ def _given(path: str) -> Path:
 
 def _is_archive(name: str, path: Path) -> bool:
     return path.suffix == ".npz" or (path / f"{name}.npz").is_file()
-
-
-def _existing(path: Path) -> Path:
-    if not path.is_file():
-        raise BadInput(f"{path}: no such file; check `path`")
-    return path
 
 
 def _plain_or_gz(folder: Path, name: str) -> Path:

@@ -69,12 +69,11 @@ class Silo(HoldsData):
 
 def without_samples(silo: Silo) -> Silo:
     """The silo with zeros for samples, which take no memory: what it is called and its labels stay."""
-
-    def emptied(part: Part) -> Part:
-        return replace(part, x=np.broadcast_to(np.zeros((), part.x.dtype), part.x.shape))
-
-    parts = {name: emptied(getattr(silo, name)) for name in ("train", "validation", "test")}
-    return replace(silo, **parts)  # type: ignore[arg-type]
+    train, validation, test = (
+        replace(part, x=np.broadcast_to(np.zeros((), part.x.dtype), part.x.shape))
+        for part in (silo.train, silo.validation, silo.test)
+    )
+    return replace(silo, train=train, validation=validation, test=test)
 
 
 @dataclass(frozen=True, repr=False)

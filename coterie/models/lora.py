@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from coterie.errors import BadInput, nearest
 from coterie.options import option
@@ -22,17 +21,21 @@ class LoRA:
     targets: tuple[str, ...] = option(("*",), "linear and convolutional layers by name, with *; what trains has none")
 
 
-class LoRALinear(nn.Linear):
-    """x Wᵀ + b + (alpha / rank) (x Aᵀ) Bᵀ."""
+class Adapted:
+    """A layer with an adapter beside its W."""
 
-    lora_A: nn.Linear
-    lora_B: nn.Linear
+    lora_A: Any
+    lora_B: Any
     scale: float
 
     def forward(self, x: Tensor) -> Tensor:
         """W is one for all rows, so its product is one over all their samples."""
-        out: Tensor = F.linear(x, self.weight, self.bias) + self.lora_B(self.lora_A(x)) * self.scale
+        out: Tensor = super().forward(x) + self.lora_B(self.lora_A(x)) * self.scale  # type: ignore[misc]
         return out
+
+
+class LoRALinear(Adapted, nn.Linear):
+    """x Wᵀ + b + (alpha / rank) (x Aᵀ) Bᵀ."""
 
     def adapt(self, rank: int) -> None:
         """Make A and B."""
@@ -46,17 +49,8 @@ class LoRALinear(nn.Linear):
         return made
 
 
-class LoRAConv2d(nn.Conv2d):
+class LoRAConv2d(Adapted, nn.Conv2d):
     """The same of a convolution: A is one to `rank` channels, B one by one pixel."""
-
-    lora_A: nn.Conv2d
-    lora_B: nn.Conv2d
-    scale: float
-
-    def forward(self, x: Tensor) -> Tensor:
-        """W is one for all rows, so its product is one over all their samples."""
-        out: Tensor = self._conv_forward(x, self.weight, self.bias) + self.lora_B(self.lora_A(x)) * self.scale
-        return out
 
     def adapt(self, rank: int) -> None:
         """Make A and B."""

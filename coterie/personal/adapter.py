@@ -35,7 +35,7 @@ def write_merged(model: PersonalModel, path: Path) -> None:
     trained = {f.name for f in fields(Parts)}
     table = {key: value for key, value in json.loads(model.about["model"]).items() if key not in trained}
     about = {key: value for key, value in model.about.items() if key != "base"} | {"model": json.dumps(table)}
-    save_tensors({name: t.contiguous().clone() for name, t in tensors.items()}, path, about)
+    save_tensors(tensors, path, about)
 
 
 def write_adapter(model: PersonalModel, folder: Path) -> None:
@@ -69,7 +69,7 @@ def write_adapter(model: PersonalModel, folder: Path) -> None:
     kept = [name for name in state if ".lora_" in name or name.rpartition(".")[0] in whole]
     folder.mkdir(parents=True)
     (folder / CONFIG).write_text(json.dumps(config, indent=1) + "\n", "utf-8")
-    save_tensors({BEFORE + name: state[name].contiguous().clone() for name in kept}, folder / WEIGHTS, {"format": "pt"})
+    save_tensors({BEFORE + name: state[name] for name in kept}, folder / WEIGHTS, {"format": "pt"})
 
 
 def _alone(core: nn.Module) -> nn.Module | None:

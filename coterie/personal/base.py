@@ -21,7 +21,7 @@ def write_base(model: Model, folder: Path) -> None:
     """Write what is frozen into a folder of models, unless it is there."""
     if model.base and not (folder / FILE).exists():
         folder.mkdir(parents=True, exist_ok=True)
-        save_tensors({name: t.cpu().contiguous().clone() for name, t in model.base.items()}, folder / FILE, {})
+        save_tensors(model.base, folder / FILE, {})
         (folder / FILE).chmod(folder.stat().st_mode & 0o666)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.codec import save_tensors
+from coterie.codec import save_tensors, storable
 from coterie.data.own.schema import Schema
 from coterie.data.silo import Array
 from coterie.engine import ranks
@@ -21,8 +21,7 @@ from coterie.wire import Deployable, Predictor
 
 def model_tensors(model: Model, predictor: Deployable, row: int) -> dict[str, Tensor]:
     """One silo's model by the names in its file."""
-    # Cloned, because a file holds no memory twice: tied weights are in it under both names.
-    return {name: t.cpu().contiguous().clone() for name, t in predictor.written(model, row).items()}
+    return storable(predictor.written(model, row))  # tied weights are in it under both names
 
 
 def save_models(

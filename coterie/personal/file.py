@@ -29,16 +29,17 @@ def load_model(file: str | Path, model: Any = None, incumbent: Any = None) -> Pe
     `incumbent` is the silo's own model, where that is mixed in: an object, or the path of an ONNX file.
     """
     path = Path(file)
-    about, tensors = _read(path)
+    about, own = _own(path)
+    tensors = with_base(own, about, path)
     try:
         table, classes = json.loads(about["model"]), json.loads(about.get("classes", "0"))
         shape, outputs = tuple(json.loads(about["shape"])), json.loads(about["outputs"])
         schema = json.loads(about["schema"]) if "schema" in about else {"shape": shape}
         temperature = float(json.loads(about.get("temperature", "1")))
         form = json.loads(about.get("kind", f'"{Predictor.kind}"'))
+        positive = json.loads(about.get("positive", "1"))
         # Before files had both, the threshold was for whoever read it.
-        positive, threshold = json.loads(about.get("positive", "1")), 0.5
-        threshold = float(json.loads(about.get("threshold", "0.5"))) if "positive" in about else threshold
+        threshold = float(json.loads(about.get("threshold", "0.5"))) if "positive" in about else 0.5
     except (KeyError, ValueError, TypeError, OverflowError, RecursionError):
         raise BadInput(f"{path}: does not say what model it is; give a file that `coterie run` wrote") from None
     whole = [*shape, outputs, classes]
@@ -64,18 +65,13 @@ def copy_whole(file: Path, to: Path) -> None:
     if (tensors := with_base(own, about, file)) is own:
         shutil.copyfile(file, to)
     else:
-        save_tensors({name: t.clone() for name, t in tensors.items()}, to, about)
+        save_tensors(tensors, to, about)
 
 
 def about_of(file: Path) -> dict[str, str]:
     """What a model's file holds beside its weights."""
     with _opened(file) as opened:
         return {"silo": "", **(opened.metadata() or {})}
-
-
-def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    about, own = _own(path)
-    return about, with_base(own, about, path)
 
 
 def _own(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coterie.data.own.incumbent import ANY, named_by_onnx
+from coterie.data.own.incumbent import ANY, by_onnx
 from coterie.data.own.schema import Schema
 from coterie.engine.predictors import Beside, Ensembled
 from coterie.errors import BadInput
@@ -91,7 +91,7 @@ def within(graph: "onnx.ModelProto", path: Path, model: PersonalModel) -> "onnx.
     from onnx import compose, version_converter
 
     sample = np.zeros((3, *model.schema.shape), np.float32)
-    output, _ = named_by_onnx(path, sample, len(model.schema.classes))
+    output, _ = by_onnx(path, sample, len(model.schema.classes))
     try:
         own = onnx.load(path)
         versions = {each.domain: each.version for each in graph.opset_import}

@@ -54,6 +54,14 @@ def axis_labels(names: Iterable[object], longest: int = 28) -> list[str]:
     return [text if short.count(text) == 1 else f"{text} #{i + 1}" for i, text in enumerate(short)]
 
 
+def heat_map(figure: Figure, title: str, hover: str, **cells: Any) -> Figure:
+    """A cell for each pair of names; `title` says what colours are of, `hover` what pointing at one shows."""
+    bar = {"thickness": 10, "outlinewidth": 0, "title": {"text": title}}
+    figure.add_heatmap(hovertemplate=f"{hover}<extra></extra>", colorbar=bar, **cells)
+    figure.update_xaxes(type="category", showgrid=False)
+    return figure.update_yaxes(type="category", showgrid=False, autorange="reversed")
+
+
 def stacked_bars(names: Sequence[object], parts: Mapping[Any, Iterable[float]], hover: str) -> Figure:
     """A bar for each name, its parts one above the other; `hover` is what pointing at one shows before its name."""
     figure = blank(height=420, barmode="stack", legend={**legend_below(), "traceorder": "normal"}, bargap=0.15)

@@ -14,8 +14,10 @@ from coterie.errors import BadInput
 from coterie.measure.measures import Measure, measure_of
 from coterie.measure.metrics import plain_measure, silo_scores
 from coterie.measure.significance import ALPHA, holm, signed_rank
-from coterie.report.table import is_error, judged_scores, main_score
+from coterie.report.table import judged_scores, main_score, with_spread
 from coterie.runs.read import Run
+
+UNCOMPARED = ("name", "about", "paper")  # of a study
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def changes(runs: Sequence[Run]) -> list[Change]:
 
 def settings(runs: Sequence[Run]) -> dict[str, list[str]]:
     """The study keys in which the runs differ, and what each run says; of methods only those that all runs have."""
-    flat = [_flat(run.study) for run in runs]
+    flat = [toml.flat({key: each for key, each in run.study.items() if key not in UNCOMPARED}) for run in runs]
     everywhere = [name for name in runs[0].methods if all(name in run.methods for run in runs)]
     all_keys = dict.fromkeys(key for each in flat for key in each)
     keys = [key for key in all_keys if not key.startswith("methods.") or key.split(".")[1] in everywhere]
@@ -81,7 +83,7 @@ def comparison(runs: Mapping[str, Run]) -> Table:
         cells = [Text(method)]
         for i, run in enumerate(all_runs):
             scores = run.methods.get(method, {})
-            cells.append(Text(_score(scores, key) if key else _mean(scores, measure, judged[0])))
+            cells.append(Text(with_spread(key, scores) if key else _mean(scores, measure, judged[0])))
             if i:
                 cells += _change(found.get((method, i)), measure)
         table.add_row(*cells)
@@ -92,14 +94,6 @@ def comparison(runs: Mapping[str, Run]) -> Table:
     if any(key == "seeds" or key.startswith("data.") for key in settings(all_runs)):
         table.caption += " The runs have different data or seeds: a silo of one may not be the silo of the other."
     return table
-
-
-def _score(scores: Mapping[str, Any], key: str) -> str:
-    if scores.get(key) is None:
-        return "-"
-    digits = ".4g" if is_error(key) else ".2f"
-    spread = scores.get(f"{key}_std")
-    return f"{scores[key]:{digits}}" + ("" if spread is None else f"±{spread:{digits}}")
 
 
 def _mean(scores: Mapping[str, Any], measure: Measure, name: str) -> str:
@@ -115,15 +109,3 @@ def _change(change: Change | None, measure: Measure) -> list[Text]:
     style = ("bold green" if better else "bold red") if sure else ""
     text = f"{change.difference:+.2f}" if measure.percent else f"{change.difference:+.3g}"
     return [Text(text + ("*" if sure else " "), style), Text(f"{change.p_holm:.2g}")]
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found = dict[str, Any]()
-    for key, value in table.items():
-        if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{prefix}{key}.")
-        elif not prefix and key in ("name", "about", "paper"):
-            continue
-        else:
-            found[f"{prefix}{key}"] = value
-    return found

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from coterie.measure.significance import ALPHA
 from coterie.measure.verdict_words import OUTCOMES, Verdict, amount, listed, score, stays, unit
-from coterie.report.html import note
+from coterie.report.html import facts, note
 from coterie.runs.read import Run
 
 BESIDE_PLAIN = OUTCOMES | {"equivalent": "as well off"}
@@ -32,9 +32,7 @@ def decision(run: Run, beside: Path | None = None) -> str:
         "Cost": escape(cost(run)),
         "Deploy": _models(run, beside),
     }
-    listing = "".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in answers.items() if text)
-    body += _tiles(found) if found["silos"] else ""
-    body += f"<dl class='answers'>{listing}</dl>" if listing else ""
+    body += (_tiles(found) if found["silos"] else "") + facts("answers", answers)
     why = (run.about.get("measure") or {}).get("why")
     judged_by = note(f"Judged by {found['title']}: {why}") if why else ""
     return f"<section>{body}{judged_by}</section>"

@@ -6,8 +6,9 @@ from typing import Any
 
 from coterie.measure.measures import MEASURES, Measure, measure_of
 from coterie.measure.verdict_words import OUTCOMES, amount, listed, margin, ranked, score, silo, unit
-from coterie.report.gains import gains
-from coterie.report.html import cell, note, plot, section, table
+from coterie.report.figures import gains
+from coterie.report.html import cell, cells, facts, note, plot, section, table
+from coterie.report.table import marked
 from coterie.runs.read import Run
 
 FEW = 12  # with more silos the sentences are folded away
@@ -43,7 +44,13 @@ def measures(run: Run) -> str:
     )
     body = note(text)
     for title, key in (("Mean over silos", "test"), ("All test rows together", "pooled")):
-        rows = {name: _measured(each, columns, methods, key) for name, each in methods.items()}
+        shown = [
+            marked(
+                {name: each.get(of, {}).get(key) for name, each in methods.items()}, measure.shown, not measure.higher
+            )
+            for of, (_, measure) in columns.items()
+        ]
+        rows = {name: "".join(cell(each[name].text, each[name].best) for each in shown) for name in methods}
         body += f"<h4>{title}</h4>" + table(["method", *(heading for heading, _ in columns.values())], rows)
     return section("Every measure", body + _undefined(methods, columns))
 
@@ -54,23 +61,13 @@ def _columns(methods: Mapping[str, Mapping[str, Any]], own: str | None) -> dict[
     first = [key for key in known if key == own]
     plain = first + [key for key in known if key != own and not key.endswith(RAW)]
     ordered = [key for each in plain for key in (each, each + RAW) if key in known]
-    found = {}
-    for key in ordered:
-        measure = measure_of(key.removesuffix(RAW))
-        found[key] = (measure.title + ", raw" * key.endswith(RAW), measure)
-    return found
+    return {key: headed(key) for key in ordered}
 
 
-def _measured(
-    found: Mapping[str, Any], columns: Mapping[str, tuple[str, Measure]], methods: Mapping[str, Any], key: str
-) -> str:
-    cells = ""
-    for name, (_, measure) in columns.items():
-        values = [each[name][key] for each in methods.values() if each.get(name, {}).get(key) is not None]
-        best = measure.shown((max if measure.higher else min)(values)) if len(values) > 1 else None
-        text = measure.shown(found.get(name, {}).get(key))
-        cells += cell(text, text == best)
-    return cells
+def headed(key: str) -> tuple[str, Measure]:
+    """The heading of a measure, which may be of what is not tempered, and the measure."""
+    measure = measure_of(key.removesuffix(RAW))
+    return measure.title + ", raw" * key.endswith(RAW), measure
 
 
 def _undefined(methods: Mapping[str, Mapping[str, Any]], columns: Mapping[str, tuple[str, Measure]]) -> str:
@@ -91,7 +88,7 @@ def _design(run: Run, found: Mapping[str, Any]) -> str:
     """How the data were split, how often all was repeated, what the tests allow for and what they could find."""
     rows, judged = [each["n"] for each in found["silos"]], found["methods"][found["judged"]]
     each = f"{min(rows):,} to {max(rows):,}" if min(rows) < max(rows) else f"{min(rows):,}"
-    facts = {
+    known = {
         "Test rows": f"{sum(rows):,} in {len(rows)} silos, {each} each",
         "Split": _split(run.data),
         "Seeds": _seeds([str(seed) for seed in run.results["seed"].unique()]),
@@ -100,12 +97,11 @@ def _design(run: Run, found: Mapping[str, Any]) -> str:
     if judged.get("between") is not None:
         spread = f"{amount(judged['between'], found)}{unit(found)} (standard deviation)"
         apart = f"their true gains differ by about {spread}"
-        facts["Between silos"] = apart if judged["between"] else "these rows show no difference in their true gains"
+        known["Between silos"] = apart if judged["between"] else "these rows show no difference in their true gains"
     if needs := [s["needs"] for s in found["silos"] if s["outcome"] == "undecided" and s.get("needs")]:
         more = f"{min(needs):,} to {max(needs):,}" if min(needs) < max(needs) else f"{min(needs):,}"
-        facts["Power"] = f"to decide with a power of 80%, each undecided silo needs {more} more test rows"
-    shown = "".join(f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>" for name, text in facts.items() if text)
-    return f"<h4>Design</h4><dl class='answers'>{shown}</dl>"
+        known["Power"] = f"to decide with a power of 80%, each undecided silo needs {more} more test rows"
+    return "<h4>Design</h4>" + facts("answers", {name: escape(text) for name, text in known.items()})
 
 
 def _seeds(seeds: Sequence[str]) -> str:
@@ -147,16 +143,18 @@ def _words(found: Mapping[str, Any]) -> str:
 def _table(found: Mapping[str, Any]) -> str:
     plain = any(s.get("baseline") for s in found["silos"])
     rows = {
-        s["silo"]: cell(score(s["score"], found))
-        + cell(f"{score(s['score_low'], found)} to {score(s['score_high'], found)}")
-        + cell(score(s["alone"], found))
-        + cell(_signed(s["gain"], found))
-        + cell(f"{_signed(s['low'], found)} to {_signed(s['high'], found)}")
-        + cell(_signed(s["shrunk"], found))
-        + cell(f"{_signed(s['shrunk_low'], found)} to {_signed(s['shrunk_high'], found)}")
-        + cell(f"{s['p_adjusted']:.2g}")
-        + cell(f"{s['n']:,}")
-        + cell(f"{s['needs']:,}" if s.get("needs") and s["outcome"] == "undecided" else "-")
+        s["silo"]: cells(
+            score(s["score"], found),
+            f"{score(s['score_low'], found)} to {score(s['score_high'], found)}",
+            score(s["alone"], found),
+            _signed(s["gain"], found),
+            f"{_signed(s['low'], found)} to {_signed(s['high'], found)}",
+            _signed(s["shrunk"], found),
+            f"{_signed(s['shrunk_low'], found)} to {_signed(s['shrunk_high'], found)}",
+            f"{s['p_adjusted']:.2g}",
+            f"{s['n']:,}",
+            f"{s['needs']:,}" if s.get("needs") and s["outcome"] == "undecided" else "-",
+        )
         + (_beside(s.get("baseline"), found) if plain else "")
         + cell(OUTCOMES[s["outcome"]], words=True)
         for s in ranked(found["silos"])
@@ -172,21 +170,15 @@ def _table(found: Mapping[str, Any]) -> str:
 def _beside(baseline: Mapping[str, Any] | None, found: Mapping[str, Any]) -> str:
     """A silo's best plain model, and the gain over it."""
     if baseline is None:
-        return cell("-") * 3
+        return cells("-", "-", "-")
     span = f"{_signed(baseline['low'], found)} to {_signed(baseline['high'], found)}"
-    return (
-        cell(f"{baseline['name']} {score(baseline['score'], found)}")
-        + cell(_signed(baseline["gain"], found))
-        + cell(span)
-    )
+    return cells(f"{baseline['name']} {score(baseline['score'], found)}", _signed(baseline["gain"], found), span)
 
 
 def _methods(found: Mapping[str, Any]) -> str:
     """Without a chosen method: how many silos are better off with each."""
     rows = {
-        name: cell(score(s["test"], found))
-        + cell(_signed(s["gain"], found))
-        + "".join(cell(str(s[outcome])) for outcome in OUTCOMES)
+        name: cells(score(s["test"], found), _signed(s["gain"], found), *(str(s[outcome]) for outcome in OUTCOMES))
         for name, s in found["methods"].items()
         if "gain" in s
     }

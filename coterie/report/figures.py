@@ -1,14 +1,21 @@
-"""The figures of methods: curves, scores, distributions, costs; a method has one colour in all of them."""
+"""The figures of methods: curves, scores, distributions, costs; and of the silos' labels. A method has one colour."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pandas import DataFrame
 
+from coterie.errors import BadInput
 from coterie.measure.measures import measure_of
-from coterie.report.canvas import Figure, axis_labels, blank, label, legend_below
-from coterie.report.series import curve
+from coterie.measure.verdict_words import OUTCOMES, ranked
+from coterie.report.canvas import Figure, axis_labels, blank, heat_map, label, legend_below, stacked_bars
+from coterie.report.series import class_counts, curve
 from coterie.report.table import Scores, judged_scores, method_scores
-from coterie.report.theme import Ink
+from coterie.report.theme import PALETTE, Ink
+
+COLOURS = {"better": "#009E73", "worse": "#D55E00", "equivalent": "#0072B2", "undecided": "#8C8C8C"}
+NAMED = 60  # silos whose gains have room for their names
+MOST_BARS = len(PALETTE)  # more classes than colours are a map, not bars
 
 
 def curves(results: DataFrame, inks: Mapping[str, Ink], measure: str = "accuracy", split: str = "test") -> Figure:
@@ -80,6 +87,54 @@ def silo_distribution(summary: Scores, inks: Mapping[str, Ink], by: str | None =
     return figure
 
 
+def gains(standings: Sequence[Mapping[str, Any]], unit: str) -> Figure:
+    """What each silo gains over training alone, the best first: points and intervals, from the `silos` of a verdict."""
+    shown = [each for each in ranked(standings) if each["gain"] is not None]
+    places = dict(zip([s["silo"] for s in shown], axis_labels((s["silo"] for s in shown), 22), strict=True))
+    few = len(shown) <= NAMED
+    figure = blank(
+        height=100 + int(22 * len(shown) if few else max(420, 2.5 * len(shown))),
+        legend={"orientation": "h", "y": 1, "yanchor": "bottom"},
+    )
+    for outcome, name in OUTCOMES.items():
+        part = [s for s in shown if s["outcome"] == outcome]
+        if not part:
+            continue
+        figure.add_scatter(
+            x=[s["gain"] for s in part],
+            y=[places[s["silo"]] for s in part],
+            error_x={
+                "type": "data",
+                "symmetric": False,
+                "array": [0 if s["high"] is None else s["high"] - s["gain"] for s in part],
+                "arrayminus": [0 if s["low"] is None else s["gain"] - s["low"] for s in part],
+                "thickness": 1.5 if few else 0.7,
+                "width": 0,
+            },
+            mode="markers",
+            name=name,
+            marker={"color": COLOURS[outcome], "size": 8 if few else 5},
+            customdata=[label(s["silo"]) for s in part],
+            hovertemplate="%{customdata}: %{x:.3g}" + unit + "<extra>" + name + "</extra>",
+        )
+    drawn_in = [s for s in shown if s.get("shrunk") is not None]
+    if drawn_in:
+        figure.add_scatter(
+            x=[s["shrunk"] for s in drawn_in],
+            y=[places[s["silo"]] for s in drawn_in],
+            mode="markers",
+            name="shrunken",
+            marker={"symbol": "line-ns-open", "size": 9 if few else 4, "color": "#CC79A7", "line": {"width": 2}},
+            hovertemplate="%{y}, shrunken: %{x:.3g}" + unit + "<extra></extra>",
+        )
+    figure.add_vline(x=0, line={"width": 1, "color": "#8C8C8C"})
+    figure.update_xaxes(title_text=f"gain over training alone{',' * bool(unit)}{unit}")
+    figure.update_yaxes(
+        type="category", categoryorder="array", categoryarray=list(places.values())[::-1], showticklabels=few
+    )
+    return figure
+
+
 def costs(summary: Scores, inks: Mapping[str, Ink], keys: Mapping[str, str]) -> Figure:
     """Horizontal bars, one a method, of costs that share a unit: `keys` maps a key of the summary to its legend."""
     figure = blank(
@@ -105,6 +160,22 @@ def costs(summary: Scores, inks: Mapping[str, Ink], keys: Mapping[str, str]) -> 
     figure.update_xaxes(rangemode="tozero")
     figure.update_yaxes(type="category", autorange="reversed")
     return figure
+
+
+def label_distribution(labels: DataFrame) -> Figure:
+    """How many samples of each label every silo holds, from columns `silo`, `label`, `count`."""
+    missing = {"silo", "label", "count"} - set(labels.columns)
+    if missing:
+        raise BadInput(f"labels: missing columns {', '.join(sorted(missing))}")
+    counts = class_counts(labels).astype(float)
+    if len(counts.columns) <= MOST_BARS:
+        return stacked_bars(counts.index, counts, "%{y:,} of label").update_yaxes(title_text="samples")
+    silos, names = (axis_labels(each, longest=18) for each in (counts.index, counts.columns))
+    figure = heat_map(
+        blank(height=480), "samples", "%{x}: %{z:,} of label %{y}",
+        z=counts.to_numpy().T, x=silos, y=names, colorscale="Viridis",
+    )  # fmt: skip
+    return figure.update_yaxes(title_text="label")
 
 
 def _add_curve(figure: Figure, found: DataFrame, title: str, measure: str, ink: Ink, cloud: bool = False) -> None:

@@ -16,6 +16,11 @@ def section(title: str, body: str) -> str:
     return f"<section><h3>{escape(title)}</h3>{body}</section>"
 
 
+def titled(title: str, body: str) -> str:
+    """A part of a section."""
+    return f"<h4>{escape(title)}</h4>{body}"
+
+
 def note(text: str) -> str:
     """A remark."""
     return f"<p class='note'>{escape(text)}</p>"
@@ -56,6 +61,17 @@ def cell(text: str, best: bool = False, words: bool = False) -> str:
     return f"<td{kind}>{escape(text)}</td>"
 
 
+def cells(*texts: str) -> str:
+    """Cells of a table."""
+    return "".join(map(cell, texts))
+
+
+def facts(kind: str, known: Mapping[str, str]) -> str:
+    """A list of names and what is known of each, as HTML; of what is empty nothing."""
+    listed = "".join(f"<div><dt>{escape(name)}</dt><dd>{body}</dd></div>" for name, body in known.items() if body)
+    return f"<dl class='{kind}'>{listed}</dl>" if listed else ""
+
+
 def dot(colour: str | None) -> str:
     """A dot in the colour of a method."""
     return f"<span class='dot' style='background:{colour}'></span>" if colour else ""
@@ -64,8 +80,7 @@ def dot(colour: str | None) -> str:
 def blocks(what: str, choices: Mapping[str, str]) -> str:
     """One of several blocks at a time, chosen by name; the first is shown."""
     if len(choices) == 1:
-        name, body = next(iter(choices.items()))
-        return f"<h4>{escape(name)}</h4>{body}"
+        return titled(*next(iter(choices.items())))
     shown = "".join(f"<div class='choice'{' hidden' * (i > 0)}>{body}</div>" for i, body in enumerate(choices.values()))
     return f"<div class='blocks'>{select(what, list(choices), 'data-blocks')}{shown}</div>"
 

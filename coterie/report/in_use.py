@@ -1,22 +1,24 @@
-"""The predictions, for whoever will use the models: curves, calibration, errors, of all silos or of one."""
+"""The predictions, for whoever will use the models: curves, calibration, errors, subgroups, of all silos or of one."""
 
 from collections.abc import Mapping
-from html import escape
+from typing import Any
 
-from coterie.measure.measures import MOST_CLASSES, measure_of
+from coterie.measure.measures import MOST_CLASSES, Measure, measure_of
+from coterie.measure.subgroups import FEWEST
 from coterie.measure.verdict_words import listed
-from coterie.report import calibration, confusion, discrimination, residuals
-from coterie.report.html import blocks, cell, note, plot, section, table
-from coterie.report.predicted import Predicted, of_run
+from coterie.report.evidence import headed
+from coterie.report.html import blocks, cells, note, plot, section, table, titled
+from coterie.report.predicted import Predicted, of_run, shown_methods
+from coterie.report.predictions import calibration, curves, matrix, residuals, scatter
 from coterie.report.theme import Ink, inks
 from coterie.runs.read import Run
 
 MOST_SILOS = 30  # to choose from
 SMALL = 5  # classes whose confusion leaves room for another method's below it
-USED = {
-    "auroc": "", "auprc": "", "sensitivity": "", "specificity": "", "accuracy": "", "brier": "",
-    "calibration_error": "", "calibration_error_raw": ", raw", "rmse": "", "mae": "", "r2": "",
-}  # fmt: skip
+USED = (
+    "auroc", "auprc", "sensitivity", "specificity", "accuracy", "brier", "calibration_error", "calibration_error_raw",
+    "rmse", "mae", "r2",
+)  # fmt: skip
 
 
 def predictions(run: Run) -> str:
@@ -31,6 +33,12 @@ def predictions(run: Run) -> str:
         choices |= {silo: {method: each.of(silo) for method, each in found.items()} for silo in silos}
     shown = {name: _drawn(each, inks(run.methods)) for name, each in choices.items()}
     return section("What the models predict", note(_about(found)) + blocks("Silo", shown))
+
+
+def subgroups(run: Run) -> str:
+    """How well the models do in each part of the test rows: a table for each column, of all silos or of one."""
+    measure = measure_of(run.by or "accuracy")
+    return "".join(_of_column(run, column, levels, measure) for column, levels in run.subgroups.items())
 
 
 def _about(methods: Mapping[str, Predicted]) -> str:
@@ -57,36 +65,62 @@ def _drawn(found: Mapping[str, Predicted], colours: Mapping[str, Ink]) -> str:
     classes = len(next(iter(found.values())).names)
     if not classes:
         figures = {
-            "Predicted against true": plot(residuals.scatter(found, colours)),
-            "Residuals": plot(residuals.residuals(found, colours)),
+            "Predicted against true": plot(scatter(found, colours)),
+            "Residuals": plot(residuals(found, colours)),
         }
         return _figures(found) + _grid(figures)
     figures = {}
     if classes <= MOST_CLASSES:
-        roc, recall = discrimination.curves(found, colours)
+        roc, recall = curves(found, colours)
         figures = {"ROC": plot(roc), "Precision and recall": plot(recall)}
-    figures["Reliability"] = plot(calibration.diagram(found, colours))
-    matrices = {f"Confusion, {method}": confusion.matrix(each) for method, each in found.items()}
+    figures["Reliability"] = plot(calibration(found, colours))
+    matrices = {f"Confusion, {method}": matrix(each) for method, each in found.items()}
     if classes > SMALL:
         return _figures(found) + _grid({**figures, **matrices})
-    return _figures(found) + _grid(figures, "".join(_titled(title, body) for title, body in matrices.items()))
+    return _figures(found) + _grid(figures, "".join(titled(title, body) for title, body in matrices.items()))
 
 
 def _figures(found: Mapping[str, Predicted]) -> str:
     """The measures that people use, of these rows."""
     values = {method: each.measured() for method, each in found.items()}
-    known = [key for key in USED if any(key in each for each in values.values())]
+    known = {key: headed(key) for key in USED if any(key in each for each in values.values())}
     rows = {
-        method: "".join(cell(measure_of(key.removesuffix("_raw")).shown(each.get(key))) for key in known)
+        method: cells(*(measure.shown(each.get(key)) for key, (_, measure) in known.items()))
         for method, each in values.items()
     }
-    return table(["method", *(measure_of(key.removesuffix("_raw")).title + USED[key] for key in known)], rows)
+    return table(["method", *(heading for heading, _ in known.values())], rows)
 
 
 def _grid(figures: Mapping[str, str], last: str = "") -> str:
-    shown = "".join(f"<div>{_titled(title, body)}</div>" for title, body in figures.items())
+    shown = "".join(f"<div>{titled(title, body)}</div>" for title, body in figures.items())
     return f"<div class='figures'>{shown}{f'<div>{last}</div>' if last else ''}</div>"
 
 
-def _titled(title: str, body: str) -> str:
-    return f"<h4>{escape(title)}</h4>{body}"
+def _of_column(run: Run, column: str, levels: Mapping[str, Any], measure: Measure) -> str:
+    text = f"{measure.title} on test rows with its 95% interval, mean over seeds."
+    silos = list(dict.fromkeys(silo for each in levels.values() for silo in each["silos"]))
+    choices = {"All silos together": _by_level(levels, run, measure)}
+    if 1 < len(silos) <= MOST_SILOS:
+        for silo in silos:
+            mine = {level: each["silos"][silo] for level, each in levels.items() if silo in each["silos"]}
+            choices[silo] = _by_level(mine, run, measure)
+    return section(f"Subgroups by {column}", note(text) + blocks("Silo", choices))
+
+
+def _by_level(levels: Mapping[str, Any], run: Run, measure: Measure) -> str:
+    methods = shown_methods(run)
+    rows = {
+        level: cells(f"{each['n']:,}", *(_shown(each["methods"].get(method), measure) for method in methods))
+        for level, each in levels.items()
+        if each["methods"] is not None
+    }
+    small = [f"{level} ({each['n']})" for level, each in levels.items() if each["methods"] is None]
+    left_out = note(f"Not measured, with fewer than {FEWEST} test rows: {listed(small)}.") if small else ""
+    return (table(["level", "test rows", *methods], rows) if rows else "") + left_out
+
+
+def _shown(found: Mapping[str, Any] | None, measure: Measure) -> str:
+    if found is None:
+        return "–"
+    within = "" if found["low"] is None else f" [{measure.shown(found['low'])}, {measure.shown(found['high'])}]"
+    return measure.shown(found["value"]) + within

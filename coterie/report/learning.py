@@ -1,12 +1,10 @@
 """Who learns from whom, and what methods adjust over the rounds: the sections."""
 
 from collections.abc import Mapping
-from html import escape
 
 from coterie.report.clusters import Array
-from coterie.report.graph import graph
-from coterie.report.heat_map import collaboration
-from coterie.report.html import blocks, note, plot, section, select
+from coterie.report.collaboration import collaboration, graph
+from coterie.report.html import blocks, note, plot, section, select, titled
 from coterie.report.trajectories import Trajectory, drawn, trajectories
 from coterie.runs.read import Run
 
@@ -49,9 +47,8 @@ def adjusted(run: Run) -> str:
 def _drawn(trajectory: Trajectory) -> str:
     first = trajectory.title[0]
     first = first.upper() if first.isascii() else first  # Π is not π
-    title = f"<h4>{escape(first + trajectory.title[1:])}</h4>"
     choose = select("Silo", trajectory.silos, "data-lines") if len(trajectory.silos) > 1 else ""
-    return f"<div class='lines'>{title}{choose}{plot(drawn(trajectory))}</div>"
+    return f"<div class='lines'>{titled(first + trajectory.title[1:], choose + plot(drawn(trajectory)))}</div>"
 
 
 def _first(run: Run) -> dict[str, Mapping[str, Array]]:

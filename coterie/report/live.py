@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 from coterie.errors import BadInput
 from coterie.measure.metrics import main_measure
 from coterie.report import figures
-from coterie.report.html import cell, table
 from coterie.report.page import POLICY, page_of, shell
+from coterie.report.sections import score_table
 from coterie.report.table import summary_cells
 from coterie.report.theme import asset, inks
 from coterie.runs.folder import CHECKPOINTS
@@ -129,14 +129,11 @@ def state(live: Live, known: str) -> dict[str, Any]:
     if run.methods:
         measure = main_measure(run.results)
         drawn["curves"] = json.loads(figures.curves(run.results, inks(run.methods), measure).to_json())
-    headings, rows = summary_cells(run.methods, run.verdict, run.own) if run.methods else ([], {})
-    cells = {name: "".join(cell(each.text, each.best) for each in row) for name, row in rows.items()}
-    dots = {method: ink.colour for method, ink in inks(run.methods).items()}
     return {
         "version": version,
         "status": live.status(run),
         "progress": _progress(run),
-        "scores": table(["method", *headings], cells, dots=dots) if rows else "",
+        "scores": score_table(*summary_cells(run.methods, run.verdict, run.own)) if run.methods else "",
         "figures": drawn,
         **always,
     }

@@ -4,9 +4,9 @@ from html import escape
 from pathlib import Path
 
 from coterie.errors import BadInput
+from coterie.report import html
 from coterie.report.canvas import plotly_objects
 from coterie.report.decision import decision
-from coterie.report.html import part
 from coterie.report.sections import PARTS
 from coterie.report.theme import asset
 from coterie.runs.read import Run
@@ -26,7 +26,7 @@ def render(run: Run, out: Path) -> None:
     out.write_text(page, encoding="utf-8")
 
 
-def facts(run: Run) -> dict[str, str]:
+def sizes(run: Run) -> dict[str, str]:
     """The size of a study at a glance."""
     results = run.results
     members = results[~results["measure"].str.endswith("_unseen")]
@@ -35,7 +35,7 @@ def facts(run: Run) -> dict[str, str]:
         "Methods": f"{len(run.methods):,}",
         "Rounds": f"{int(results['round'].max()):,}",
         "Seeds": f"{results['seed'].nunique():,}",
-        **({"Computed on": str(run.about["device"])} if run.about.get("device") else {}),
+        "Computed on": escape(str(run.about.get("device") or "")),
     }
 
 
@@ -47,11 +47,10 @@ def page_of(run: Run, beside: Path | None = None) -> str:
     made |= {
         key: (title, "\n".join(filter(None, (make(run) for make in each)))) for key, (title, each) in PARTS.items()
     }
-    shown = {key: part(key, title, body) for key, (title, body) in made.items() if body}
+    shown = {key: html.part(key, title, body) for key, (title, body) in made.items() if body}
     links = "".join(f"<a href='#{key}'>{key.capitalize()}</a>" for key in shown)
     body = f"<nav aria-label='Parts of the report'>{links}</nav>" + "\n".join(shown.values())
-    listed = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts(run).items())
-    header = f"<p class='kicker'>Coterie study</p><h1>{escape(run.name)}</h1><dl class='facts'>{listed}</dl>"
+    header = f"<p class='kicker'>Coterie study</p><h1>{escape(run.name)}</h1>{html.facts('facts', sizes(run))}"
     if not run.finished:
         header += "<p class='note unfinished'>This run has not finished: this is what there is so far.</p>"
     return shell(run.name, header, body, asset("page.js"), POLICY)

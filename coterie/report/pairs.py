@@ -7,9 +7,9 @@ from pandas import DataFrame
 
 from coterie.measure.metrics import lower_better, plain_measure
 from coterie.measure.significance import ALPHA
-from coterie.report.canvas import Figure, axis_labels, blank
+from coterie.report.canvas import Figure, axis_labels, blank, heat_map
 from coterie.report.clusters import Array
-from coterie.report.heat_map import DIVERGING
+from coterie.report.collaboration import DIVERGING
 from coterie.runs.read import Run
 
 
@@ -40,8 +40,10 @@ def significance(pairs: DataFrame, methods: Sequence[str], lower_better: bool) -
     better, p = matrix(pairs, methods, lower_better)
     names = axis_labels(methods, longest=16)
     shown, largest = marked(better, p)
-    figure = blank(height=max(320, 150 + 24 * len(methods)))
-    figure.add_heatmap(
+    figure = heat_map(
+        blank(height=max(320, 150 + 24 * len(methods))),
+        "lead",
+        "%{y} over %{x}: %{customdata[0]:+.3g}, p = %{customdata[1]:.2g}",
         z=shown,
         x=names,
         y=names,
@@ -58,9 +60,6 @@ def significance(pairs: DataFrame, methods: Sequence[str], lower_better: bool) -
         xgap=1,
         ygap=1,
         hoverongaps=False,
-        hovertemplate="%{y} over %{x}: %{customdata[0]:+.3g}, p = %{customdata[1]:.2g}<extra></extra>",
-        colorbar={"thickness": 10, "outlinewidth": 0, "title": "lead"},
     )
-    figure.update_xaxes(type="category", showgrid=False, ticks="", tickangle=-90, side="top")
-    figure.update_yaxes(type="category", showgrid=False, ticks="", autorange="reversed")
-    return figure
+    figure.update_yaxes(ticks="")
+    return figure.update_xaxes(ticks="", tickangle=-90, side="top")

@@ -9,8 +9,7 @@ from coterie.measure.verdict_words import unit
 from coterie.report import figures
 from coterie.report.canvas import Figure
 from coterie.report.clusters import Array
-from coterie.report.gains import gains
-from coterie.report.heat_map import collaboration
+from coterie.report.collaboration import collaboration
 from coterie.report.learning import rounds_of, silos_of
 from coterie.report.theme import inks
 from coterie.runs.read import Run
@@ -39,7 +38,7 @@ def _rounds(run: Run) -> Figure:
 def _gains(run: Run) -> Figure:
     if run.verdict is None or not run.verdict["silos"]:
         raise BadInput("plot('gains'): one method alone has no verdict; compare several, separate among them")
-    return gains(run.verdict["silos"], unit(run.verdict))
+    return figures.gains(run.verdict["silos"], unit(run.verdict))
 
 
 def _collaboration(run: Run) -> Figure:

@@ -1,21 +1,19 @@
 """The sections of the report: each a function from what a study found to HTML, empty where there is nothing to show."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 from coterie.measure.measures import measure_of
 from coterie.measure.significance import ALPHA, smallest_p
 from coterie.report import figures
 from coterie.report.evidence import measures, verdict
-from coterie.report.html import cell, note, plot, section, table
-from coterie.report.in_use import predictions
-from coterie.report.labels import label_distribution
+from coterie.report.html import cell, note, plot, section, table, titled
+from coterie.report.in_use import predictions, subgroups
 from coterie.report.learning import adjusted, who_learns_from_whom
 from coterie.report.mixtures import mixtures
 from coterie.report.notes import notes
 from coterie.report.pairs import less_is_better, significance
-from coterie.report.subgroups import subgroups
-from coterie.report.table import error_of, judged_scores, main_score, summary_cells
+from coterie.report.table import Cell, error_of, judged_scores, main_score, summary_cells
 from coterie.report.theme import inks
 from coterie.runs.read import Run
 
@@ -40,12 +38,16 @@ def scores(run: Run) -> str:
         )
     if any("published" in each for each in run.methods.values()):
         text += " Diamonds and the column paper are what the paper reports."
-    body = {name: "".join(cell(each.text, each.best) for each in cells) for name, cells in rows.items()}
-    shown = table(["method", *headings], body, dots={name: ink.colour for name, ink in inks(run.methods).items()})
     unit = "" if error else "Accuracies in percent. "
     beside = "".join(note(line) for line in notes(run.methods, run.about.get("privacy")))
     drawn = plot(figures.bars(run.methods, inks(run.methods), run.by))
-    return section("Scores", note(f"{unit}{text}") + shown + beside + drawn)
+    return section("Scores", note(f"{unit}{text}") + score_table(headings, rows) + beside + drawn)
+
+
+def score_table(headings: Sequence[str], rows: Mapping[str, Sequence[Cell]]) -> str:
+    """Methods by scores, each with the dot of its colour."""
+    body = {name: "".join(cell(each.text, each.best) for each in row) for name, row in rows.items()}
+    return table(["method", *headings], body, dots={name: ink.colour for name, ink in inks(rows).items()})
 
 
 def curves(run: Run) -> str:
@@ -59,12 +61,12 @@ def curves(run: Run) -> str:
     for measure in dict.fromkeys((str((run.verdict or {}).get("measure")), error or "accuracy")):
         if measure in measured and measure != "loss":  # which has its own figure below
             main = figures.curves(run.results, inks(run.methods), measure)
-            drawn += f"<h4>Test {measure_of(measure).title}</h4>{plot(main)}"
+            drawn += titled(f"Test {measure_of(measure).title}", plot(main))
     losses = ""
     for split, title in (("train", "Training loss"), ("test", "Test loss")):
         found = run.results[(run.results["split"] == split) & (run.results["measure"] == "loss")]
         if len(found):
-            losses += f"<div><h4>{title}</h4>{plot(figures.curves(found, inks(run.methods), 'loss', split))}</div>"
+            losses += f"<div>{titled(title, plot(figures.curves(found, inks(run.methods), 'loss', split)))}</div>"
     return section("Over the rounds", f"{note(text)}{drawn}<div class='figures'>{losses}</div>")
 
 
@@ -114,7 +116,7 @@ def data(run: Run) -> str:
         lines = "".join(f"<li>{escape(line)}</li>" for line in run.differences)
         body += f"<h4>Where the silos' tables differ</h4><ul class='words'>{lines}</ul>"
     if run.labels is not None and not run.labels.empty:
-        body += "<h4>Training samples of each label, first seed</h4>" + plot(label_distribution(run.labels))
+        body += "<h4>Training samples of each label, first seed</h4>" + plot(figures.label_distribution(run.labels))
     return section("The data of the silos", body) if body else ""
 
 
@@ -128,7 +130,7 @@ def costs(run: Run) -> str:
     ]:
         values = [each.get(key) for each in run.methods.values() for key in keys]
         if any(values) or (title.startswith(("Mega", "Sec")) and any(v is not None for v in values)):
-            drawn += f"<div><h4>{title}</h4>{plot(figures.costs(run.methods, inks(run.methods), keys))}</div>"
+            drawn += f"<div>{titled(title, plot(figures.costs(run.methods, inks(run.methods), keys)))}</div>"
     return section("What it cost", f"<div class='figures'>{drawn}</div>") if drawn else ""
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 from pandas import DataFrame
 
+from coterie.data.own.label import by_value
 from coterie.measure.metrics import by_round
 
 
@@ -25,17 +26,9 @@ def curve(results: DataFrame, method: str, measure: str, split: str = "test") ->
 def class_counts(labels: DataFrame) -> DataFrame:
     """Silos × labels: how many samples, labels in their natural order."""
     counts = labels.pivot_table(index="silo", columns="label", values="count", aggfunc="sum", sort=False).fillna(0)
-    return counts[sorted(counts.columns, key=_natural)]
+    return counts[sorted(counts.columns, key=by_value)]
 
 
 def thinned(count: int, most: int) -> list[int]:
     """An even choice of `most` of so many places, both ends among them."""
     return sorted({int(i) for i in np.linspace(0, count - 1, min(count, most)).round()})
-
-
-def _natural(name: object) -> tuple[int, float, str]:
-    """2 before 10, and names after numbers."""
-    try:
-        return (0, float(str(name)), "")
-    except ValueError:
-        return (1, 0.0, str(name))

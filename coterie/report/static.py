@@ -15,12 +15,14 @@ from coterie.measure.metrics import main_measure
 from coterie.measure.significance import ALPHA
 from coterie.measure.verdict_words import ranked, unit
 from coterie.personal.export import file_name
-from coterie.report import static_weights
-from coterie.report.gains import COLOURS
+from coterie.report.clusters import Array, network, together
+from coterie.report.collaboration import largest_between
+from coterie.report.figures import COLOURS
 from coterie.report.pairs import less_is_better, marked, matrix
 from coterie.report.series import class_counts, curve
 from coterie.report.table import judged_scores, method_scores
-from coterie.report.theme import Ink, inks
+from coterie.report.theme import PALETTE, Ink, group_colour, inks
+from coterie.report.trajectories import Trajectory, trajectories
 from coterie.runs.read import Run
 
 FORMATS = ("svg", "png", "pdf")
@@ -42,6 +44,7 @@ STYLE: Any = {
 }
 UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
 MANY_SILOS = 50  # whose points are a picture: as shapes they make files large
+MOST_TICKS = 40
 Draw = Callable[[Any], None]  # draws on a matplotlib Axes
 
 
@@ -80,7 +83,19 @@ def _figures(run: Run) -> Iterator[tuple[str, tuple[float, float], Draw]]:
         better, p = matrix(run.significance, list(run.methods), less_is_better(run))
         yield "significance", (side + 0.6, side), lambda axes: _significance(axes, better, p, list(run.methods))
     for method, trace in run.traces.items():
-        yield from static_weights.figures(file_name(method), trace)
+        yield from weight_figures(file_name(method), trace)
+
+
+def weight_figures(name: str, trace: Mapping[str, Array]) -> Iterator[tuple[str, tuple[float, float], Draw]]:
+    """Who learns from whom, and what a method adjusts over the rounds; `name` is the method's."""
+    silos = [str(silo) for silo in trace["silos"]]
+    if "collaboration" in trace:
+        last, groups = trace["collaboration"][-1], trace.get("groups", np.zeros(len(silos)))
+        yield f"heat-map-{name}", (4.6, 3.8), lambda axes: _heat_map(axes, last, silos, groups)
+        yield f"graph-{name}", (4.4, 4.0), lambda axes: _graph(axes, last, silos)
+    if "rounds" in trace:
+        for i, found in enumerate(trajectories(trace), 1):
+            yield f"trajectory-{name}-{i}", (4.8, 3.0), partial(_trajectory, each=found)
 
 
 def _curves(axes: Any, run: Run, measure: str, split: str, colours: Mapping[str, Ink]) -> None:
@@ -161,29 +176,91 @@ def _gains(axes: Any, found: Mapping[str, Any]) -> None:
         axes.plot(ends, [i, i], color=colour, linewidth=1.2)
         axes.plot(each["gain"], i, "o", color=colour, markersize=4)
     axes.axvline(0, color="#5b6570", linewidth=0.8)
-    static_weights.ticks(axes, "y", [each["silo"] for each in shown])
+    ticks(axes, "y", [each["silo"] for each in shown])
     axes.invert_yaxis()
     axes.set_xlabel(f"gain of {found['judged']} over {found['alone']}{',' * bool(unit(found))}{unit(found)}")
 
 
 def _labels(axes: Any, counts: Any) -> None:
-    drawn = axes.imshow(counts.to_numpy(dtype=float).T, aspect="auto", cmap="viridis")
-    axes.figure.colorbar(drawn, ax=axes, label="training samples", pad=0.02)
-    static_weights.ticks(axes, "x", [str(silo) for silo in counts.index])
-    static_weights.ticks(axes, "y", [str(name) for name in counts.columns])
+    cells, names = counts.to_numpy(dtype=float).T, [str(name) for name in counts.columns]
+    silos = [str(silo) for silo in counts.index]
+    image(axes, cells, silos, names, "training samples", aspect="auto", cmap="viridis")
     axes.set_ylabel("label")
-    axes.grid(visible=False)
 
 
 def _significance(axes: Any, better: Any, p: Any, methods: list[str]) -> None:
     shown, largest = marked(better, p)
-    drawn = axes.imshow(shown, cmap="RdBu", vmin=-largest, vmax=largest)
-    axes.figure.colorbar(drawn, ax=axes, label="row over column", pad=0.02, shrink=0.8)
+    image(axes, shown, methods, methods, "row over column", 0.8, cmap="RdBu", vmin=-largest, vmax=largest)
     for i, j in zip(*np.nonzero(p < ALPHA), strict=True):
         axes.text(j, i, "+" if better[i, j] > 0 else "−", ha="center", va="center")
-    static_weights.ticks(axes, "x", methods)
-    static_weights.ticks(axes, "y", methods)
+
+
+def _heat_map(axes: Any, weights: Array, silos: list[str], groups: Array) -> None:
+    """Silos that weigh each other most stand together; where their true groups are known, these come first."""
+    from matplotlib.colors import Normalize, PowerNorm
+
+    order = sorted(together(weights), key=lambda silo: groups[silo])
+    most, signed = largest_between(weights[None])
+    norm = (
+        Normalize(-most, most) if signed else PowerNorm(0.5, 0, most)
+    )  # a root, for those that are weak beside a pair
+    names = [silos[i] for i in order]
+    image(axes, weights[order][:, order], names, names, "weight", 0.85, cmap="RdBu" if signed else "viridis", norm=norm)
+    for end in np.flatnonzero(np.diff(groups[order])):
+        axes.axhline(end + 0.5, color="white", linewidth=0.6)
+        axes.axvline(end + 0.5, color="white", linewidth=0.6)
+    axes.set_xlabel(f"from {axes.get_xlabel()}".rstrip())
+    axes.set_ylabel(f"to {axes.get_ylabel()}".rstrip())
+
+
+def _graph(axes: Any, weights: Array, silos: list[str]) -> None:
+    found = network(weights)
+    for i, j, weight in found.edges:
+        axes.plot(*found.places[[i, j]].T, color="#808890", alpha=0.5, linewidth=0.6 + 4 * weight, zorder=1)
+    colours = [group_colour(group) for group in found.groups]
+    axes.scatter(*found.places.T, c=colours, s=60, zorder=2, edgecolors="white")
+    if len(silos) <= MOST_TICKS:
+        for place, name, above in zip(found.places, silos, found.named_above(), strict=True):
+            beside = {"xytext": (0, 6 if above else -6), "va": "bottom" if above else "top", "ha": "center"}
+            axes.annotate(text(name), place, textcoords="offset points", fontsize=7, **beside)
+    axes.set_axis_off()
+    axes.set_aspect("equal")
+
+
+def _trajectory(axes: Any, each: Trajectory) -> None:
+    shown = [(name, values) for name, values, silo in each.lines if silo in (None, 0)]
+    for i, (name, values) in enumerate(shown):
+        axes.plot(each.rounds, values, color=PALETTE[i % len(PALETTE)], linewidth=1.2, label=text(name))
+    axes.set_xlabel("round")
+    axes.set_title(each.title + (f" ({text(each.silos[0])})" if each.silos else ""), fontsize=9, loc="left")
+    if each.silos:
+        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+
+
+def ticks(axes: Any, side: str, names: Sequence[str]) -> None:
+    """Names along an axis; of too many none, but how many there are."""
+    put = axes.set_xticks if side == "x" else axes.set_yticks
+    if len(names) > MOST_TICKS:
+        put([])
+        (axes.set_xlabel if side == "x" else axes.set_ylabel)(f"{len(names)} silos")
+    else:
+        put(range(len(names)), [text(name) for name in names], rotation=90 if side == "x" else 0, fontsize=7)
+
+
+def image(
+    axes: Any, cells: Array, across: Sequence[str], down: Sequence[str], of: str, shrink: float = 1, **style: Any
+) -> None:
+    """A cell for each pair of names, and beside it what its colours are of."""
+    drawn = axes.imshow(cells, **style)
+    axes.figure.colorbar(drawn, ax=axes, label=of, pad=0.02, shrink=shrink)
+    ticks(axes, "x", across)
+    ticks(axes, "y", down)
     axes.grid(visible=False)
+
+
+def text(name: str) -> str:
+    """A name that matplotlib does not read as mathematics, cut when very long."""
+    return (name if len(name) <= 24 else name[:23] + "…").replace("$", r"\$")
 
 
 def line(ink: Ink) -> dict[str, Any]:

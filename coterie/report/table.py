@@ -1,7 +1,8 @@
 """The summary of a study as a table: methods × measures, the best of each score marked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rich import box
@@ -141,14 +142,24 @@ def summary_cells(
                 rows[method].append(cell)
             continue
         values = {method: scores.get(key) for method, scores in summary.items()}
-        texts = {method: _text(key, value) for method, value in values.items()}
-        best = _best(key, values)
-        for method, scores in summary.items():
-            spread = scores.get(f"{key}_std")
-            text = texts[method] + ("" if spread is None else f"±{_text(key, spread)}")
-            # Compared as printed: of two equal figures, one marked and one not would puzzle.
-            rows[method].append(Cell(text, best is not None and texts[method] == texts[best]))
+        for method, cell in marked(values, partial(_text, key), is_error(key)).items():
+            rows[method].append(Cell(with_spread(key, summary[method]), cell.best and key not in UNSCORED))
     return list(columns.values()), rows
+
+
+def with_spread(key: str, scores: Mapping[str, Any]) -> str:
+    """A method's score, and how far it spreads over seeds."""
+    spread = scores.get(f"{key}_std")
+    return _text(key, scores.get(key)) + ("" if spread is None else f"±{_text(key, spread)}")
+
+
+def marked(
+    values: Mapping[str, float | None], text: Callable[[float | None], str], less_is_better: bool
+) -> dict[str, Cell]:
+    """Values as texts, the best of several marked: as printed, for of two equal figures one marked would puzzle."""
+    known = [value for value in values.values() if value is not None]
+    best = text((min if less_is_better else max)(known)) if len(known) > 1 else None
+    return {name: Cell(text(value), text(value) == best) for name, value in values.items()}
 
 
 def _columns(summary: Scores, verdict: Verdict | None, own: bool) -> dict[str, str]:
@@ -175,10 +186,8 @@ def _judged(summary: Scores, verdict: Verdict) -> dict[str, Cell]:
     measure = measure_of(verdict["measure"])
     scale = 100 if measure.percent else 1
     values = {method: verdict["methods"].get(method, {}).get("test") for method in summary}
-    known = [value / scale for value in values.values() if value is not None]
-    best = measure.shown((max if measure.higher else min)(known)) if len(known) > 1 else None
-    texts = {method: measure.shown(None if value is None else value / scale) for method, value in values.items()}
-    return {method: Cell(text, text == best) for method, text in texts.items()}
+    scaled = {method: None if value is None else value / scale for method, value in values.items()}
+    return marked(scaled, measure.shown, not measure.higher)
 
 
 def summary_table(
@@ -261,13 +270,6 @@ def _broken(heading: str) -> str:
 
 def _width(heading: str, texts: list[str]) -> int:
     return max(len(line) for text in (_broken(heading), *texts) for line in text.splitlines())
-
-
-def _best(key: str, values: Mapping[str, Any]) -> str | None:
-    scored = {method: value for method, value in values.items() if value is not None}
-    if key in UNSCORED or len(scored) < 2:
-        return None
-    return (min if is_error(key) else max)(scored, key=lambda method: float(scored[method]))
 
 
 def _text(key: str, value: float | None) -> str:

@@ -23,7 +23,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from coterie.codec import save_tensors, storable
+from coterie.codec import save_tensors
 from coterie.durable import sync
 from coterie.engine import ranks
 from coterie.engine.exchange import Engine, Kept
@@ -34,7 +34,7 @@ from coterie.errors import warn
 from coterie.measure.metrics import Pick, Rank
 from coterie.runs.journal import Journal, Mark, entries
 from coterie.runs.redealt import models_of, redealt
-from coterie.wire import Deployable, Predictor
+from coterie.wire import Deployable, Predictor, under
 
 KEPT = 2  # checkpoints of a method
 SMALL = 1 << 26  # bytes of a state that is written after every round
@@ -87,13 +87,13 @@ class Checkpoint:
             wanted = [name for name in file.keys() if alike or name.startswith(PICKED)]  # noqa: SIM118
             named = {name: file.get_tensor(name).clone() for name in wanted}
         if alike:
-            server, silos = _part(named, "server."), _part(named, "engine.")
+            server, silos = under("server.", named), under("engine.", named)
         else:
             assert isinstance(engine, Simulator)
             server, silos = redealt(paths, outcome.server, engine)
         outcome.server = outcome.server.with_tensors(server)
         engine.restore(Kept(silos, abouts[own][ENGINE]))
-        _fill(outcome, abouts[0], _part(named, f"{PICKED}."))
+        _fill(outcome, abouts[0], under(f"{PICKED}.", named))
         models = [self.folder / about[MODELS] for about in abouts if about[MODELS] is not None]
         if alike and abouts[own][MODELS] is not None and outcome.picked is not None:
             outcome.models = _read_models(self.folder / abouts[own][MODELS])
@@ -146,7 +146,7 @@ class Checkpoint:
         for path in self._files("ended"):
             about = self._read(path)
             if about is not None:
-                return _fill(Outcome(None), about, _part(safetensors.torch.load_file(path), f"{PICKED}."))
+                return _fill(Outcome(None), about, under(f"{PICKED}.", safetensors.torch.load_file(path)))
             damaged.append(path)
         self._discard(damaged, f"training {self.method} (seed {self.seed}) from its start")
         return None
@@ -205,7 +205,7 @@ class Checkpoint:
         part = self.folder / f"part{self._part}"
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            save_tensors(storable(state), part, {"about": json.dumps(about)})
+            save_tensors(state, part, {"about": json.dumps(about)})
             sync(part)
             path = part.replace(self.folder / f"{name}{self._part}-{_checksum(part)}.safetensors")
         except OSError:
@@ -266,10 +266,6 @@ def _packed(table: pa.Table) -> bytes:
         stream.write_table(table)
     body: bytes = sink.getvalue().to_pybytes()
     return body
-
-
-def _part(named: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): t for name, t in named.items() if name.startswith(prefix)}
 
 
 def _fill(outcome: Outcome, about: Mapping[str, Any], outputs: Mapping[str, Tensor]) -> Outcome:

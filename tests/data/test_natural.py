@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from coterie.data.natural import Natural, natural
 from coterie.data.silo import Pool
+from coterie.data.splits import Natural, natural
 from coterie.errors import BadInput
 
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from coterie.data.pachinko import Pachinko, _draw, pachinko
 from coterie.data.silo import Pool
+from coterie.data.splits import Pachinko, _draw, pachinko
 from coterie.errors import BadInput
 
 

@@ -3,8 +3,7 @@
 import numpy as np
 
 from coterie.report.clusters import ALONE, Network, network, together
-from coterie.report.graph import graph
-from coterie.report.heat_map import collaboration
+from coterie.report.collaboration import collaboration, graph
 
 GROUPS = np.array([0, 1, 0, 1, 0, 1])
 

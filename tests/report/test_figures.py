@@ -8,9 +8,8 @@ import pytest
 
 from coterie.errors import BadInput
 from coterie.report.canvas import axis_labels, label
-from coterie.report.figures import bars, curves, silo_distribution
-from coterie.report.heat_map import MOST_ROUNDS, collaboration, shown_rounds
-from coterie.report.labels import label_distribution
+from coterie.report.collaboration import MOST_ROUNDS, collaboration, shown_rounds
+from coterie.report.figures import bars, curves, label_distribution, silo_distribution
 from coterie.report.theme import inks
 
 

@@ -7,11 +7,8 @@ from made import SILOS, rows_of
 from sklearn.metrics import auc, average_precision_score, confusion_matrix, roc_auc_score, roc_curve
 
 from coterie.measure.tempering import tempered
-from coterie.report.calibration import bins
-from coterie.report.confusion import confusion, worst_pairs
-from coterie.report.discrimination import precision_recall, roc
 from coterie.report.predicted import Predicted, predicted
-from coterie.report.residuals import histogram
+from coterie.report.predictions import bins, confusion, histogram, precision_recall, roc, worst_pairs
 
 
 def both(classes: int, skill: float = 1.0) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from command import call
 
-from coterie.report import static_weights
+from coterie.report.static import weight_figures
 
 Figure = pytest.importorskip("matplotlib.figure").Figure
 
@@ -93,9 +93,7 @@ def test_a_method_far_below_the_others_does_not_flatten_them(run_folder, tmp_pat
 def test_true_groups_stand_together_in_a_heat_map():
     groups = np.array([0, 1, 0, 1])
     weights = np.array([[0, 9, 1, 0], [9, 0, 0, 1], [1, 0, 0, 9], [0, 1, 9, 0]], dtype=float)  # which they ignore
-    ((_, _, draw), *_) = static_weights.figures(
-        "it", {"silos": groups, "groups": groups, "collaboration": weights[None]}
-    )
+    ((_, _, draw), *_) = weight_figures("it", {"silos": groups, "groups": groups, "collaboration": weights[None]})
     axes = Figure().add_subplot()
     draw(axes)
     shown = axes.images[0].get_array()

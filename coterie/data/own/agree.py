@@ -1,7 +1,7 @@
 """From what every silo declares to one schema for all, and where they differ, column by column."""
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -9,13 +9,12 @@ import torch
 
 from coterie.data.own.label import Task, ordered
 from coterie.data.own.remarks import Difference as Difference
-from coterie.data.own.remarks import remarks
+from coterie.data.own.remarks import listed, remarks
 from coterie.data.own.schema import Column, Schema
 from coterie.data.own.statistics import LEVELS, Description, Statistics, description_of
 from coterie.errors import BadInput
 
 T = TypeVar("T", bound=Hashable)
-SHOWN = 4  # levels that are named
 FAR = 1e6  # deviations from the others, beyond which numbers are not of one kind
 Moments = np.ndarray  # (3, ...) count, mean and sum of squares around it
 
@@ -100,13 +99,7 @@ def far_values(declared: Mapping[str, Statistics], label: str) -> list[Differenc
 
 
 def _shapes(described: Mapping[str, Description]) -> list[Difference]:
-    shapes = {silo: own.shape for silo, own in described.items()}
-    usual = _majority(list(shapes.values()))
-    return [
-        Difference("samples", silo, f"{_shaped(shape)}, elsewhere {_shaped(usual)}", stops=True)
-        for silo, shape in shapes.items()
-        if shape != usual
-    ]
+    return _unusual("samples", {silo: own.shape for silo, own in described.items()}, _shaped)
 
 
 def _kinds(described: Mapping[str, Description]) -> list[Difference]:
@@ -130,12 +123,7 @@ def _kinds(described: Mapping[str, Description]) -> list[Difference]:
 
 
 def _labels(described: Mapping[str, Description], label: str) -> list[Difference]:
-    usual = _majority([own.label for own in described.values()])
-    return [
-        Difference(label or "label", silo, f"{_say(own.label)}, elsewhere {_say(usual)}", True)
-        for silo, own in described.items()
-        if own.label != usual
-    ]
+    return _unusual(label or "label", {silo: own.label for silo, own in described.items()}, _say)
 
 
 def _classes(described: Mapping[str, Description], label: str, task: Task) -> tuple[tuple[str, ...], list[Difference]]:
@@ -224,8 +212,15 @@ def kinds_of(own: Description) -> dict[str, str]:
     return kinds | dict.fromkeys(own.empty, "empty")
 
 
-def _majority(values: Sequence[T]) -> T:
+def _majority(values: Iterable[T]) -> T:
     return Counter(values).most_common(1)[0][0]
+
+
+def _unusual(column: str, every: Mapping[str, T], say: Callable[[T], str]) -> list[Difference]:
+    """The silos whose value is not that of most."""
+    usual = _majority(every.values())
+    odd = {silo: own for silo, own in every.items() if own != usual}
+    return [Difference(column, silo, f"{say(own)}, elsewhere {say(usual)}", True) for silo, own in odd.items()]
 
 
 def _shaped(shape: tuple[int, ...]) -> str:
@@ -237,7 +232,5 @@ def _say(kind: str) -> str:
 
 
 def _named(what: str, names: Sequence[str]) -> str:
-    """A few names and how many more."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     many = what + ("es" if what.endswith("s") else "s")
-    return f"{what if len(names) == 1 else many} {', '.join(names[:SHOWN])}{more}"
+    return f"{what if len(names) == 1 else many} {listed(names)}"

@@ -57,16 +57,11 @@ def given(incumbent: str, holding: Holding, x: Array, schema: Schema) -> Array |
     path = Path(incumbent.replace(SILO, holding.name))
     if incumbent in ("", TREES) or (SILO in incumbent and not path.exists()):
         return None
-    return _checked(by_onnx(path, x, len(schema.classes)), len(x), schema, where)
+    return _checked(by_onnx(path, x, len(schema.classes))[1], len(x), schema, where)
 
 
-def by_onnx(path: Path, x: Array, classes: int) -> Array:
-    """What an ONNX file gives for encoded rows."""
-    return named_by_onnx(path, x, classes)[1]
-
-
-def named_by_onnx(path: Path, x: Array, classes: int) -> tuple[str, Array]:
-    """The same, and the name of that output."""
+def by_onnx(path: Path, x: Array, classes: int) -> tuple[str, Array]:
+    """What an ONNX file gives for encoded rows: the name of that output, and its values."""
     if find_spec("onnxruntime") is None:
         raise BadInput(f"{path}: onnxruntime is not installed; pip install onnxruntime")
     import onnxruntime

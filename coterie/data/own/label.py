@@ -66,11 +66,13 @@ def read_label(column: Series, where: str) -> tuple[Label, Array]:
 
 def ordered(names: set[str]) -> list[str]:
     """Classes in an order that does not depend on who has which: numbers by value, then text by the alphabet."""
+    return sorted(names, key=by_value)
 
-    def key(name: str) -> tuple[int, float, str]:
-        try:
-            return (0, float(name), name)
-        except ValueError:
-            return (1, 0.0, name)
 
-    return sorted(names, key=key)
+def by_value(name: object) -> tuple[int, float, str]:
+    """The key of an order with 2 before 10, and names after numbers."""
+    text = str(name)
+    try:
+        return (0, float(text), text)
+    except ValueError:
+        return (1, 0.0, text)

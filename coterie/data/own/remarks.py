@@ -54,7 +54,7 @@ def _columns(described: Mapping[str, Description]) -> list[Difference]:
     for name in dict.fromkeys(name for own in described.values() for name in own.telling):
         silos = [silo for silo, own in described.items() if name in own.telling]
         what = f"tells the label by itself; if it is not known when you predict, leave it out with --drop {name}"
-        found.append(Difference(name, EVERY if len(silos) == len(described) else _listed(silos), what))
+        found.append(Difference(name, EVERY if len(silos) == len(described) else listed(silos), what))
     return found
 
 
@@ -166,11 +166,12 @@ def _rewritten(what: str, spellings: Mapping[str, Sequence[str]]) -> list[tuple[
     """The silos of each spelling but the usual one, and what to do."""
     usual = max(spellings, key=lambda level: len(spellings[level]))
     return [
-        (_listed(silos), f"{what} {level!r} and elsewhere {usual!r}: two spellings of one? Write them alike")
+        (listed(silos), f"{what} {level!r} and elsewhere {usual!r}: two spellings of one? Write them alike")
         for level, silos in spellings.items()
         if level != usual
     ]
 
 
-def _listed(silos: Sequence[str]) -> str:
-    return ", ".join(silos[:SHOWN]) + (f" and {len(silos) - SHOWN} more" if len(silos) > SHOWN else "")
+def listed(names: Sequence[str]) -> str:
+    """A few names and how many more."""
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
