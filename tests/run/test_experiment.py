@@ -320,6 +320,18 @@ def test_a_regression_that_diverges_leaves_a_summary_that_is_json(tmp_path):
     assert summary["methods"]["separate"]["best_round"] == 1
 
 
+def test_one_silo_that_diverges_does_not_cost_the_others_their_results(tmp_path):
+    rng = np.random.default_rng(0)
+    x, owner = rng.normal(size=(90, 3)).astype(np.float32), np.repeat(["a", "b", "c"], 30)
+    y = (x[:, 0] > 0).astype(np.int64)
+    x[30:60] *= 1e30  # what b's model gives is not a number
+    np.savez(tmp_path / "a.npz", x=x, y=y, owner=owner)
+    data = f"data={{name='npz', path='{tmp_path / 'a.npz'}', split='natural'}}"
+    assert call("run", small(tmp_path), "--set", data, "--quiet", "--out", tmp_path / "out") == 0
+    measures = json.loads((tmp_path / "out" / "summary.json").read_text("utf-8"))["methods"]["separate"]["measures"]
+    assert set(measures["log_loss"]["silos"]) == set(measures["log_loss_raw"]["silos"]) == {"silo-00", "silo-02"}
+
+
 def test_no_validation_data_is_no_reason_to_stop():
     scores = ran("data.validation=0").summary["methods"]["separate"]
     assert scores["val_picked"] is None and scores["bmta"] > 0
