@@ -17,9 +17,6 @@ class NewMethod(co.Method[co.Global, co.GlobalDown, co.ModelUp, Kept, co.Weights
     """The hyper-parameters are fields; first the server's half, then the silo's."""
 
     summary: ClassVar[str] = "FedAvg that starts from a mix of the global model and the silo's own"
-    down: ClassVar[type[co.Down]] = co.GlobalDown
-    up: ClassVar[type[co.Up]] = co.ModelUp
-    private: ClassVar[type[co.Private]] = Kept
     share: float = co.option(0.5, "share of the global model in what a silo starts from", low=0, high=1)
 
     def open(self, roster: co.Roster, model: co.Model) -> co.Global:  # the server's state; it sees uploads alone

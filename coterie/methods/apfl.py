@@ -51,8 +51,6 @@ class APFL(GlobalModel[MixedPrivate, Pair]):
     by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Deng et al., 2020"
     summary: ClassVar[str] = "a learned mixture of the silo's own model and the global one"
-    private: ClassVar[type[Private]] = MixedPrivate
-    lr_by_row: ClassVar[bool] = True
     by_gradients: ClassVar[bool] = True
 
     alpha: float = option(0.5, "α_i, the weight of the silo's own model: at the start, or throughout", low=0, high=1)

@@ -100,10 +100,6 @@ class APPLE(Method[Cores, CoresDown, CoreUp, Relations, Mixing]):
     by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Adapt to Adaptation (APPLE), 2021"
     summary: ClassVar[str] = "a mixture of the silos' core models, with weights that each silo learns and keeps private"
-    down: ClassVar[type[Down]] = CoresDown
-    up: ClassVar[type[Up]] = CoreUp
-    private: ClassVar[type[Private]] = Relations
-    lr_by_row: ClassVar[bool] = True
 
     mu: float = option(0.1, "μ, the pull of p towards p_0; 0: none", low=0, below=math.inf)
     scheduler: Literal["cos", "exp"] = option("cos", "how λ(r), the pull's share in round r, falls from 1 to 0")

@@ -24,8 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.engine.method import Batch, Cohort, Down, Method, Model, Nothing, Predictor, Roster, Server, Task, Up
-from coterie.engine.task import Weights, begun, plain_step
+from coterie.engine.method import Cohort, Down, Method, Model, Nothing, Predictor, Roster, Server, Task, Up
+from coterie.engine.task import Weights, begun
 from coterie.methods.parts.attention import cosines
 from coterie.methods.parts.averaging import weighted_mean
 from coterie.options import option
@@ -66,9 +66,6 @@ class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
 
     paper: ClassVar[str] = "Sattler et al., TNNLS 2020"
     summary: ClassVar[str] = "FedAvg that splits the silos in two where their updates pull apart, again and again"
-    down: ClassVar[type[Down]] = ClusterDown
-    up: ClassVar[type[Up]] = UpdateUp
-    lr_by_row: ClassVar[bool] = True
     by_gradients: ClassVar[bool] = True
 
     norms: Literal["relative", "absolute"] = option("relative", "ε1 and ε2 as shares of earlier norms, or as norms")
@@ -163,9 +160,6 @@ class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
 
     def begin(self, task: Task, down: ClusterDown, private: Nothing) -> Weights:
         return begun(task, down.w)
-
-    def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
-        return plain_step(task, state, batch)
 
     def end(self, task: Task, state: Weights, down: ClusterDown, private: Nothing) -> tuple[UpdateUp, Nothing]:
         return UpdateUp(delta=state.w - down.w), private  # Δw_i = SGD(w_c) − w_c

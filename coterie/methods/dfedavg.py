@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from coterie.engine.method import Batch, Model, Nothing, Predictor, Task
-from coterie.engine.task import Weights, begun, plain_step
+from coterie.engine.method import Model, Nothing, Predictor, Task
+from coterie.engine.task import Weights, begun
 from coterie.methods.parts.gossip import EstimateUp, Gossip, NeighboursDown, averaged
 
 
@@ -23,7 +23,6 @@ class DFedAvg(Gossip[Nothing, Weights]):
 
     paper: ClassVar[str] = "the baseline of Marfoq et al., NeurIPS 2021"
     summary: ClassVar[str] = "FedAvg without a server: each silo averages its model with its neighbours'"
-    lr_by_row: ClassVar[bool] = True
     by_gradients: ClassVar[bool] = True
 
     def first(self, seed: int, model: Model) -> Tensor:
@@ -31,9 +30,6 @@ class DFedAvg(Gossip[Nothing, Weights]):
 
     def begin(self, task: Task, down: NeighboursDown, private: Nothing) -> Weights:
         return begun(task, averaged(down))
-
-    def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
-        return plain_step(task, state, batch)
 
     def end(self, task: Task, state: Weights, down: NeighboursDown, private: Nothing) -> tuple[EstimateUp, Nothing]:
         return EstimateUp(w=state.w), private

@@ -15,7 +15,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from coterie.engine.across import all_silos
-from coterie.engine.method import Batch, Cohort, Model, Predictor, Private, Roster, Task
+from coterie.engine.method import Batch, Cohort, Model, Predictor, Roster, Task
 from coterie.methods.parts import mixture as em
 from coterie.methods.parts.gossip import EstimateUp, Gossip, NeighboursDown, Relay, averaged
 from coterie.methods.parts.mixture import Mixture, MixtureWeights
@@ -49,8 +49,6 @@ class DFedEM(Gossip[MixtureWeights, Mixture]):
     summary: ClassVar[str] = "FedEM without a server: each silo averages its components with its neighbours'"
     down: ClassVar[type[NeighbourComponentsDown]] = NeighbourComponentsDown
     up: ClassVar[type[NeighboursUp]] = NeighboursUp
-    private: ClassVar[type[Private]] = MixtureWeights
-    lr_by_row: ClassVar[bool] = True
 
     components: int = option(3, "M, how many components", low=1)
     adapt_iterations: int = option(1, "E-steps of a silo that arrives after training", low=1)

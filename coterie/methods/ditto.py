@@ -37,8 +37,6 @@ class Ditto(GlobalModel[DittoPrivate, Pulled]):
     by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Li et al., ICML 2021"
     summary: ClassVar[str] = "FedAvg, and beside it each silo's own model, pulled towards the global one"
-    private: ClassVar[type[Private]] = DittoPrivate
-    lr_by_row: ClassVar[bool] = True
     by_gradients: ClassVar[bool] = True
 
     lam: float = option(1.0, "λ, the strength of the pull of v_i towards the global model", low=0)

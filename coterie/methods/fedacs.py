@@ -31,7 +31,6 @@ class FedACS(MessagePassing[Weights]):
     by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Chen et al., 2023"
     summary: ClassVar[str] = "each silo starts from a mixture of the models most aligned with its own"
-    lr_by_row: ClassVar[bool] = True
 
     quantile: float = option(0.5, "p; δ is the p-quantile of all cosines, and only those above it count", low=0, high=1)
 

@@ -33,7 +33,6 @@ class FedAMP(MessagePassing[Pulled]):
     by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Huang et al., AAAI 2021"
     summary: ClassVar[str] = "a cloud model per silo, mixed from the models near its own; the silo is pulled towards it"
-    lr_by_row: ClassVar[bool] = True
 
     weights: Literal["attention", "step"] = option("attention", "softmax of log A', or eq. 5 with a given α")
     function: Literal["negative-exponential", "tamed-root", "scad", "mcp"] = option("negative-exponential", "A")

@@ -17,7 +17,6 @@ class FedAvg(OneModel[Weights]):
 
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
     summary: ClassVar[str] = "one global model, the sample-weighted mean of the silos' models"
-    lr_by_row: ClassVar[bool] = True
     by_gradients: ClassVar[bool] = True
 
     def begin(self, task: Task, down: GlobalDown, private: Nothing) -> Weights:

@@ -13,13 +13,8 @@ from coterie.options import option
 class FedAvgFT(FineTuned):
     """FedAvg, fine-tuned on each silo's own data when it is used."""
 
-    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Wang et al., 2019, on McMahan et al., AISTATS 2017"
     summary: ClassVar[str] = "FedAvg's global model, fine-tuned by each silo on its own data"
     base: ClassVar[Method] = FedAvg()
 
     ft_epochs: int = option(1, "epochs of fine-tuning", low=1)
-
-    @property
-    def epochs(self) -> int:
-        return self.ft_epochs

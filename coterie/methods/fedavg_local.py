@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from coterie.engine.method import Batch, Model, Private, Roster, Task, spread
-from coterie.engine.task import Weights, begun, plain_step
+from coterie.engine.method import Model, Private, Roster, Task, spread
+from coterie.engine.task import Weights, begun
 from coterie.methods.parts.averaging import GlobalDown, GlobalModel, ModelUp
 from coterie.wire import rows
 
@@ -26,8 +26,6 @@ class FedAvgLocal(GlobalModel[Copy, Weights]):
 
     paper: ClassVar[str] = "the baseline of APPLE (2021)"
     summary: ClassVar[str] = "FedAvg, but a silo deploys its own copy after local training"
-    private: ClassVar[type[Private]] = Copy
-    lr_by_row: ClassVar[bool] = True
     by_gradients: ClassVar[bool] = True
 
     def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Copy:
@@ -35,9 +33,6 @@ class FedAvgLocal(GlobalModel[Copy, Weights]):
 
     def begin(self, task: Task, down: GlobalDown, private: Copy) -> Weights:
         return begun(task, spread(down.w, task.k))
-
-    def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
-        return plain_step(task, state, batch)
 
     def end(self, task: Task, state: Weights, down: GlobalDown, private: Copy) -> tuple[ModelUp, Copy]:
         return ModelUp(w=state.w), Copy(w=state.w)

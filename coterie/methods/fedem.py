@@ -18,7 +18,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from coterie.engine.across import all_silos
-from coterie.engine.method import Batch, Cohort, Down, Method, Model, Predictor, Private, Roster, Server, Task, Up
+from coterie.engine.method import Batch, Cohort, Down, Method, Model, Predictor, Roster, Server, Task, Up
 from coterie.methods.parts import mixture as em
 from coterie.methods.parts.averaging import weighted_mean
 from coterie.methods.parts.mixture import Mixture, MixtureWeights
@@ -51,11 +51,7 @@ class FedEM(Method[Components, ComponentsDown, ComponentsUp, MixtureWeights, Mix
     by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Marfoq et al., NeurIPS 2021"
     summary: ClassVar[str] = "a few shared models, whose predictions each silo mixes with weights of its own"
-    down: ClassVar[type[Down]] = ComponentsDown
-    up: ClassVar[type[Up]] = ComponentsUp
-    private: ClassVar[type[Private]] = MixtureWeights
     averages: ClassVar[bool] = True
-    lr_by_row: ClassVar[bool] = True
 
     components: int = option(3, "M, how many components", low=1)
     adapt_iterations: int = option(1, "E-steps of a silo that arrives after training", low=1)

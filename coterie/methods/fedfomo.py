@@ -20,8 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.engine.method import Batch, Cohort, Method, Model, Roster, Task
-from coterie.engine.task import plain_step
+from coterie.engine.method import Cohort, Method, Model, Roster, Task
 from coterie.errors import BadInput
 from coterie.methods.parts.bank import mixture
 from coterie.options import option
@@ -78,10 +77,6 @@ class FedFomo(Method[Affinities, CandidatesDown, WeighedUp, Before, Mixed]):
     summary: ClassVar[str] = (
         "each silo mixes the models that do better than its own on its validation data, then trains"
     )
-    lr_by_row: ClassVar[bool] = True
-    down: ClassVar[type[Down]] = CandidatesDown
-    up: ClassVar[type[Up]] = WeighedUp
-    private: ClassVar[type[Private]] = Before
     from_own: ClassVar[bool] = True  # where no other silo's model does better
     learns_from_validation: ClassVar[bool] = True  # the weights
 
@@ -146,9 +141,6 @@ class FedFomo(Method[Affinities, CandidatesDown, WeighedUp, Before, Mixed]):
         mixed = mixture(down.models, down.picks, weights) + own * private.w
         w = torch.where(total > 0, mixed, private.before)
         return Mixed(w=w, opt=task.optimizer.init(w), start=w, weights=weights)
-
-    def step(self, task: Task, state: Mixed, batch: Batch) -> Mixed:
-        return plain_step(task, state, batch)
 
     def end(self, task: Task, state: Mixed, down: CandidatesDown, private: Before) -> tuple[WeighedUp, Before]:
         return WeighedUp(w=state.w, weights=state.weights), private.replace(w=state.w, before=state.start)

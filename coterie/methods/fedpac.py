@@ -27,7 +27,7 @@ from coterie.methods.fedavg_local import Copy
 from coterie.methods.parts.averaging import weighted_mean
 from coterie.methods.parts.partly import fit_on
 from coterie.options import option
-from coterie.wire import Down, Predictor, Private, Record, Server, State, Up, rows, shared
+from coterie.wire import Down, Predictor, Record, Server, State, Up, rows, shared
 
 
 class Collaboration(Server):
@@ -79,10 +79,6 @@ class FedPAC(Method[Collaboration, PacDown, PacUp, Copy, Aligned]):
     summary: ClassVar[str] = (
         "the body is averaged, its features aligned by class; each silo combines the heads that suit it"
     )
-    down: ClassVar[type[Down]] = PacDown
-    up: ClassVar[type[Up]] = PacUp
-    private: ClassVar[type[Private]] = Copy
-    lr_by_row: ClassVar[bool] = True
 
     lam: float = option(1.0, "λ, how strongly features are drawn to their class's centroid", low=0)
     head_epochs: int = option(1, "epochs of the head in a round, before the body's (the study's local_epochs)", low=0)

@@ -20,7 +20,6 @@ class FedProx(OneModel[Pulled]):
 
     paper: ClassVar[str] = "Li et al., MLSys 2020"
     summary: ClassVar[str] = "FedAvg with a pull towards the global model during local training"
-    lr_by_row: ClassVar[bool] = True
     by_gradients: ClassVar[bool] = True
 
     mu: float = option(0.1, "μ, the strength of the pull", low=0)

@@ -13,7 +13,6 @@ from coterie.options import option
 class FedProxFT(FineTuned):
     """FedProx, fine-tuned on each silo's own data when it is used."""
 
-    by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Wang et al., 2019, on Li et al., MLSys 2020"
     summary: ClassVar[str] = "FedProx's global model, fine-tuned by each silo on its own data"
 
@@ -23,7 +22,3 @@ class FedProxFT(FineTuned):
     @property
     def base(self) -> Method:
         return FedProx(mu=self.mu)
-
-    @property
-    def epochs(self) -> int:
-        return self.ft_epochs

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from coterie.engine.method import Batch, Columns, Method, Model, Private, Roster, Task, spread
+from coterie.engine.method import Batch, Columns, Method, Model, Roster, Task, spread
 from coterie.engine.task import Weights, begun
 from coterie.methods.fedavg_local import Copy
 from coterie.methods.parts.averaging import GlobalDown, GlobalModel, ModelUp
@@ -25,9 +25,6 @@ from coterie.options import option
 @dataclass(frozen=True)
 class InTurns(GlobalModel[Copy, Weights]):
     """FedAvg whose silos train the head first and the body then, and deploy their own copy."""
-
-    private: ClassVar[type[Private]] = Copy
-    lr_by_row: ClassVar[bool] = True
 
     head_epochs: int = 1
 

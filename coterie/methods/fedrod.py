@@ -49,8 +49,6 @@ class FedRoD(GlobalModel[PersonalHead, TwoHeads]):
     by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Chen & Chao, ICLR 2022"
     summary: ClassVar[str] = "a generic model trained on balanced classes, and each silo's own head on top of it"
-    private: ClassVar[type[Private]] = PersonalHead
-    lr_by_row: ClassVar[bool] = True
 
     balanced: bool = option(True, "the generic model trains on the balanced softmax; false: on the plain loss")
 

@@ -17,8 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coterie.engine.method import Batch, Cohort, Method, Model, Nothing, Roster, Task, spread
-from coterie.engine.task import plain_step
+from coterie.engine.method import Cohort, Method, Model, Nothing, Roster, Task, spread
 from coterie.methods.parts.averaging import weighted_mean
 from coterie.options import option
 from coterie.wire import Down, Predictor, Record, Server, State, Up, rows, shared
@@ -62,9 +61,6 @@ class IFCA(Method[ClusterModels, ClustersDown, ClusterUp, Nothing, Chosen]):
 
     paper: ClassVar[str] = "Ghosh et al., NeurIPS 2020"
     summary: ClassVar[str] = "a few global models; each silo trains and deploys the one of least loss on its data"
-    down: ClassVar[type[Down]] = ClustersDown
-    up: ClassVar[type[Up]] = ClusterUp
-    lr_by_row: ClassVar[bool] = True
 
     clusters: int = option(2, "K, how many clusters", low=1)
     restarts: int = option(1, "sets of K random starts that are trained, of which the best is deployed", low=1)
@@ -97,9 +93,6 @@ class IFCA(Method[ClusterModels, ClustersDown, ClusterUp, Nothing, Chosen]):
         loss, cluster = _losses(task, down.w).min(2)  # cluster identity estimate: ĵ = argmin_j F_i(θ_j)
         w = down.w[torch.arange(self.restarts, device=cluster.device), cluster]
         return Chosen(w=w, opt=task.optimizer.init(w), cluster=cluster, loss=loss)
-
-    def step(self, task: Task, state: Chosen, batch: Batch) -> Chosen:
-        return plain_step(task, state, batch)
 
     def end(self, task: Task, state: Chosen, down: ClustersDown, private: Nothing) -> tuple[ClusterUp, Nothing]:
         return ClusterUp(w=state.w, cluster=state.cluster, loss=state.loss if self.restarts > 1 else None), private

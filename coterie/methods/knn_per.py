@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.engine.method import Batch, Deployable, Model, Nothing, Predictor, Roster, Task, spread
+from coterie.engine.method import Deployable, Model, Nothing, Predictor, Roster, Task, spread
 from coterie.engine.neighbours import Neighbours, nearest
-from coterie.engine.task import Weights, begun, plain_step
+from coterie.engine.task import Weights, begun
 from coterie.methods.parts.averaging import GlobalDown, OneModel, global_predictor
 from coterie.options import option
 
@@ -31,7 +31,6 @@ class KNNPer(OneModel[Weights]):
     by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Marfoq et al., ICML 2022"
     summary: ClassVar[str] = "FedAvg's global model, mixed with the nearest neighbours among each silo's own samples"
-    lr_by_row: ClassVar[bool] = True
     by_gradients: ClassVar[bool] = True
 
     neighbours: tuple[int, ...] = option((10, 5, 20), "how many neighbours to choose among on validation data", low=1)
@@ -57,9 +56,6 @@ class KNNPer(OneModel[Weights]):
 
     def begin(self, task: Task, down: GlobalDown, private: Nothing) -> Weights:
         return begun(task, spread(down.w, task.k))
-
-    def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
-        return plain_step(task, state, batch)
 
     def personal(self, task: Task, down: GlobalDown, private: Nothing) -> Deployable:
         w = spread(down.w, task.k)

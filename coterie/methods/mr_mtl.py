@@ -35,9 +35,7 @@ class MRMTL(GlobalModel[OwnModel, Pulled]):
     by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Liu et al., NeurIPS 2022"
     summary: ClassVar[str] = "each silo's own model, pulled towards the mean of all silos' own models"
-    private: ClassVar[type[Private]] = OwnModel
     from_own: ClassVar[bool] = True  # all of it, with λ = 0
-    lr_by_row: ClassVar[bool] = True
     by_gradients: ClassVar[bool] = True
 
     lam: float = option(1.0, "λ, the strength of the pull towards the mean", low=0)

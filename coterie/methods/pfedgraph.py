@@ -53,7 +53,6 @@ class PFedGraph(CloudModels[Collaboration, Turned]):
     summary: ClassVar[str] = (
         "each silo trains from a mixture of models, by a graph inferred from how alike they changed"
     )
-    lr_by_row: ClassVar[bool] = True
     by_gradients: ClassVar[bool] = True
 
     alpha: float = option(0.8, "α, how near a silo's weights stay to the shares of the samples", low=1e-9)

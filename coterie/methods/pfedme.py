@@ -45,8 +45,6 @@ class PFedMe(GlobalModel[Solution, Envelope]):
     by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "T. Dinh et al., NeurIPS 2020"
     summary: ClassVar[str] = "a personal model near a global one, by Moreau envelopes of the silos' losses"
-    private: ClassVar[type[Private]] = Solution
-    lr_by_row: ClassVar[bool] = True
 
     lam: float = option(15.0, "λ, how strongly θ_i is held near w_i", above=0)
     inner_steps: int = option(5, "K, gradient steps towards θ_i on each mini-batch", low=1)

@@ -87,12 +87,8 @@ class SCAFFOLD(Method[Controlled, ControlledDown, ChangeUp, Control, Corrected])
     by_columns: ClassVar[bool] = True
     paper: ClassVar[str] = "Karimireddy et al., ICML 2020"
     summary: ClassVar[str] = "FedAvg with control variates that correct each silo's drift"
-    down: ClassVar[type[Down]] = ControlledDown
-    up: ClassVar[type[Up]] = ChangeUp
-    private: ClassVar[type[Private]] = Control
     averages: ClassVar[bool] = True
     plain_steps: ClassVar[bool] = True
-    lr_by_row: ClassVar[bool] = True
 
     eta_g: float = option(1.0, "η_g, the server's step size", above=0)
     control: Literal["auto", "I"] = option("auto", "c_i by option II with plain SGD, else by I; or always by I")

@@ -39,6 +39,7 @@ from coterie.engine.method import (
     Up,
 )
 from coterie.engine.predictors import Ensemble, Incumbent
+from coterie.engine.wrapper import layers
 from coterie.methods.parts import stacking
 from coterie.methods.parts.distilling import distilled
 from coterie.methods.parts.members import (
@@ -47,7 +48,6 @@ from coterie.methods.parts.members import (
     bare,
     candidates_of,
     is_alone,
-    layers,
     members_of,
     trainings_of,
 )
@@ -106,6 +106,7 @@ class Stack(Method):
 
     paper: ClassVar[str] = "Coterie's own"
     summary: ClassVar[str] = "several methods at once, whose predictions each silo mixes by its validation data"
+    lr_by_row: ClassVar[bool] = False
 
     of: tuple[str | dict[str, Any], ...] = option(
         MEMBERS, "the methods: names, or tables that name one as `method` beside its options"

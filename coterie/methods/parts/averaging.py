@@ -41,8 +41,6 @@ class GlobalModel(Method[Global, GlobalDown, ModelUp, PrivateT, StateT]):
     """What FedAvg's server does; the methods built on it differ in what silos do."""
 
     by_columns: ClassVar[bool] = True
-    down: ClassVar[type[Down]] = GlobalDown
-    up: ClassVar[type[Up]] = ModelUp
     averages: ClassVar[bool] = True
 
     def open(self, roster: Roster, model: Model) -> Global:

@@ -62,7 +62,6 @@ class Gossip(Method[Relay, NeighboursDown, EstimateUp, PrivateT, StateT]):
 
     by_columns: ClassVar[bool] = True
     down: ClassVar[type[NeighboursDown]] = NeighboursDown
-    up: ClassVar[type[EstimateUp]] = EstimateUp
 
     topology: Topology = option("erdos-renyi", "who is whose neighbour; time-varying: drawn anew each round")
     p: float = option(0.5, "probability of a link (erdos-renyi, time-varying)", above=0, high=1)

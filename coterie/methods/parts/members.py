@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from coterie.engine.method import Deployable, Method, Task
-from coterie.engine.wrapper import Wrapper
+from coterie.engine.wrapper import layers
 from coterie.methods import make
 from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
@@ -79,11 +79,6 @@ def untuned(member: Method) -> Method:
     if isinstance(member, WithTraining):
         return WithTraining(untuned(member.base), member.options)
     return untuned(member.base) if isinstance(member, FineTuned) else member
-
-
-def layers(method: Method) -> list[Method]:
-    """A method, and those inside its wrappers."""
-    return [method, *(layers(method.base) if isinstance(method, Wrapper) else [])]
 
 
 def is_alone(member: Method) -> bool:

@@ -47,10 +47,6 @@ class Personal(Private):
 class CloudModels(Method[ServerT, CloudDown, PersonalUp, Personal, StateT]):
     """What silos do that are sent a cloud model of their own and send back the personal model they train from it."""
 
-    down: ClassVar[type[Down]] = CloudDown
-    up: ClassVar[type[Up]] = PersonalUp
-    private: ClassVar[type[Private]] = Personal
-
     def end(self, task: Task, state: StateT, down: CloudDown, private: Personal) -> tuple[PersonalUp, Personal]:
         w = cast(Any, state).w
         rounds = None if private.rounds is None else private.rounds + 1

@@ -30,7 +30,6 @@ class PartStill(OneModel[Weights]):
     """FedAvg in which a part of the model never moves."""
 
     by_columns: ClassVar[bool] = True
-    lr_by_row: ClassVar[bool] = True
     by_gradients: ClassVar[bool] = True
 
     still: str

@@ -6,7 +6,7 @@ would leave it out, and `robust` is against those.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from coterie.engine.method import Method, Model, Roster, Task
 from coterie.engine.wrapper import Wrapper
@@ -25,8 +25,6 @@ class Clipping:
 @dataclass(frozen=True)
 class WithClipping(Wrapper):
     """Any method whose silos send back what they were sent, changed."""
-
-    by_columns: ClassVar[bool] = True
 
     method: Method
     options: Clipping

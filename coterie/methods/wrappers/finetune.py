@@ -21,8 +21,9 @@ class FineTuned(Wrapper):
 
     @property
     def epochs(self) -> int:
-        """How long."""
-        raise NotImplementedError
+        """How long: the field `ft_epochs`, unless a class says otherwise."""
+        epochs: int = self.ft_epochs  # type: ignore[attr-defined]
+        return epochs
 
     def personal(self, task: Task, down: Any, private: Any) -> Deployable:
         model = super().personal(task, down, private)

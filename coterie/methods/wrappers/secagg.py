@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.engine.method import Cohort, Down, Method, Model, Roster, Task, Up
+from coterie.engine.wrapper import layers
 from coterie.errors import BadInput
 from coterie.methods.parts.coefficients import NOT_LINEAR, Basis, Opening, coefficients, with_coefficients
 from coterie.methods.wrappers import hidden
@@ -260,7 +261,7 @@ def weighing(method: Method) -> str | None:
 @cache
 def _weighing(method: Method) -> str | None:
     sizes, starts = torch.tensor([1, 3]), 64
-    roster, components = Roster(("one", "other"), sizes, sizes, 0), getattr(hidden.innermost(method), "components", 1)
+    roster, components = Roster(("one", "other"), sizes, sizes, 0), getattr(layers(method)[-1], "components", 1)
     cells = [about.axes[:-1] for about in described(method.up).values()]
     shapes = [[components for _ in lead] for lead in cells]  # the only axis that models have beside their columns
     each = [math.prod(shape) for shape in shapes]
