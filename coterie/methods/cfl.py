@@ -26,7 +26,7 @@ from torch import Tensor
 
 from coterie.engine.method import Cohort, Down, Method, Model, Nothing, Predictor, Roster, Server, Task, Up
 from coterie.engine.task import Weights, begun
-from coterie.methods.parts.attention import cosines
+from coterie.methods.parts.attention import cosines, lengths
 from coterie.methods.parts.averaging import weighted_mean
 from coterie.options import option
 from coterie.wire import rows, shared
@@ -103,7 +103,7 @@ class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
             late = replied & ~server.heard
             cluster[late] = self.alike(server, update[late], cohort.model)
             replied = replied & server.heard
-        longest = torch.maximum(server.longest, norm(weights[cohort.ids]).max())
+        longest = torch.maximum(server.longest, lengths(weights[cohort.ids]).max())
         by_name = torch.tensor(np.argsort(np.array(cohort.roster.names)), device=cluster.device)
         w, peak, before = list(server.w), list(server.peak), cluster.clone()
         for c, model in enumerate(server.w):
@@ -112,9 +112,9 @@ class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
             if len(here) == 0:
                 continue
             step = weighted_mean(update[here], sizes[here])  # Σ_i n_i/n Δw_i
-            length = norm(step[: weights.shape[1]])
+            length = lengths(step[: weights.shape[1]])
             w[c], peak[c] = model + step, torch.maximum(peak[c], length)
-            if cohort.round < self.min_rounds or not self.apart(length, norm(weights[here]).max(), peak[c], longest):
+            if cohort.round < self.min_rounds or not self.apart(length, lengths(weights[here]).max(), peak[c], longest):
                 continue
             leaves = self.leaving(weights[members], replied[members])
             if leaves is None:
@@ -124,7 +124,7 @@ class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
             for place, side in ((c, ~leaves), (-1, leaves)):
                 ids = members[side & replied[members]]
                 step = weighted_mean(update[ids], sizes[ids])
-                w[place], peak[place] = model + step, norm(step[: weights.shape[1]])
+                w[place], peak[place] = model + step, lengths(step[: weights.shape[1]])
         root = server.root if len(w) > 1 else w[0]
         return Clusters(
             w=torch.stack(w),
@@ -176,7 +176,7 @@ class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
         """For updates of the root, the clusters that have moved from there in the most similar direction."""
         weights = model.layout.trained
         went = (server.w - server.root)[:, :weights].double()
-        return (updates[:, :weights].double() @ went.T / norm(went).clamp_min(1e-300)).argmax(1)
+        return (updates[:, :weights].double() @ went.T / lengths(went).clamp_min(1e-300)).argmax(1)
 
     def adapt(self, task: Task, down: ClusterDown, private: Nothing | None) -> tuple[UpdateUp | None, Nothing]:
         """A newcomer trains the model of the first split and is answered with the cluster that went its way."""
@@ -187,12 +187,6 @@ class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
     def trace(self, server: Clusters, everyone: Cohort, private: Nothing | None) -> Mapping[str, Tensor]:
         together = (server.cluster[:, None] == server.cluster).double()
         return {"cluster": server.cluster, "collaboration": together / together.sum(1)}
-
-
-def norm(rows: Tensor) -> Tensor:
-    """Euclidean norms, in float64."""
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64)
-    return norms
 
 
 def bipartition(alpha: NDArray[np.float64], method: str) -> NDArray[np.bool_]:

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from coterie.engine.layout import Layout
 from coterie.engine.method import Batch, Model, Private, Roster, State, Task, spread
+from coterie.engine.task import Weights
 from coterie.methods.parts.averaging import GlobalDown, GlobalModel, ModelUp
 from coterie.options import option
-from coterie.wire import Record, rows
+from coterie.wire import rows
 
 WINDOW = 10  # passes whose losses are compared
 
@@ -44,11 +45,9 @@ class Learning(State):
     loss: Tensor = rows("the sum of the losses of those that were taken")
 
 
-class Started(State):
+class Started(Weights):
     """Plain local training from the mixture."""
 
-    w: Tensor = rows("the model in training", role="model")
-    opt: Record
     a: Tensor = rows("A_i", "top")
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from coterie.engine.method import Model, Private, Roster, Task, spread
-from coterie.engine.task import Weights, begun
+from coterie.engine.task import Weights
 from coterie.methods.parts.averaging import GlobalDown, GlobalModel, ModelUp
 from coterie.wire import rows
 
@@ -30,9 +30,6 @@ class FedAvgLocal(GlobalModel[Copy, Weights]):
 
     def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Copy:
         return Copy(w=model.starts(roster.seed, roster.take(rows).names, common=True))
-
-    def begin(self, task: Task, down: GlobalDown, private: Copy) -> Weights:
-        return begun(task, spread(down.w, task.k))
 
     def end(self, task: Task, state: Weights, down: GlobalDown, private: Copy) -> tuple[ModelUp, Copy]:
         return ModelUp(w=state.w), Copy(w=state.w)

@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 
 from coterie.engine.method import Cohort, Method, Model, Roster, Task
+from coterie.engine.task import Weights
 from coterie.errors import BadInput
 from coterie.methods.parts.bank import mixture
 from coterie.options import option
-from coterie.wire import Down, Private, Record, Server, State, Up, bank, rows
+from coterie.wire import Down, Private, Server, Up, bank, rows
 
 
 class Affinities(Server):
@@ -60,11 +61,9 @@ class Before(Private):
     place: Tensor = rows("which of the N it is itself", fixed=True, below="N")
 
 
-class Mixed(State):
+class Mixed(Weights):
     """Plain local training from a mixture."""
 
-    w: Tensor = rows("the model in training", role="model")
-    opt: Record
     start: Tensor = rows("the mixture", role="model")
     weights: Tensor = rows("its weight on every silo's model", "N")
 

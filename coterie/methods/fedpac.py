@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from coterie.engine.method import Batch, Cohort, Method, Model, Roster, Task
-from coterie.engine.task import stepped
+from coterie.engine.task import Weights, stepped
 from coterie.methods.fedavg_local import Copy
 from coterie.methods.parts.averaging import weighted_mean
 from coterie.methods.parts.partly import fit_on
 from coterie.options import option
-from coterie.wire import Down, Predictor, Record, Server, State, Up, rows, shared
+from coterie.wire import Down, Predictor, Server, Up, rows, shared
 
 
 class Collaboration(Server):
@@ -62,13 +62,11 @@ class PacUp(Up):
     variance: Tensor = rows("V_i, the variance of its head's estimate", seen_by="server")
 
 
-class Aligned(State):
+class Aligned(Weights):
     """The body in training, towards the centroids."""
 
-    w: Tensor = rows("the model", role="model")
     centroids: Tensor = shared("c_k", "C", "z")
     known: Tensor = shared("1 for a class that has a centroid, else 0", "C")
-    opt: Record
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from coterie.engine.method import Deployable, Model, Nothing, Predictor, Roster, Task, spread
 from coterie.engine.neighbours import Neighbours, nearest
-from coterie.engine.task import Weights, begun
+from coterie.engine.task import Weights
 from coterie.methods.parts.averaging import GlobalDown, OneModel, global_predictor
 from coterie.options import option
 
@@ -53,9 +53,6 @@ class KNNPer(OneModel[Weights]):
         if len(model.features_shape) != 1:
             return f"a sample's features before the head are {model.features_shape}; it needs one vector of them"
         return None
-
-    def begin(self, task: Task, down: GlobalDown, private: Nothing) -> Weights:
-        return begun(task, spread(down.w, task.k))
 
     def personal(self, task: Task, down: GlobalDown, private: Nothing) -> Deployable:
         w = spread(down.w, task.k)

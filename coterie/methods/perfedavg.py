@@ -20,7 +20,7 @@ from torch import Tensor
 
 from coterie.engine.method import Batch, Cohort, Nothing, Predictor, State, Task, spread
 from coterie.engine.solver import moved
-from coterie.engine.task import Weights, begun, stepped
+from coterie.engine.task import Weights, stepped
 from coterie.methods.parts.averaging import Global, GlobalDown, ModelUp, OneModel, global_predictor
 from coterie.options import option
 from coterie.wire import rows
@@ -48,9 +48,6 @@ class PerFedAvg(OneModel[Weights]):
 
     def receive(self, server: Global, cohort: Cohort, up: ModelUp) -> Global:
         return Global(w=up.w.mean(0))  # Algorithm 1: w_{k+1} = 1/(rn) Σ_i w_i, over those who replied
-
-    def begin(self, task: Task, down: GlobalDown, private: Nothing) -> Weights:
-        return begun(task, spread(down.w, task.k))
 
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
         inner, outer, *third = dealt(task, batch, 3 if self.variant == "hf" else 2)

@@ -20,12 +20,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.engine.method import Batch, Cohort, Model, Roster, Task
-from coterie.engine.task import stepped
+from coterie.engine.task import Weights, stepped
 from coterie.methods.parts.attention import cosines
 from coterie.methods.parts.message_passing import CloudDown, CloudModels, Personal, PersonalUp
 from coterie.methods.parts.simplex import nearest_in_simplex
 from coterie.options import option
-from coterie.wire import Record, Server, State, rows, shared
+from coterie.wire import Server, rows, shared
 
 
 class Collaboration(Server):
@@ -37,12 +37,10 @@ class Collaboration(Server):
     start: Tensor = shared("the random model that all start from", role="model")
 
 
-class Turned(State):
+class Turned(Weights):
     """Local training that turns towards a model."""
 
-    w: Tensor = rows("the model in training", role="model")
     towards: Tensor = rows("u_i, the model that it turns towards", role="model")
-    opt: Record
 
 
 @dataclass(frozen=True)

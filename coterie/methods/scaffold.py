@@ -20,9 +20,9 @@ from torch import Tensor
 from coterie.engine.across import all_silos
 from coterie.engine.method import Batch, Cohort, Method, Model, Predictor, Roster, Task, spread
 from coterie.engine.solver import SGD
-from coterie.engine.task import stepped
+from coterie.engine.task import Weights, stepped
 from coterie.options import option
-from coterie.wire import Down, Private, Record, Server, State, Up, rows, shared
+from coterie.wire import Down, Private, Server, State, Up, rows, shared
 
 
 class Controlled(Server):
@@ -53,13 +53,11 @@ class Control(Private):
     w: Tensor | None = rows("its copy of the global model after local training", role="model", default=None)
 
 
-class Corrected(State):
-    """A model in training whose every gradient is corrected."""
+class Corrected(Weights):
+    """A model y_i in training whose every gradient is corrected."""
 
-    w: Tensor = rows("the model in training y_i", role="model")
     correction: Tensor = rows("c − c_i", role="change")
     lrs: Tensor = rows("Σ of the learning rates of its steps: K η_l where the rate is constant")
-    opt: Record
 
 
 class Pass(State):

@@ -1,12 +1,13 @@
 """The server half of every method with one global model: the mean of the silos' models, weighted by their samples."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from coterie.engine.method import Cohort, Method, Model, Nothing, PrivateT, Roster, StateT, Task, spread
+from coterie.engine.task import begun
 from coterie.methods.parts.proximal import Trained
 from coterie.wire import Deployable, Down, Predictor, Server, Up, rows, shared
 
@@ -52,6 +53,10 @@ class GlobalModel(Method[Global, GlobalDown, ModelUp, PrivateT, StateT]):
     def receive(self, server: Global, cohort: Cohort, up: ModelUp) -> Global:
         # McMahan et al., Algorithm 1: w ← Σ_k n_k/n w_k, over those who replied
         return Global(w=weighted_mean(up.w, cohort.sizes))
+
+    def begin(self, task: Task, down: GlobalDown, private: PrivateT) -> StateT:
+        """Local training starts from the global model."""
+        return cast(StateT, begun(task, spread(down.w, task.k)))
 
     def host(self, server: Global, newcomers: Cohort, up: ModelUp | None) -> GlobalDown:
         return GlobalDown(w=server.w)

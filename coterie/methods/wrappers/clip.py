@@ -10,7 +10,8 @@ from typing import Any
 
 from coterie.engine.method import Method, Model, Roster, Task
 from coterie.engine.wrapper import Wrapper
-from coterie.methods.wrappers.changes import REFUSAL, bases, changes, columns_of, lengths, with_changes
+from coterie.methods.parts.attention import lengths
+from coterie.methods.wrappers.changes import REFUSAL, bases, changes, columns_of, with_changes
 from coterie.options import option
 from coterie.wire import described
 

@@ -139,9 +139,7 @@ class Personal(Wrapper):
     def _without(self, record: R, model: Model) -> R:
         """The record with zeros in the personal columns of its models."""
         mine = self.own(model)
-        named = {name: getattr(record, name) for name, about in described(record).items() if about.has_columns}
-        zeroed = {name: mine.put(t, t.new_zeros(mine.width)) for name, t in named.items() if t is not None}
-        return record.replace(**zeroed)
+        return record.change(lambda t, about: mine.put(t, t.new_zeros(mine.width)) if about.has_columns else t)
 
     def _own_of(self, up: Record, model: Model) -> Tensor:
         """The personal columns of the model that the method inside uploads."""
