@@ -8,8 +8,8 @@ import numpy as np
 from pandas import DataFrame
 
 from coterie.errors import BadInput
+from coterie.measure.measures import Array
 
-Array = np.ndarray[Any, Any]
 ALPHA = 0.05  # the level of significance
 EXACT = 50  # silos up to which every sign is counted; of more the statistic is normal
 

@@ -17,7 +17,7 @@ a walk down the tree of all splits, with a round of training at each).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -64,9 +64,9 @@ class UpdateUp(Up):
 class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
     """One global model for each cluster of silos."""
 
-    paper: ClassVar[str] = "Sattler et al., TNNLS 2020"
-    summary: ClassVar[str] = "FedAvg that splits the silos in two where their updates pull apart, again and again"
-    by_gradients: ClassVar[bool] = True
+    paper = "Sattler et al., TNNLS 2020"
+    summary = "FedAvg that splits the silos in two where their updates pull apart, again and again"
+    by_gradients = True
 
     norms: Literal["relative", "absolute"] = option("relative", "ε1 and ε2 as shares of earlier norms, or as norms")
     eps1: float = option(0.6, "ε1: a cluster may split when its mean update is shorter than this", above=0)

@@ -8,7 +8,6 @@ code takes fastest-mixing weights on a graph that it does not redraw when it fal
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -21,9 +20,9 @@ from coterie.methods.parts.gossip import EstimateUp, Gossip, NeighboursDown, ave
 class DFedAvg(Gossip[Nothing, Weights]):
     """Each silo its own estimate of one common model."""
 
-    paper: ClassVar[str] = "the baseline of Marfoq et al., NeurIPS 2021"
-    summary: ClassVar[str] = "FedAvg without a server: each silo averages its model with its neighbours'"
-    by_gradients: ClassVar[bool] = True
+    paper = "the baseline of Marfoq et al., NeurIPS 2021"
+    summary = "FedAvg without a server: each silo averages its model with its neighbours'"
+    by_gradients = True
 
     def first(self, seed: int, model: Model) -> Tensor:
         return model.start(seed)

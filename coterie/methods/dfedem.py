@@ -10,7 +10,6 @@ sampling; this does none of these. The rest is as `fedem.py` says.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -44,11 +43,11 @@ class NeighboursUp(EstimateUp):
 class DFedEM(Gossip[MixtureWeights, Mixture]):
     """Components by gossip, private mixture weights."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Marfoq et al., NeurIPS 2021"
-    summary: ClassVar[str] = "FedEM without a server: each silo averages its components with its neighbours'"
-    down: ClassVar[type[NeighbourComponentsDown]] = NeighbourComponentsDown
-    up: ClassVar[type[NeighboursUp]] = NeighboursUp
+    by_columns = True
+    paper = "Marfoq et al., NeurIPS 2021"
+    summary = "FedEM without a server: each silo averages its components with its neighbours'"
+    down = NeighbourComponentsDown
+    up = NeighboursUp
 
     components: int = option(3, "M, how many components", low=1)
     adapt_iterations: int = option(1, "E-steps of a silo that arrives after training", low=1)

@@ -11,7 +11,7 @@ v_i ← (v_i − η ∇F_i + η λ w^t) / (1 + η λ), of which Algorithm 1's st
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -34,10 +34,10 @@ class DittoPrivate(Private):
 class Ditto(GlobalModel[DittoPrivate, Pulled]):
     """A personal model for each silo, pulled towards FedAvg's global model."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Li et al., ICML 2021"
-    summary: ClassVar[str] = "FedAvg, and beside it each silo's own model, pulled towards the global one"
-    by_gradients: ClassVar[bool] = True
+    by_columns = True
+    paper = "Li et al., ICML 2021"
+    summary = "FedAvg, and beside it each silo's own model, pulled towards the global one"
+    by_gradients = True
 
     lam: float = option(1.0, "λ, the strength of the pull of v_i towards the global model", low=0)
     personal_epochs: int | Literal["shared"] = option(

@@ -12,7 +12,6 @@ cap on passes. All passes of a round go over the same mini-batches. BatchNorm's 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -55,10 +54,10 @@ class Started(Weights):
 class FedALA(GlobalModel[Adaptive, Started]):
     """FedAvg whose silos start from their own mixture of the global model and their own."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Zhang et al., AAAI 2023"
-    summary: ClassVar[str] = "each silo learns how much to take of every top parameter of the global model, then trains"
-    from_own: ClassVar[bool] = True  # all of it, where A is 0 on all layers
+    by_columns = True
+    paper = "Zhang et al., AAAI 2023"
+    summary = "each silo learns how much to take of every top parameter of the global model, then trains"
+    from_own = True  # all of it, where A is 0 on all layers
 
     layers: int = option(1, "p, the layers from the last whose A is learned; those below are the global model's", low=1)
     share: float = option(0.8, "s, the share of a silo's training data that A is learned on", above=0, high=1)

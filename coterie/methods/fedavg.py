@@ -4,7 +4,6 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentra
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from coterie.engine.method import Batch, Task
 from coterie.engine.task import Weights, plain_step
@@ -15,9 +14,9 @@ from coterie.methods.parts.averaging import OneModel
 class FedAvg(OneModel[Weights]):
     """One global model for all."""
 
-    paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
-    summary: ClassVar[str] = "one global model, the sample-weighted mean of the silos' models"
-    by_gradients: ClassVar[bool] = True
+    paper = "McMahan et al., AISTATS 2017"
+    summary = "one global model, the sample-weighted mean of the silos' models"
+    by_gradients = True
 
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
         return plain_step(task, state, batch)  # Algorithm 1, ClientUpdate: w ← w − η ∇ℓ(w; b)

@@ -13,7 +13,6 @@ The first component starts from the model that other methods start from (so M = 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -48,10 +47,10 @@ class ComponentsUp(Up):
 class FedEM(Method[Components, ComponentsDown, ComponentsUp, MixtureWeights, Mixture]):
     """Shared components, private mixture weights."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Marfoq et al., NeurIPS 2021"
-    summary: ClassVar[str] = "a few shared models, whose predictions each silo mixes with weights of its own"
-    averages: ClassVar[bool] = True
+    by_columns = True
+    paper = "Marfoq et al., NeurIPS 2021"
+    summary = "a few shared models, whose predictions each silo mixes with weights of its own"
+    averages = True
 
     components: int = option(3, "M, how many components", low=1)
     adapt_iterations: int = option(1, "E-steps of a silo that arrives after training", low=1)

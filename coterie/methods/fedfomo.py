@@ -14,7 +14,6 @@ trained parameters (the published code's default is L1); a candidate at distance
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -72,12 +71,10 @@ class Mixed(Weights):
 class FedFomo(Method[Affinities, CandidatesDown, WeighedUp, Before, Mixed]):
     """Each silo moves towards the models that lower its validation loss, then trains."""
 
-    paper: ClassVar[str] = "Zhang et al., ICLR 2021"
-    summary: ClassVar[str] = (
-        "each silo mixes the models that do better than its own on its validation data, then trains"
-    )
-    from_own: ClassVar[bool] = True  # where no other silo's model does better
-    learns_from_validation: ClassVar[bool] = True  # the weights
+    paper = "Zhang et al., ICLR 2021"
+    summary = "each silo mixes the models that do better than its own on its validation data, then trains"
+    from_own = True  # where no other silo's model does better
+    learns_from_validation = True  # the weights
 
     budget: int | None = option(None, "M, models a silo is handed in a round; none: all the others'", low=1)
     epsilon: float = option(0.3, "ε, the chance that one of the M is drawn at random, not by affinity", low=0, high=1)

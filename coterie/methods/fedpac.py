@@ -15,7 +15,6 @@ Its equations stand here without their numbers, which nobody has checked against
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -23,8 +22,7 @@ from torch import Tensor
 
 from coterie.engine.method import Batch, Cohort, Method, Model, Roster, Task
 from coterie.engine.task import Weights, stepped
-from coterie.methods.fedavg_local import Copy
-from coterie.methods.parts.averaging import weighted_mean
+from coterie.methods.parts.averaging import Copy, weighted_mean
 from coterie.methods.parts.partly import fit_on
 from coterie.options import option
 from coterie.wire import Down, Predictor, Server, Up, rows, shared
@@ -73,10 +71,8 @@ class Aligned(Weights):
 class FedPAC(Method[Collaboration, PacDown, PacUp, Copy, Aligned]):
     """A shared body with aligned features, and heads combined for each silo."""
 
-    paper: ClassVar[str] = "Xu et al., ICLR 2023"
-    summary: ClassVar[str] = (
-        "the body is averaged, its features aligned by class; each silo combines the heads that suit it"
-    )
+    paper = "Xu et al., ICLR 2023"
+    summary = "the body is averaged, its features aligned by class; each silo combines the heads that suit it"
 
     lam: float = option(1.0, "λ, how strongly features are drawn to their class's centroid", low=0)
     head_epochs: int = option(1, "epochs of the head in a round, before the body's (the study's local_epochs)", low=0)

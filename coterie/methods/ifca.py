@@ -12,7 +12,6 @@ leaves it only for that. A silo deploys the model of least loss on its training 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -59,8 +58,8 @@ class Chosen(State):
 class IFCA(Method[ClusterModels, ClustersDown, ClusterUp, Nothing, Chosen]):
     """One global model for each of K clusters; silos choose theirs by its loss."""
 
-    paper: ClassVar[str] = "Ghosh et al., NeurIPS 2020"
-    summary: ClassVar[str] = "a few global models; each silo trains and deploys the one of least loss on its data"
+    paper = "Ghosh et al., NeurIPS 2020"
+    summary = "a few global models; each silo trains and deploys the one of least loss on its data"
 
     clusters: int = option(2, "K, how many clusters", low=1)
     restarts: int = option(1, "sets of K random starts that are trained, of which the best is deployed", low=1)

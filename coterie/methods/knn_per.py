@@ -9,7 +9,7 @@ silo without any takes λ_i = 0.5 and the first number. Nothing of it is sent.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -28,10 +28,10 @@ GRID = tuple(i / 10 for i in range(11))  # λ
 class KNNPer(OneModel[Weights]):
     """FedAvg, and each silo's own samples beside it."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Marfoq et al., ICML 2022"
-    summary: ClassVar[str] = "FedAvg's global model, mixed with the nearest neighbours among each silo's own samples"
-    by_gradients: ClassVar[bool] = True
+    by_columns = True
+    paper = "Marfoq et al., ICML 2022"
+    summary = "FedAvg's global model, mixed with the nearest neighbours among each silo's own samples"
+    by_gradients = True
 
     neighbours: tuple[int, ...] = option((10, 5, 20), "how many neighbours to choose among on validation data", low=1)
     weight: float | Literal["auto"] = option(

@@ -21,7 +21,6 @@ Where this differs:
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -74,9 +73,9 @@ def relationship(w: Tensor, smoothing: float) -> Tensor:
 class MOCHA(Method[Tasks, Coupling, PersonalUp, TaskModel, Pulled]):
     """A linear model per silo, regularised by a matrix of relationships that is learned from the models."""
 
-    paper: ClassVar[str] = "Smith et al., NeurIPS 2017"
-    summary: ClassVar[str] = "linear models only: one per silo, coupled by a learned matrix of task relationships"
-    from_own: ClassVar[bool] = True  # all of it, with λ1 = 0
+    paper = "Smith et al., NeurIPS 2017"
+    summary = "linear models only: one per silo, coupled by a learned matrix of task relationships"
+    from_own = True  # all of it, with λ1 = 0
 
     lambda1: float = option(1e-2, "λ1, the strength of the coupling between tasks", low=0)
     lambda2: float = option(0.0, "λ2, the strength of the pull towards zero", low=0)

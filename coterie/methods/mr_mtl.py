@@ -10,7 +10,6 @@ gradient is the first order. The paper's noise on every sample's gradient is `pr
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -32,11 +31,11 @@ class OwnModel(Private):
 class MRMTL(GlobalModel[OwnModel, Pulled]):
     """A personal model for each silo, pulled towards the mean of all personal models."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Liu et al., NeurIPS 2022"
-    summary: ClassVar[str] = "each silo's own model, pulled towards the mean of all silos' own models"
-    from_own: ClassVar[bool] = True  # all of it, with λ = 0
-    by_gradients: ClassVar[bool] = True
+    by_columns = True
+    paper = "Liu et al., NeurIPS 2022"
+    summary = "each silo's own model, pulled towards the mean of all silos' own models"
+    from_own = True  # all of it, with λ = 0
+    by_gradients = True
 
     lam: float = option(1.0, "λ, the strength of the pull towards the mean", low=0)
 

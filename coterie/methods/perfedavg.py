@@ -13,7 +13,7 @@ stochastic one. The server's mean is uniform over those who replied, as in the p
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -37,9 +37,9 @@ class Slope(State):
 class PerFedAvg(OneModel[Weights]):
     """A global model that each silo makes its own by a gradient step."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Fallah et al., NeurIPS 2020"
-    summary: ClassVar[str] = "a global model trained to be good after one gradient step on a silo's own data"
+    by_columns = True
+    paper = "Fallah et al., NeurIPS 2020"
+    summary = "a global model trained to be good after one gradient step on a silo's own data"
 
     variant: Literal["hf", "fo"] = option("hf", "the Hessian term by differences of gradients, or left out")
     alpha: float = option(0.01, "α, the rate of the step that makes the model personal", low=0)

@@ -13,7 +13,6 @@ Its equations stand here without their numbers, which nobody has checked against
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -47,11 +46,9 @@ class Turned(Weights):
 class PFedGraph(CloudModels[Collaboration, Turned]):
     """Each silo starts from a mixture of the models that changed as its own did, and stays aligned with it."""
 
-    paper: ClassVar[str] = "Ye et al., ICML 2023"
-    summary: ClassVar[str] = (
-        "each silo trains from a mixture of models, by a graph inferred from how alike they changed"
-    )
-    by_gradients: ClassVar[bool] = True
+    paper = "Ye et al., ICML 2023"
+    summary = "each silo trains from a mixture of models, by a graph inferred from how alike they changed"
+    by_gradients = True
 
     alpha: float = option(0.8, "α, how near a silo's weights stay to the shares of the samples", low=1e-9)
     lam: float = option(0.01, "λ, how strongly a silo's model is kept aligned with its mixture", low=0)

@@ -12,7 +12,7 @@ The paper has no personal model: `deploy="local"` is a silo's copy after local t
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -82,11 +82,11 @@ def _add(task: Task, state: Pass, batch: Batch) -> Pass:
 class SCAFFOLD(Method[Controlled, ControlledDown, ChangeUp, Control, Corrected]):
     """One global model; control variates take the silos' drift out of local training."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Karimireddy et al., ICML 2020"
-    summary: ClassVar[str] = "FedAvg with control variates that correct each silo's drift"
-    averages: ClassVar[bool] = True
-    plain_steps: ClassVar[bool] = True
+    by_columns = True
+    paper = "Karimireddy et al., ICML 2020"
+    summary = "FedAvg with control variates that correct each silo's drift"
+    averages = True
+    plain_steps = True
 
     eta_g: float = option(1.0, "η_g, the server's step size", above=0)
     control: Literal["auto", "I"] = option("auto", "c_i by option II with plain SGD, else by I; or always by I")

@@ -4,7 +4,6 @@ The baseline of Huang et al., "Personalized Cross-Silo Federated Learning on Non
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -24,8 +23,8 @@ class SeparatePrivate(Private):
 class Separate(Method[NothingKept, NothingDown, NothingUp, SeparatePrivate, Weights]):
     """Every silo trains alone on its own data."""
 
-    paper: ClassVar[str] = "the baseline of Huang et al., AAAI 2021"
-    summary: ClassVar[str] = "every silo alone; nothing leaves it"
+    paper = "the baseline of Huang et al., AAAI 2021"
+    summary = "every silo alone; nothing leaves it"
 
     common_init: bool = option(True, "all silos start from one random model")
 

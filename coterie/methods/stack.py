@@ -19,45 +19,24 @@ by Ditto. A member's draws, and with them its models, are those of a run of its 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.engine.method import (
-    Batch,
-    Cohort,
-    Deployable,
-    Down,
-    Method,
-    Model,
-    Private,
-    Roster,
-    Server,
-    State,
-    Task,
-    Up,
-)
+from coterie.engine.method import Batch, Cohort, Method, Model, Roster, Task
 from coterie.engine.predictors import Ensemble, Incumbent
 from coterie.engine.wrapper import layers
 from coterie.methods.parts import stacking
 from coterie.methods.parts.distilling import distilled
-from coterie.methods.parts.members import (
-    Candidate,
-    as_table,
-    bare,
-    candidates_of,
-    is_alone,
-    members_of,
-    trainings_of,
-)
+from coterie.methods.parts.members import Candidate, as_table, bare, candidates_of, is_alone, members_of, trainings_of
 from coterie.methods.parts.stacking import KAPPAS, TEMPERATURES
 from coterie.methods.wrappers.blind import WithBlind
 from coterie.methods.wrappers.privacy import WithPrivacy
 from coterie.methods.wrappers.secagg import WithSecAgg
 from coterie.methods.wrappers.trained import WithTraining
 from coterie.options import option
-from coterie.wire import Record, rows, shared
+from coterie.wire import Deployable, Down, Private, Record, Server, State, Up, rows, shared
 
 MEMBERS = ("separate", "fedavg-ft", "fedamp", "ditto", "fedem", "fedavg")
 INCUMBENT = "incumbent"
@@ -104,9 +83,9 @@ class StackState(State):
 class Stack(Method):
     """Several methods side by side; each silo mixes their predictions by its held-out data."""
 
-    paper: ClassVar[str] = "Coterie's own"
-    summary: ClassVar[str] = "several methods at once, whose predictions each silo mixes by its validation data"
-    lr_by_row: ClassVar[bool] = False
+    paper = "Coterie's own"
+    summary = "several methods at once, whose predictions each silo mixes by its validation data"
+    lr_by_row = False
 
     of: tuple[str | dict[str, Any], ...] = option(
         MEMBERS, "the methods: names, or tables that name one as `method` beside its options"

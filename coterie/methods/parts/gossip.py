@@ -13,7 +13,7 @@ the mean that a newcomer starts from.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,8 +60,8 @@ def averaged(down: NeighboursDown) -> Tensor:
 class Gossip(Method[Relay, NeighboursDown, EstimateUp, PrivateT, StateT]):
     """The graph, and the hub that only relays."""
 
-    by_columns: ClassVar[bool] = True
-    down: ClassVar[type[NeighboursDown]] = NeighboursDown
+    by_columns = True
+    down = NeighboursDown
 
     topology: Topology = option("erdos-renyi", "who is whose neighbour; time-varying: drawn anew each round")
     p: float = option(0.5, "probability of a link (erdos-renyi, time-varying)", above=0, high=1)

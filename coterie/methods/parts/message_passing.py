@@ -5,7 +5,7 @@ What FedAMP, HeurFedAMP and FedACS share; they differ in who attends to whom, an
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -68,8 +68,8 @@ class CloudModels(Method[ServerT, CloudDown, PersonalUp, Personal, StateT]):
 class MessagePassing(CloudModels[Models, Trained]):
     """The parts of FedAMP that are not an equation."""
 
-    by_columns: ClassVar[bool] = True
-    compares: ClassVar[bool] = True
+    by_columns = True
+    compares = True
 
     common_init: bool = option(True, "all silos start from one random model")
     warmup_epochs: int = option(

@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -97,9 +97,9 @@ def _masked_down(kind: Any) -> Any:
 class WithBlind(WithHiding):
     """Any method whose silos send models alone, and whose server only adds them up."""
 
-    summary: ClassVar[str] = "the server computes on models that it cannot read"
-    level: ClassVar[str] = "blind"
-    covered: ClassVar[str] = "a mask"
+    summary = "the server computes on models that it cannot read"
+    level = "blind"
+    covered = "a mask"
 
     options: Blind
 

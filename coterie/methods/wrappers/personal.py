@@ -8,7 +8,7 @@ sent; its private models have their own and keep them. `personal = ["head"]` in 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -37,10 +37,10 @@ class WithOwn(Private):
 class Personal(Wrapper):
     """Keeps some columns of the method's models on the silos; which, a subclass decides."""
 
-    by_columns: ClassVar[bool] = True
+    by_columns = True
     down = property(lambda self: with_shared_columns(self.base.down))
     up = property(lambda self: with_shared_columns(self.base.up))
-    private: ClassVar[type[Private]] = WithOwn
+    private = WithOwn
 
     def own(self, model: Model) -> Columns:
         """The columns that stay."""

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import combinations
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -103,9 +103,9 @@ class Revealed(Up):
 class WithSecAgg(WithHiding):
     """Any method whose server takes in nothing but a mean of the uploads."""
 
-    summary: ClassVar[str] = "the server sees the sum of all uploads alone"
-    level: ClassVar[str] = "secagg"
-    covered: ClassVar[str] = "a sum"
+    summary = "the server sees the sum of all uploads alone"
+    level = "secagg"
+    covered = "a sum"
 
     options: SecAgg
 
