@@ -308,10 +308,9 @@ def check_state_moves(ground: Ground) -> None:
 def check_data_stay_home(ground: Ground) -> None:
     """Changing one silo's data changes no other silo's upload in that round."""
     silos = list(ground.silos or small_silos())
-    other = replace(ground, silos=[small_silos(seed=9, sizes=(len(silos[0].train),))[0], *silos[1:]])
-    names = replace(other, silos=[replace(other.silos[0], name=silos[0].name), *silos[1:]])
+    others = replace(small_silos(seed=9, sizes=(len(silos[0].train),))[0], name=silos[0].name)
     ups = []
-    for each in (ground, names):
+    for each in (ground, replace(ground, silos=[others, *silos[1:]])):
         engine = each.engine(rows=1)
         _, up = rounds(each, engine, each.method.open(engine.roster, engine.model), 0, 1)
         ups.append(up)

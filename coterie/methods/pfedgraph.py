@@ -89,15 +89,7 @@ class PFedGraph(CloudModels[Collaboration, Turned]):
         gradient = task.grad(state.w, batch) + -self.lam * slope  # of F_i(w) − λ cos(w, u_i)
         return stepped(task, state, gradient, batch)
 
-    # A silo that arrives after training
-
-    def host(self, server: Collaboration, newcomers: Cohort, up: PersonalUp | None) -> CloudDown:
-        if up is None:
-            return CloudDown(u=server.start.expand(len(newcomers), -1))
-        return CloudDown(u=torch.stack([self._mixture(server, newcomers, row, w) for row, w in enumerate(up.w)]))
-
-    def _mixture(self, server: Collaboration, newcomers: Cohort, row: int, w: Tensor) -> Tensor:
-        """A newcomer's mixture of the members' models and its own, no other newcomer's."""
+    def mixture(self, server: Collaboration, newcomers: Cohort, row: int, w: Tensor) -> Tensor:
         grown = server.replace(
             w=torch.cat([server.w, w[None]]),
             heard=torch.cat([server.heard, server.heard.new_ones(1)]),
