@@ -9,7 +9,6 @@ the w_i is uniform; here it is FedAvg's, weighted by samples, so that α = 0 is 
 code's default. BatchNorm's statistics are mixed like weights.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -87,7 +86,7 @@ class APFL(GlobalModel[MixedPrivate, Pair]):
         state = task.run(self.step, self.begin(task, down, arriving), "arrive")
         return None, self.end(task, state, down, arriving)[1]
 
-    def trace(self, server: Global, everyone: Cohort, private: MixedPrivate | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Global, everyone: Cohort, private: MixedPrivate | None) -> dict[str, Tensor]:
         """α_i of every silo."""
         return {} if private is None else {"alpha": all_silos(self._weight(private))}
 

@@ -20,7 +20,6 @@ weights of its own.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -246,7 +245,7 @@ class APPLE(Method[Cores, CoresDown, CoreUp, Relations, Mixing]):
         state = task.run(self.step, self.begin(task, down, newcomer), "arrive")
         return None, _kept(task, state, newcomer)
 
-    def trace(self, server: Cores, everyone: Cohort, private: Relations | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Cores, everyone: Cohort, private: Relations | None) -> dict[str, Tensor]:
         return {} if private is None else {"collaboration": all_silos(private.p)}
 
 

@@ -15,7 +15,6 @@ model of the first split for one round and joins the cluster that moved from the
 a walk down the tree of all splits, with a round of training at each).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -184,7 +183,7 @@ class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
             return UpdateUp(delta=task.fit(down.w, "arrive") - down.w), Nothing()
         return None, private
 
-    def trace(self, server: Clusters, everyone: Cohort, private: Nothing | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Clusters, everyone: Cohort, private: Nothing | None) -> dict[str, Tensor]:
         together = (server.cluster[:, None] == server.cluster).double()
         return {"cluster": server.cluster, "collaboration": together / together.sum(1)}
 

@@ -8,7 +8,6 @@ does not redraw when it falls apart, loses every self-weight (its adjacency matr
 sampling; this does none of these. The rest is as `fedem.py` says.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -79,6 +78,6 @@ class DFedEM(Gossip[MixtureWeights, Mixture]):
         """A newcomer takes the mean of all estimates and finds its weights, as in FedEM."""
         return None, em.weigh(task, averaged(down), self.adapt_iterations)
 
-    def trace(self, server: Relay, everyone: Cohort, private: MixtureWeights | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Relay, everyone: Cohort, private: MixtureWeights | None) -> dict[str, Tensor]:
         found = super().trace(server, everyone, private)
         return found if private is None else {**found, "pi": all_silos(private.pi)}

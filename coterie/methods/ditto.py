@@ -9,7 +9,6 @@ of each silo's λ on its validation data is left out. The pull is an exact proxi
 v_i ← (v_i − η ∇F_i + η λ w^t) / (1 + η λ), of which Algorithm 1's step along its gradient is the first order.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -79,6 +78,6 @@ class Ditto(GlobalModel[DittoPrivate, Pulled]):
     def cloud(self, task: Task, down: GlobalDown, private: DittoPrivate) -> Predictor:
         return global_predictor(task, down)
 
-    def trace(self, server: Global, everyone: Cohort, private: DittoPrivate | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Global, everyone: Cohort, private: DittoPrivate | None) -> dict[str, Tensor]:
         """How far each silo's model is from the global one: ‖v_i − w‖."""
         return {} if private is None else {"distance": all_silos((private.v - server.w).norm(dim=1))}

@@ -11,7 +11,6 @@ momentum between rounds. All components of a silo see the same mini-batches; the
 The first component starts from the model that other methods start from (so M = 1 is FedAvg), the rest at random.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -91,5 +90,5 @@ class FedEM(Method[Components, ComponentsDown, ComponentsUp, MixtureWeights, Mix
         """A newcomer takes the components as they are and finds its weights (end of Section 3.2)."""
         return None, em.weigh(task, down.theta.expand(task.k, -1, -1), self.adapt_iterations)
 
-    def trace(self, server: Components, everyone: Cohort, private: MixtureWeights | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Components, everyone: Cohort, private: MixtureWeights | None) -> dict[str, Tensor]:
         return {} if private is None else {"pi": all_silos(private.pi)}

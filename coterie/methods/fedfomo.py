@@ -12,7 +12,7 @@ starts at 0 with ties at random; a model is handed out once its silo has replied
 trained parameters (the published code's default is L1); a candidate at distance 0 weighs nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -185,7 +185,7 @@ class FedFomo(Method[Affinities, CandidatesDown, WeighedUp, Before, Mixed]):
         without = [name for name, n in zip(roster.names, roster.validation.tolist(), strict=True) if n == 0]
         return _needs(without) if without else None
 
-    def trace(self, server: Affinities, everyone: Cohort, private: Before | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Affinities, everyone: Cohort, private: Before | None) -> dict[str, Tensor]:
         return {"collaboration": server.weights}
 
 

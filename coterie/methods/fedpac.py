@@ -13,7 +13,6 @@ its combination of heads is its cloud model.
 Its equations stand here without their numbers, which nobody has checked against the paper.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -159,7 +158,7 @@ class FedPAC(Method[Collaboration, PacDown, PacUp, Copy, Aligned]):
         """A newcomer trains the mean model, head and body, for one round as the others do."""
         return None, Copy(w=task.run(self.step, self.begin(task, down, None), "arrive").w)
 
-    def trace(self, server: Collaboration, everyone: Cohort, private: Copy | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Collaboration, everyone: Cohort, private: Copy | None) -> dict[str, Tensor]:
         return {"collaboration": server.alpha}
 
 

@@ -10,7 +10,6 @@ run of its own, and silos deploy from the set whose models had the least trainin
 leaves it only for that. A silo deploys the model of least loss on its training data, never on those it is tested by.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -106,7 +105,7 @@ class IFCA(Method[ClusterModels, ClustersDown, ClusterUp, Nothing, Chosen]):
         """A newcomer gets all models and deploys the one of least loss on its training data."""
         return None, Nothing()
 
-    def trace(self, server: ClusterModels, everyone: Cohort, private: Nothing | None) -> Mapping[str, Tensor]:
+    def trace(self, server: ClusterModels, everyone: Cohort, private: Nothing | None) -> dict[str, Tensor]:
         cluster = server.cluster[:, 0]
         together = (cluster[:, None] == cluster) & (cluster >= 0)
         together = together | torch.eye(len(cluster), dtype=torch.bool, device=cluster.device)

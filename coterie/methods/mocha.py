@@ -19,7 +19,6 @@ Where this differs:
   silo not heard of yet is related to nobody.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -134,7 +133,7 @@ class MOCHA(Method[Tasks, Coupling, PersonalUp, TaskModel, Pulled]):
             "is convex; take the model 'linear', or fedamp or fedacs for deeper ones"
         )
 
-    def trace(self, server: Tasks, everyone: Cohort, private: TaskModel | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Tasks, everyone: Cohort, private: TaskModel | None) -> dict[str, Tensor]:
         return {"collaboration": server.sigma}
 
 

@@ -8,7 +8,6 @@ The pull is an exact proximal step, with SGD w_k ← (w_k − η ∇F_k + η λ 
 gradient is the first order. The paper's noise on every sample's gradient is `privacy = {level = "record"}`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -58,6 +57,6 @@ class MRMTL(GlobalModel[OwnModel, Pulled]):
         """A newcomer starts from the mean and trains for one round, pulled towards it."""
         return None, OwnModel(w=task.run(pulled_step, at_centre(task, spread(down.w, task.k), self.lam), "arrive").w)
 
-    def trace(self, server: Global, everyone: Cohort, private: OwnModel | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Global, everyone: Cohort, private: OwnModel | None) -> dict[str, Tensor]:
         """How far each silo's model is from the mean: ‖w_k − w̄‖."""
         return {} if private is None else {"distance": all_silos((private.w - server.w).norm(dim=1))}

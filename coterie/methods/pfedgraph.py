@@ -11,7 +11,6 @@ mean.
 Its equations stand here without their numbers, which nobody has checked against the paper.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -99,7 +98,7 @@ class PFedGraph(CloudModels[Collaboration, Turned]):
 
     # What a person wants to know
 
-    def trace(self, server: Collaboration, everyone: Cohort, private: Personal | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Collaboration, everyone: Cohort, private: Personal | None) -> dict[str, Tensor]:
         return {"collaboration": self.graph(server, everyone.model)}
 
 

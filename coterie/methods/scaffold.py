@@ -10,7 +10,6 @@ server model over all of the silo's data. BatchNorm's statistics have no control
 The paper has no personal model: `deploy="local"` is a silo's copy after local training.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -142,6 +141,6 @@ class SCAFFOLD(Method[Controlled, ControlledDown, ChangeUp, Control, Corrected])
             settled = settled.replace(w=state.w)
         return None, settled
 
-    def trace(self, server: Controlled, everyone: Cohort, private: Control | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Controlled, everyone: Cohort, private: Control | None) -> dict[str, Tensor]:
         """How far each silo's control variate is from the server's: ‖c_i − c‖."""
         return {} if private is None else {"drift": all_silos((private.c - server.c).norm(dim=1))}

@@ -11,7 +11,6 @@ models that made that estimate, so the hub, which saw them, keeps the average fo
 the mean that a newcomer starts from.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,7 +101,7 @@ class Gossip(Method[Relay, NeighboursDown, EstimateUp, PrivateT, StateT]):
             return str(error)
         return None
 
-    def trace(self, server: Relay, everyone: Cohort, private: Any) -> Mapping[str, Tensor]:
+    def trace(self, server: Relay, everyone: Cohort, private: Any) -> dict[str, Tensor]:
         estimates = _mixed(server.mixing.to(server.sent.dtype), server.sent)
         apart = (estimates - estimates.mean(0)).flatten(1)
         # (1/m) Σ_t ‖θ_t − mean‖²: how far the estimates are from one another

@@ -3,7 +3,6 @@
 What FedAMP, HeurFedAMP and FedACS share; they differ in who attends to whom, and how strongly a silo is pulled.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -129,7 +128,7 @@ class MessagePassing(CloudModels[Models, Trained]):
         """k of the papers counted from 0: the round of the warm-up, which makes their w_i^0, is none."""
         return max(round - 1, 0) if self.warmup_epochs else round
 
-    def trace(self, server: Models, everyone: Cohort, private: Personal | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Models, everyone: Cohort, private: Personal | None) -> dict[str, Tensor]:
         return {"collaboration": self.attention(everyone.model.layout.weights(server.w))}
 
     def mixture(self, server: Models, newcomers: Cohort, row: int, w: Tensor) -> Tensor:
