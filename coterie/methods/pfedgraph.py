@@ -20,19 +20,17 @@ from torch import Tensor
 from coterie.engine.method import Batch, Cohort, Model, Roster, Task
 from coterie.engine.task import Weights, stepped
 from coterie.methods.parts.attention import cosines
-from coterie.methods.parts.message_passing import CloudDown, CloudModels, Personal, PersonalUp
+from coterie.methods.parts.message_passing import CloudDown, CloudModels, Models, Personal, PersonalUp
 from coterie.methods.parts.simplex import nearest_in_simplex
 from coterie.options import option
-from coterie.wire import Server, rows, shared
+from coterie.wire import rows
 
 
-class Collaboration(Server):
+class Collaboration(Models):
     """The last model of every silo, and where they all began."""
 
-    w: Tensor = rows("the silo's last model w_i", role="model")
-    heard: Tensor = rows("whether it ever replied")
+    heard: Tensor = rows("whether the silo ever replied")
     sizes: Tensor = rows("its training samples", fixed=True)
-    start: Tensor = shared("the random model that all start from", role="model")
 
 
 class Turned(Weights):

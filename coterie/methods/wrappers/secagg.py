@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import combinations
-from typing import Any, Literal, cast
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -266,7 +267,8 @@ def _weighing(method: Method) -> str | None:
     shapes = [[components for _ in lead] for lead in cells]  # the only axis that models have beside their columns
     each = [math.prod(shape) for shape in shapes]
     width = starts + 2 * sum(each)
-    opening: Any = Opening(cast(Any, _NoModel()), starts)
+    no_model: Any = SimpleNamespace(device=torch.device("cpu"), start=lambda seed, *key: torch.zeros(1))
+    opening: Any = Opening(no_model, starts)
     server = with_coefficients(method.open(roster, opening), lambda t: F.pad(t, (0, width - starts)))
     basis: Any = Basis(width, torch.zeros(width, 1, dtype=torch.float64), torch.device("cpu"))
     ones = F.pad(torch.eye(2 * sum(each), dtype=torch.float64), (starts, 0)).reshape(2, -1, width)  # (silos, cells, n)
@@ -283,13 +285,6 @@ def _weighing(method: Method) -> str | None:
             if a or b:
                 found.add("each" if math.isclose(a, b) else "samples" if math.isclose(3 * a, b) else "neither")
     return found.pop() if len(found) == 1 and found <= {"each", "samples"} else None
-
-
-class _NoModel:
-    device = torch.device("cpu")
-
-    def start(self, seed: int, *key: object) -> Tensor:
-        return torch.zeros(1)
 
 
 def _named(task: Task, peers: list[int]) -> list[str]:
