@@ -1,6 +1,6 @@
 """Which method to take: the one that validation rows prefer, or a cheaper one next to it. Test rows choose nothing."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,11 @@ class Scores(dict[Key, Scored]):
         if not seeds:
             return None
         return difference(self.measure, [mine[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+
+    def gains(self, silos: Iterable[str], split: str, own: str, other: str) -> list[Estimate]:
+        """The same of silos of which it is known, and a number."""
+        found = [self.gain(silo, split, own, other) for silo in silos]
+        return [gain for gain in found if gain is not None and np.isfinite(gain.value)]
 
 
 @dataclass(frozen=True)

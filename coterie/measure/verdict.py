@@ -160,22 +160,16 @@ def _compared(
     found: dict[str, Any] = {"validation": validation, "test": float(np.nanmean(test)) if test else np.nan}
     beats = False
     if chosen is not None:
-        gains = [scores.gain(silo, "test", chosen, name) for silo in methods[chosen].test]
-        known = [gain for gain in gains if gain is not None and np.isfinite(gain.value)]
-        if known:
-            gain = over(known)
+        method = methods[chosen]
+        if gains := scores.gains(method.test, "test", chosen, name):
+            gain = over(gains)
             found |= {"gain": gain.value, "low": gain.low, "high": gain.high}
-        own = float(np.mean(list(methods[chosen].validation.values())))
+        own = float(np.mean(list(method.validation.values())))
         margin = measure.margin * (abs(own) if measure.relative else 1)
-        beats = measure.better(validation, own) > AS_GOOD * margin and _ahead(name, chosen, methods, scores)
+        # whether its lead on the same validation rows is more than chance, as far as that shows
+        leads = scores.gains(method.validation, "validation", name, chosen)
+        beats = measure.better(validation, own) > AS_GOOD * margin and (not leads or over(leads).low > 0)
     return {"name": name, "beats": bool(beats), **_written(found, measure)}
-
-
-def _ahead(name: str, chosen: str, methods: Mapping[str, Judged], scores: Scores) -> bool:
-    """Whether a baseline's lead over a method on the same validation rows is more than chance, as far as that shows."""
-    leads = [scores.gain(silo, "validation", name, chosen) for silo in methods[chosen].validation]
-    known = [lead for lead in leads if lead is not None and np.isfinite(lead.value)]
-    return not known or over(known).low > 0
 
 
 def _judged(label: str, runs: DataFrame, measure: str, by: str, scores: Scores) -> Judged:

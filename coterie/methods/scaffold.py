@@ -20,8 +20,9 @@ from coterie.engine.across import all_silos
 from coterie.engine.method import Batch, Cohort, Method, Model, Predictor, Roster, Task, spread
 from coterie.engine.solver import SGD
 from coterie.engine.task import Weights, stepped
+from coterie.methods.perfedavg import Slope
 from coterie.options import option
-from coterie.wire import Down, Private, Server, State, Up, rows, shared
+from coterie.wire import Down, Private, Server, Up, rows, shared
 
 
 class Controlled(Server):
@@ -59,22 +60,15 @@ class Corrected(Weights):
     lrs: Tensor = rows("Σ of the learning rates of its steps: K η_l where the rate is constant")
 
 
-class Pass(State):
-    """Gradients summed over a silo's samples at one fixed model."""
-
-    x: Tensor = rows("the model", role="model")
-    total: Tensor = rows("the samples' gradients, summed", role="change")
-
-
 def full_gradient(task: Task, x: Tensor) -> Tensor:
     """∇F_i(x) over all training samples of each silo."""
-    state = task.run(_add, Pass(x=x, total=torch.zeros_like(x)), "control", 1, every_sample=True)
+    state = task.run(_add, Slope(w=x, total=torch.zeros_like(x)), "control", 1, every_sample=True)
     return state.total / task.counts().to(x.dtype)[:, None]
 
 
-def _add(task: Task, state: Pass, batch: Batch) -> Pass:
+def _add(task: Task, state: Slope, batch: Batch) -> Slope:
     samples = batch.mask.sum(1)[:, None]
-    return state.replace(total=state.total + samples * task.grad(state.x, batch).grads)
+    return state.replace(total=state.total + samples * task.grad(state.w, batch).grads)
 
 
 @dataclass(frozen=True)

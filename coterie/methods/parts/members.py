@@ -39,13 +39,9 @@ def members_of(given: Sequence[str | Mapping[str, Any]]) -> dict[str, Method]:
         name = label = str(table.get("method", "?"))
         while label in made:
             label = f"{name}-{sum(each.startswith(name) for each in made) + 1}"
-        made[label] = trained_with(make(label, table), parse(OwnTraining, own, f"[methods.{label}] train"))
+        method, settings = make(label, table), parse(OwnTraining, own, f"[methods.{label}] train")
+        made[label] = WithTraining(method, settings) if resolved(settings) else method
     return made
-
-
-def trained_with(method: Method, own: OwnTraining) -> Method:
-    """A method with settings of its own, where there are any."""
-    return WithTraining(method, own) if resolved(own) else method
 
 
 def trainings_of(members: Mapping[str, Method]) -> dict[str, Method]:
