@@ -42,6 +42,7 @@ class Candidates(Method):
     """
 
     by_columns = True
+    lr_by_row = False
 
     method: Method
     rates: tuple[float, ...]
