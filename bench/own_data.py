@@ -23,7 +23,7 @@ from coterie.data.own.gather import from_frame
 from coterie.data.own.ready import OwnData, split
 from coterie.methods import make
 from coterie.run.experiment import prepare
-from coterie.run.tuning import Simulated, validation_loss
+from coterie.run.tuning import Simulated
 from coterie.studies.own import OWN, on_folder
 from coterie.studies.study import check
 
@@ -43,7 +43,7 @@ def rates() -> None:
     def seconds(*groups: tuple[float, ...]) -> float:
         began = time.process_time()
         for group in groups:
-            heat = Simulated(federation, make("fedavg", {}), federation.training, group, validation_loss)
+            heat = Simulated(federation, make("fedavg", {}), federation.training, group)
             for round in range(ROUNDS):
                 heat.advance(round)
         return time.process_time() - began

@@ -37,7 +37,7 @@ from coterie.methods.stack import MEMBERS, Stack
 from coterie.models import build
 from coterie.run.assembly import Assembly
 from coterie.run.experiment import prepare
-from coterie.run.tuning import search, validation_loss
+from coterie.run.tuning import search
 from coterie.studies.study import check
 
 NAMED: dict[str, dict[str, Any]] = {
@@ -130,7 +130,7 @@ def results(
     here = assembled(name, seeds[0], device)
     for method in MEMBERS:
         if method not in rates:
-            given = (make(method, {}), training, ("lr",), validation_loss, lambda progress: None)
+            given = (make(method, {}), training, ("lr",), lambda progress: None)
             rates[method] = search(here, *given)[0]["lr"]
             yield {"federation": name, "method": method, "lr": rates[method]}
     for seed in seeds:

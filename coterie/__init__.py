@@ -88,49 +88,13 @@ __all__ = [
     "with_blind", "with_clipping", "with_compression", "with_finetuning", "with_personal", "with_privacy",
     "with_robustness", "with_secagg",
 ]  # fmt: skip
-# Where each lies: first what a user needs, then the methods, then what the author of a method does.
+# Where each lies: first what a user needs, then what the author of a method does; of the methods `METHODS` knows it.
 _PLACES = {
     "api": "Experiment Federation Silos method_table silos study",
     "result": "Comparison Result load_result",
     "personal.model": "PersonalModel",
     "personal.file": "load_model",
     "errors": "BadInput",
-    "methods.apfl": "APFL",
-    "methods.apple": "APPLE",
-    "methods.cfl": "ClusteredFL",
-    "methods.dfedavg": "DFedAvg",
-    "methods.dfedem": "DFedEM",
-    "methods.ditto": "Ditto",
-    "methods.fedacs": "FedACS",
-    "methods.fedala": "FedALA",
-    "methods.fedamp": "FedAMP",
-    "methods.fedavg": "FedAvg",
-    "methods.fedavg_ft": "FedAvgFT",
-    "methods.fedavg_local": "FedAvgLocal",
-    "methods.fedbabu": "FedBABU",
-    "methods.fedbn": "FedBN",
-    "methods.fedem": "FedEM",
-    "methods.fedfomo": "FedFomo",
-    "methods.fedpac": "FedPAC",
-    "methods.fedper": "FedPer",
-    "methods.fedprox": "FedProx",
-    "methods.fedprox_ft": "FedProxFT",
-    "methods.fedrep": "FedRep",
-    "methods.fedrod": "FedRoD",
-    "methods.fedsa_lora": "FedSALoRA",
-    "methods.ffa_lora": "FFALoRA",
-    "methods.heurfedamp": "HeurFedAMP",
-    "methods.ifca": "IFCA",
-    "methods.knn_per": "KNNPer",
-    "methods.lg_fedavg": "LGFedAvg",
-    "methods.mocha": "MOCHA",
-    "methods.mr_mtl": "MRMTL",
-    "methods.perfedavg": "PerFedAvg",
-    "methods.pfedgraph": "PFedGraph",
-    "methods.pfedme": "PFedMe",
-    "methods.scaffold": "SCAFFOLD",
-    "methods.separate": "Separate",
-    "methods.stack": "Stack",
     "methods.wrappers.around": "with_blind with_clipping with_compression with_finetuning with_personal "
     "with_privacy with_robustness with_secagg",
     "engine.method": "Cohort Method Model Nothing NothingDown NothingKept NothingUp Roster spread",
@@ -146,9 +110,12 @@ _PLACE_OF = {name: place for place, names in _PLACES.items() for name in names.s
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for when it is asked for: the command line starts without PyTorch."""
-    if name not in _PLACE_OF:
+    if name not in __all__:
         raise AttributeError(f"module 'coterie' has no attribute '{name}'")
-    return getattr(import_module(f"coterie.{_PLACE_OF[name]}"), name)
+    if name in _PLACE_OF:
+        return getattr(import_module(f"coterie.{_PLACE_OF[name]}"), name)
+    places = import_module("coterie.methods").METHODS.packaged.values()
+    return next(place for place in places if place.attr == name).load()
 
 
 def __dir__() -> list[str]:

@@ -251,15 +251,13 @@ def check_absent_untouched(ground: Ground) -> None:
     for name, value in before.take(torch.tensor([1, 3])).tensors().items():
         kept = engine._private.take(torch.tensor([1, 3])).tensors()[name]
         assert torch.equal(kept, value), f"private field '{name}' of an absent silo changed"
-    silent = replace(ground, training=replace(ground.training, drop=1.0, measure_every=ground.training.rounds))
-    engine = silent.engine()
-    outcome = run_rounds(silent.method, engine, engine.roster, engine.model, silent.training)
-    assert np.isfinite(outcome.results[-1]["value"]).all(), "rounds without any reply end in NaN"
-    seldom = replace(ground.training, participation=0.5, drop=0.5, rounds=5, measure_every=5)
-    sparse = replace(ground, training=seldom)
-    engine = sparse.engine()
-    outcome = run_rounds(sparse.method, engine, engine.roster, engine.model, sparse.training)
-    assert np.isfinite(outcome.results[-1]["value"]).all(), "rounds with one reply of two end in NaN"
+    for what, training in (
+        ("without any reply", replace(ground.training, drop=1.0, measure_every=ground.training.rounds)),
+        ("with one reply of two", replace(ground.training, participation=0.5, drop=0.5, rounds=5, measure_every=5)),
+    ):
+        engine = replace(ground, training=training).engine()
+        outcome = run_rounds(ground.method, engine, engine.roster, engine.model, training)
+        assert np.isfinite(outcome.results[-1]["value"]).all(), f"rounds {what} end in NaN"
 
 
 def check_every_field_matters(ground: Ground) -> None:
@@ -308,10 +306,9 @@ def check_state_moves(ground: Ground) -> None:
 def check_data_stay_home(ground: Ground) -> None:
     """Changing one silo's data changes no other silo's upload in that round."""
     silos = list(ground.silos or small_silos())
-    other = replace(ground, silos=[small_silos(seed=9, sizes=(len(silos[0].train),))[0], *silos[1:]])
-    names = replace(other, silos=[replace(other.silos[0], name=silos[0].name), *silos[1:]])
+    others = replace(small_silos(seed=9, sizes=(len(silos[0].train),))[0], name=silos[0].name)
     ups = []
-    for each in (ground, names):
+    for each in (ground, replace(ground, silos=[others, *silos[1:]])):
         engine = each.engine(rows=1)
         _, up = rounds(each, engine, each.method.open(engine.roster, engine.model), 0, 1)
         ups.append(up)

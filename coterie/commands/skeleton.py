@@ -1,7 +1,6 @@
 """NewMethod: FedAvg from a mix of the global model and the silo's own. Say what yours does, and cite its paper."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -16,10 +15,7 @@ class Kept(co.Private):  # never leaves the silo; what travels (GlobalDown, Mode
 class NewMethod(co.Method[co.Global, co.GlobalDown, co.ModelUp, Kept, co.Weights]):
     """The hyper-parameters are fields; first the server's half, then the silo's."""
 
-    summary: ClassVar[str] = "FedAvg that starts from a mix of the global model and the silo's own"
-    down: ClassVar[type[co.Down]] = co.GlobalDown
-    up: ClassVar[type[co.Up]] = co.ModelUp
-    private: ClassVar[type[co.Private]] = Kept
+    summary = "FedAvg that starts from a mix of the global model and the silo's own"
     share: float = co.option(0.5, "share of the global model in what a silo starts from", low=0, high=1)
 
     def open(self, roster: co.Roster, model: co.Model) -> co.Global:  # the server's state; it sees uploads alone

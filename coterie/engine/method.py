@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, cast
+from typing import Any, ClassVar, Generic, cast, get_args
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 from coterie.engine.dpsgd import DPSGD
 from coterie.engine.layout import Columns
 from coterie.engine.rows import Model
-from coterie.engine.task import Batch, Task
+from coterie.engine.task import Batch, Task, plain_step
 from coterie.keys import generator
 from coterie.wire import Deployable, Down, Predictor, Private, Record, Server, State, Up
 
@@ -102,12 +102,21 @@ class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
     private: ClassVar[type[Private]] = Nothing
     averages: ClassVar[bool] = False  # whether its server takes in nothing but a weighted mean of the uploads
     compares: ClassVar[bool] = False  # whether its server goes by how models lie to each other: `layout.weights`
-    lr_by_row: ClassVar[bool] = False  # whether `step` takes a learning rate for each row: batch.lr (k,)
+    lr_by_row: ClassVar[bool] = True  # whether `step` takes a learning rate for each row: batch.lr (k,)
     plain_steps: ClassVar[bool] = False  # whether its equations are for plain gradient steps, and Adam's may ruin it
     by_columns: ClassVar[bool] = True  # whether what its class defines of the server's half is right for some columns
     from_own: ClassVar[bool] = False  # whether a silo may train on from its own model and leave what it was sent aside
     by_gradients: ClassVar[bool] = False  # whether silos' data reach their uploads by one gradient of each batch alone
     learns_from_validation: ClassVar[bool] = False  # whether validation data flatter it, so that they cannot prefer it
+
+    def __init_subclass__(cls) -> None:
+        """Its records are those that its base is generic in, unless it names others."""
+        super().__init_subclass__()
+        for base in vars(cls).get("__orig_bases__", ()):
+            for record in get_args(base):
+                for name, kind in (("down", Down), ("up", Up), ("private", Private)):
+                    if isinstance(record, type) and issubclass(record, kind) and name not in vars(cls):
+                        setattr(cls, name, record)
 
     # Server: sees only uploads.
 
@@ -160,8 +169,8 @@ class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
         raise NotImplementedError
 
     def step(self, task: Task, state: StateT, batch: Batch) -> StateT:
-        """One mini-batch for k rows."""
-        raise NotImplementedError
+        """One mini-batch for k rows: if nothing else, an optimiser step of the state's `w` on the silo's own loss."""
+        return plain_step(task, state, batch)
 
     def end(self, task: Task, state: StateT, down: DownT, private: PrivateT) -> tuple[UpT, PrivateT]:
         """What leaves the silo, and what it keeps."""

@@ -1,13 +1,17 @@
 """Methods around methods: a wrapper hands everything on to `base` and changes one thing."""
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from coterie.engine.method import Deployable, Method, Task
 
-
-def _of_base(name: str) -> Any:
-    return property(lambda self: getattr(self.base, name))
+# What crosses, how it trains and what its server does is as inside.
+AS_INSIDE = (
+    "down", "up", "private", "averages", "compares", "lr_by_row", "plain_steps", "from_own", "by_gradients",
+    "learns_from_validation", "open", "send", "receive", "confirm", "confirmed", "summed", "unpacked", "axes", "shared",
+    "enroll", "step", "dpsgd", "host", "refusal", "trace",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -21,34 +25,6 @@ class Wrapper(Method):
         """The method inside: the field `method`, unless a class makes its own."""
         inner: Method = self.method  # type: ignore[attr-defined]
         return inner
-
-    # What crosses, how it trains and what its server does is as inside.
-
-    down = _of_base("down")
-    up = _of_base("up")
-    private = _of_base("private")
-    averages = _of_base("averages")
-    compares = _of_base("compares")
-    lr_by_row = _of_base("lr_by_row")
-    plain_steps = _of_base("plain_steps")
-    from_own = _of_base("from_own")
-    by_gradients = _of_base("by_gradients")
-    learns_from_validation = _of_base("learns_from_validation")
-    open = _of_base("open")
-    send = _of_base("send")
-    receive = _of_base("receive")
-    confirm = _of_base("confirm")
-    confirmed = _of_base("confirmed")
-    summed = _of_base("summed")
-    unpacked = _of_base("unpacked")
-    axes = _of_base("axes")
-    shared = _of_base("shared")
-    enroll = _of_base("enroll")
-    step = _of_base("step")
-    dpsgd = _of_base("dpsgd")
-    host = _of_base("host")
-    refusal = _of_base("refusal")
-    trace = _of_base("trace")
 
     # The silo's half, where a wrapper may give the method inside something else than it is given.
 
@@ -71,3 +47,12 @@ class Wrapper(Method):
 
     def adapt(self, task: Task, down: Any, private: Any | None) -> tuple[Any | None, Any]:
         return self.base.adapt(*self.inside(task, down, private))
+
+
+for name in AS_INSIDE:
+    setattr(Wrapper, name, property(attrgetter(f"base.{name}")))
+
+
+def layers(method: Method) -> list[Method]:
+    """A method, and those inside its wrappers."""
+    return [method, *(layers(method.base) if isinstance(method, Wrapper) else [])]

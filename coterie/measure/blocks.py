@@ -1,10 +1,8 @@
 """Do silos learn from their own kind? How much of what a silo takes from others it takes from its own group."""
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from coterie.measure.measures import Array
 
 
 def within_group(collaboration: Array, groups: Array) -> Array:

@@ -1,6 +1,6 @@
 """Which method to take: the one that validation rows prefer, or a cheaper one next to it. Test rows choose nothing."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +20,32 @@ NEXT_TO = 0.01  # and so much of its log-loss
 
 
 class Scores(dict[Key, Scored]):
-    """Every silo's rows by one measure."""
+    """Every silo's rows by one measure, and what two methods' are beside each other."""
 
     def __init__(self, predictions: Predictions, measure: Measure) -> None:
         known = (measure_of("accuracy"), measure_of("mae"))  # what is kept of rows with several labels
         super().__init__(
             {key: rows.scored(measure) for key, rows in predictions.items() if rows.plain or measure in known}
         )
-        self.seeds = list(dict.fromkeys(key.seed for key in predictions))
+        self.measure, self.seeds = measure, list(dict.fromkeys(key.seed for key in predictions))
+
+    def of_seeds(self, method: str, silo: str, split: str) -> dict[int, Scored]:
+        """A method on one silo's rows, by seed; without seeds whose rows leave the measure undefined."""
+        found = {seed: self.get(Key(method, seed, silo, split)) for seed in self.seeds}
+        return {seed: each for seed, each in found.items() if each is not None and not np.isnan(each.value)}
+
+    def gain(self, silo: str, split: str, own: str, other: str) -> Estimate | None:
+        """One method over another on the same rows of a silo, over all seeds; None where its rows are not here."""
+        mine, theirs = (self.of_seeds(method, silo, split) for method in (own, other))
+        seeds = [seed for seed in mine if seed in theirs]
+        if not seeds:
+            return None
+        return difference(self.measure, [mine[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+
+    def gains(self, silos: Iterable[str], split: str, own: str, other: str) -> list[Estimate]:
+        """The same of silos of which it is known, and a number."""
+        found = [self.gain(silo, split, own, other) for silo in silos]
+        return [gain for gain in found if gain is not None and np.isfinite(gain.value)]
 
 
 @dataclass(frozen=True)
@@ -43,7 +61,6 @@ class Judged:
 def choose(
     methods: Mapping[str, Judged],
     scores: Scores,
-    measure: Measure,
     costs: Mapping[str, float],
     predictions: Predictions,
     flattered: Collection[str] = (),
@@ -53,6 +70,7 @@ def choose(
     Of those whose difference from the best may be chance by the measure, the one with the lowest log-loss is preferred.
     Methods that validation rows have flattered, since they learn from them, are out, unless there is no other.
     """
+    measure = scores.measure
     methods = {label: each for label, each in methods.items() if label not in flattered} or methods
     if not methods or not all(each.validation for each in methods.values()):
         return NOTHING
@@ -64,7 +82,7 @@ def choose(
     ranked = list(means.sort_values(ascending=not measure.higher, kind="stable").index)
     best = ranked[0]
     margin = measure.margin * (abs(means[best]) if measure.relative else 1)
-    leads = {label: _lead(best, label, grid, scores, measure) for label in ranked[1:]}
+    leads = {label: _lead(best, label, grid, scores) for label in ranked[1:]}
     level = [best, *(label for label, lead in leads.items() if lead.low <= 0)]  # whose difference may be chance
     losses = {label: loss for label in level if (loss := _log_loss(label, predictions)) is not None}
     first = min(losses, key=losses.__getitem__) if best in losses else best
@@ -102,30 +120,11 @@ def _ahead(lead: Estimate) -> float:
     return normal_below(lead.value / lead.error) if 0 < lead.error < np.inf else 0.5
 
 
-def _lead(best: str, other: str, grid: DataFrame, scores: Scores, measure: Measure) -> Estimate:
+def _lead(best: str, other: str, grid: DataFrame, scores: Scores) -> Estimate:
     """By how much the best is ahead of another on validation data, mean over these silos."""
-    leads = [gain_over(str(silo), "validation", best, other, scores, measure) for silo in grid.index]
+    leads = [scores.gain(str(silo), "validation", best, other) for silo in grid.index]
     known = [each for each in leads if each is not None]
     if len(known) == len(leads):
         return over(known)
-    sign = 1 if measure.higher else -1
-    differences = sign * (grid[best] - grid[other]).to_numpy()
-    return of_silos(differences)
-
-
-def gain_over(silo: str, split: str, own: str, other: str, scores: Scores, measure: Measure) -> Estimate | None:
-    """One method over another on the same rows of a silo, over all seeds; None where its rows are not here."""
-    mine, theirs = (of_seeds(scores, method, silo, split) for method in (own, other))
-    seeds = [seed for seed in mine if seed in theirs]
-    if not seeds:
-        return None
-    return difference(measure, [mine[seed] for seed in seeds], [theirs[seed] for seed in seeds])
-
-
-def of_seeds(scores: Scores, method: str, silo: str, split: str) -> dict[int, Scored]:
-    """A method on one silo's rows, by seed; without seeds whose rows leave the measure undefined."""
-    return {
-        seed: each
-        for seed in scores.seeds
-        if (each := scores.get(Key(method, seed, silo, split))) is not None and not np.isnan(each.value)
-    }
+    sign = 1 if scores.measure.higher else -1
+    return of_silos(sign * (grid[best] - grid[other]).to_numpy())

@@ -248,7 +248,8 @@ def _score(run: DataFrame, measure: str, sizes: Mapping[str, int], where: str) -
     if test.empty:
         raise BadInput(f"{where}: no test {measure} in the results")
     means = test.mean(axis=1)
-    best = _best_round(means, lower_better(measure))
+    rounded = means.round(12)  # equal means can differ in the last bit; of the best rounds the earliest
+    best = int(rounded.idxmin() if lower_better(measure) else rounded.idxmax())
     at_best = test.loc[best].dropna()
     unknown = [silo for silo in at_best.index if silo not in sizes]
     if unknown:
@@ -286,12 +287,6 @@ def _after_training(grid: DataFrame) -> DataFrame:
     """Without round 0, the untrained model, unless there is nothing else."""
     trained = grid[grid.index > 0]
     return grid if trained.empty else trained
-
-
-def _best_round(means: Series, lower: bool) -> int:
-    """The earliest of the best rounds; rounded, since equal means can differ in the last bit."""
-    rounded = means.round(12)
-    return int(rounded.idxmin() if lower else rounded.idxmax())
 
 
 def _key(key: str, measure: str) -> str:

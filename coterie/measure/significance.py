@@ -8,8 +8,8 @@ import numpy as np
 from pandas import DataFrame
 
 from coterie.errors import BadInput
+from coterie.measure.measures import Array
 
-Array = np.ndarray[Any, Any]
 ALPHA = 0.05  # the level of significance
 EXACT = 50  # silos up to which every sign is counted; of more the statistic is normal
 
@@ -24,7 +24,8 @@ def compare(per_silo: Mapping[str, Mapping[str, float]]) -> DataFrame:
         silos = [silo for silo in per_silo[method] if silo in per_silo[other]]
         if not silos:
             raise BadInput(f"'{method}' and '{other}' have no silo in common to compare")
-        difference = np.array([_difference(per_silo[method][silo], per_silo[other][silo]) for silo in silos])
+        pairs = [(per_silo[method][silo], per_silo[other][silo]) for silo in silos]
+        difference = np.array([0.0 if a == b else a - b for a, b in pairs])  # two losses may both be infinite
         rows.append((method, other, len(silos), float(difference.mean()), signed_rank(difference)))
     table = DataFrame(rows, columns=["method", "other", "silos", "mean_difference", "p"])
     return table.assign(p_holm=holm(table["p"].to_numpy(dtype=float)))
@@ -39,10 +40,6 @@ def beside(pairs: Sequence[Mapping[str, Any]], reference: str, lower_better: boo
             lead = pair["mean_difference"] if pair["other"] == reference else -pair["mean_difference"]
             found[other] = 1 if (lead < 0) == lower_better else -1
     return found
-
-
-def _difference(a: float, b: float) -> float:
-    return 0.0 if a == b else a - b  # two losses may both be infinite
 
 
 def signed_rank(differences: Array) -> float:

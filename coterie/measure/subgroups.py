@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from pandas import DataFrame
 
-from coterie.measure.measures import Array, Measure, measure_of
-from coterie.measure.paired import Estimate, interval
+from coterie.measure.measures import Array, measure_of
+from coterie.measure.paired import interval
 from coterie.measure.predictions import Predictions, Rows, joined
 
 Place = tuple[int, str]  # seed and silo
@@ -107,9 +107,9 @@ def _measured(seeds: Sequence[Rows], by: str) -> Iterator[tuple[str, float, floa
     values = [rows.measured(by) for rows in seeds]
     for name in values[0]:
         value = float(np.mean([each[name] for each in values]))
-        own = _interval(measure_of(name), seeds) if name == by else None
-        yield name, value, np.nan if own is None else own.low, np.nan if own is None else own.high
-
-
-def _interval(measure: Measure, seeds: Sequence[Rows]) -> Estimate:
-    return interval(measure, [rows.scored(measure) for rows in seeds])
+        low = high = np.nan
+        if name == by:
+            measure = measure_of(name)
+            own = interval(measure, [rows.scored(measure) for rows in seeds])
+            low, high = own.low, own.high
+        yield name, value, low, high

@@ -47,8 +47,15 @@ def pooled_curve(curves: Iterable[Array], rows: int) -> Array:
 
 
 def temperature(own: Array, pooled: Array) -> float:
-    """A silo's temperature, from its own curve and that of all."""
-    return _lowest(own + PRIOR * pooled)
+    """A silo's temperature, by its own curve and that of all."""
+    values = own + PRIOR * pooled
+    best = int(np.clip(values.argmin(), 1, len(GRID) - 2))
+    before, at, after = values[best - 1 : best + 2]
+    bend = before - 2 * at + after
+    # where a parabola through the lowest point and its neighbours is lowest
+    step = 0.5 * (before - after) / bend if bend > 0 else 0.0
+    place = np.log(GRID[best]) + float(np.clip(step, -1, 1)) * (np.log(GRID[1]) - np.log(GRID[0]))
+    return float(np.exp(place))
 
 
 def threshold(y: Array, p: Array) -> float:
@@ -65,13 +72,3 @@ def moved(threshold: float, temperature: float) -> float:
     """Where a threshold is once probabilities are at a temperature: it parts the same rows."""
     at = float(tempered(np.array([[1 - threshold, threshold]]), temperature)[0, 1])
     return float(np.clip(at, LEAST, 1 - LEAST))
-
-
-def _lowest(values: Array) -> float:
-    """Where a parabola through the lowest point of a curve and its neighbours is lowest."""
-    best = int(np.clip(values.argmin(), 1, len(GRID) - 2))
-    before, at, after = values[best - 1 : best + 2]
-    bend = before - 2 * at + after
-    step = 0.5 * (before - after) / bend if bend > 0 else 0.0
-    place = np.log(GRID[best]) + float(np.clip(step, -1, 1)) * (np.log(GRID[1]) - np.log(GRID[0]))
-    return float(np.exp(place))

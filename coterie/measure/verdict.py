@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame
 
-from coterie.measure.choice import AS_GOOD, NOTHING, Judged, Scores, choose, gain_over, of_seeds
+from coterie.measure.choice import AS_GOOD, NOTHING, Judged, Scores, choose
 from coterie.measure.distributions import normal_quantile
 from coterie.measure.measures import Array, Measure, measure_of
 from coterie.measure.metrics import main_measure, picked
@@ -78,8 +78,8 @@ def judge(
         str(label): _judged(str(label), runs, name, by, scores)
         for label, runs in results.groupby("method", sort=False, observed=True)
     }
-    choice = choose(methods, scores, measure, costs, predictions, flattered)
-    guess = _today([name for name in baselines if name in GUESSES], scores, measure)
+    choice = choose(methods, scores, costs, predictions, flattered)
+    guess = _today([name for name in baselines if name in GUESSES], scores)
     best = choice["best"]
     if guess and best and measure.better(float(np.mean(list(methods[best].validation.values()))), guess[1]) <= 0:
         choice = NOTHING | {"guess": guess[0]}
@@ -88,10 +88,10 @@ def judge(
         for label, method in methods.items():
             if label != alone:
                 peers = _peers(traces.get(label, {}), method.rounds)
-                standings[label] = _standings(label, str(alone), methods, scores, measure, sizes, peers)
+                standings[label] = _standings(label, str(alone), methods, scores, sizes, peers)
     shown = _shown(choice, list(standings))
-    today = _today(baselines, scores, measure)
-    beside = {} if today is None or shown is None else _beside(shown, today[0], methods[shown], scores, measure)
+    today = _today(baselines, scores)
+    beside = {} if today is None or shown is None else _beside(shown, today[0], methods[shown], scores)
     return {
         "measure": name,
         "title": measure.title,
@@ -111,7 +111,7 @@ def judge(
             _written(asdict(each), measure) | ({"baseline": beside[each.silo]} if each.silo in beside else {})
             for each in (standings[shown] if shown is not None else ())
         ],
-        **({} if today is None else {"baseline": _compared(today, choice["chosen"], methods, scores, measure)}),
+        **({} if today is None else {"baseline": _compared(today, choice["chosen"], methods, scores)}),
     }
 
 
@@ -122,7 +122,7 @@ def _undefined(results: DataFrame, measure: str, methods: Mapping[str, Judged]) 
     return [str(silo) for silo in rows["silo"].unique() if str(silo) not in known]
 
 
-def _today(baselines: Sequence[str], scores: Scores, measure: Measure) -> tuple[str, float] | None:
+def _today(baselines: Sequence[str], scores: Scores) -> tuple[str, float] | None:
     """The baseline that validation rows prefer, and its mean over silos there."""
     found = {}
     for name in baselines:
@@ -132,18 +132,18 @@ def _today(baselines: Sequence[str], scores: Scores, measure: Measure) -> tuple[
             found[name] = float(np.mean(values))
     if not found:
         return None
-    best = max(found, key=lambda name: found[name] if measure.higher else -found[name])
+    best = max(found, key=lambda name: found[name] if scores.measure.higher else -found[name])
     return best, found[best]
 
 
-def _beside(label: str, today: str, method: Judged, scores: Scores, measure: Measure) -> dict[str, dict[str, Any]]:
+def _beside(label: str, today: str, method: Judged, scores: Scores) -> dict[str, dict[str, Any]]:
     """Each silo's gain over today's baseline."""
-    gains = {silo: gain_over(silo, "test", label, today, scores, measure) for silo in method.test}
+    measure, gains = scores.measure, {silo: scores.gain(silo, "test", label, today) for silo in method.test}
     known = {silo: gain for silo, gain in gains.items() if gain is not None}
     adjusted = benjamini_hochberg(np.array([gain.p for gain in known.values()]))
     found = {}
     for (silo, gain), p in zip(known.items(), adjusted, strict=True):
-        score = float(np.mean([each.value for each in of_seeds(scores, today, silo, "test").values()]))
+        score = float(np.mean([each.value for each in scores.of_seeds(today, silo, "test").values()]))
         margin = measure.margin * (abs(score) if measure.relative else 1)
         about = {"score": score, "gain": gain.value, "low": gain.low, "high": gain.high}
         outcome = _outcome(score, score, gain, float(p), margin)
@@ -152,30 +152,24 @@ def _beside(label: str, today: str, method: Judged, scores: Scores, measure: Mea
 
 
 def _compared(
-    today: tuple[str, float], chosen: str | None, methods: Mapping[str, Judged], scores: Scores, measure: Measure
+    today: tuple[str, float], chosen: str | None, methods: Mapping[str, Judged], scores: Scores
 ) -> dict[str, Any]:
     """Today's baseline beside the method taken: on validation rows, by which one is preferred, and on test rows."""
-    name, validation = today
+    (name, validation), measure = today, scores.measure
     test = [each.value for key, each in scores.items() if (key.method, key.split) == (name, "test")]
     found: dict[str, Any] = {"validation": validation, "test": float(np.nanmean(test)) if test else np.nan}
     beats = False
     if chosen is not None:
-        gains = [gain_over(silo, "test", chosen, name, scores, measure) for silo in methods[chosen].test]
-        known = [gain for gain in gains if gain is not None and np.isfinite(gain.value)]
-        if known:
-            gain = over(known)
+        method = methods[chosen]
+        if gains := scores.gains(method.test, "test", chosen, name):
+            gain = over(gains)
             found |= {"gain": gain.value, "low": gain.low, "high": gain.high}
-        own = float(np.mean(list(methods[chosen].validation.values())))
+        own = float(np.mean(list(method.validation.values())))
         margin = measure.margin * (abs(own) if measure.relative else 1)
-        beats = measure.better(validation, own) > AS_GOOD * margin and _ahead(name, chosen, methods, scores, measure)
+        # whether its lead on the same validation rows is more than chance, as far as that shows
+        leads = scores.gains(method.validation, "validation", name, chosen)
+        beats = measure.better(validation, own) > AS_GOOD * margin and (not leads or over(leads).low > 0)
     return {"name": name, "beats": bool(beats), **_written(found, measure)}
-
-
-def _ahead(name: str, chosen: str, methods: Mapping[str, Judged], scores: Scores, measure: Measure) -> bool:
-    """Whether a baseline's lead over a method on the same validation rows is more than chance, as far as that shows."""
-    leads = [gain_over(silo, "validation", name, chosen, scores, measure) for silo in methods[chosen].validation]
-    known = [lead for lead in leads if lead is not None and np.isfinite(lead.value)]
-    return not known or over(known).low > 0
 
 
 def _judged(label: str, runs: DataFrame, measure: str, by: str, scores: Scores) -> Judged:
@@ -184,7 +178,7 @@ def _judged(label: str, runs: DataFrame, measure: str, by: str, scores: Scores) 
     def by_rows(values: Any, split: str) -> dict[str, float]:
         found = {}
         for silo, value in values.items():
-            given = [each.value for each in of_seeds(scores, label, str(silo), split).values()]
+            given = [each.value for each in scores.of_seeds(label, str(silo), split).values()]
             found[str(silo)] = float(np.mean(given or value))
         return found
 
@@ -209,19 +203,18 @@ def _standings(
     alone: str,
     methods: Mapping[str, Judged],
     scores: Scores,
-    measure: Measure,
     sizes: Mapping[int, Mapping[str, int]],
     peers: Mapping[str, list[str]],
 ) -> list[Standing]:
     """Every silo that both have."""
-    method, base = methods[label], methods[alone]
+    method, base, measure = methods[label], methods[alone], scores.measure
     found = []
     for silo in method.test:
         if silo not in base.test:
             continue
         score, before = method.test[silo], base.test[silo]
-        gain = gain_over(silo, "test", label, alone, scores, measure)
-        mine = of_seeds(scores, label, silo, "test")
+        gain = scores.gain(silo, "test", label, alone)
+        mine = scores.of_seeds(label, silo, "test")
         own = interval(measure, list(mine.values())) if mine else None
         if gain is None:
             errors = [each.errors.get(silo, np.inf) for each in (method, base)]

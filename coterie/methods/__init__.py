@@ -185,12 +185,9 @@ def seen_of(method: Method) -> str:
 
 def levels(method: Method) -> tuple[str, ...]:
     """The levels of `[secure]` that a method allows with a small model."""
-    sizes, model = torch.tensor([1, 2, 3, 4]), Model(_two_layers, classes=3)
+    sizes = torch.tensor([1, 2, 3, 4])
+    model = Model(lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)), classes=3)
     model.examine(torch.zeros(2, 5))
     roster, secured = Roster(("a", "b", "c", "d"), sizes, sizes, 0), [WRAPPERS[level] for level in LEVELS]
     reasons = [wrap(method, schema()).refusal(roster, model) for schema, wrap in secured]
     return tuple(level for level, reason in zip(LEVELS, reasons, strict=True) if reason is None)
-
-
-def _two_layers() -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))

@@ -9,9 +9,7 @@ the w_i is uniform; here it is FedAvg's, weighted by samples, so that α = 0 is 
 code's default. BatchNorm's statistics are mixed like weights.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -48,12 +46,10 @@ def mixed(v: Tensor, w: Tensor, alpha: Tensor) -> Tensor:
 class APFL(GlobalModel[MixedPrivate, Pair]):
     """A mixture, in weights, of an own model and the global one."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Deng et al., 2020"
-    summary: ClassVar[str] = "a learned mixture of the silo's own model and the global one"
-    private: ClassVar[type[Private]] = MixedPrivate
-    lr_by_row: ClassVar[bool] = True
-    by_gradients: ClassVar[bool] = True
+    by_columns = True
+    paper = "Deng et al., 2020"
+    summary = "a learned mixture of the silo's own model and the global one"
+    by_gradients = True
 
     alpha: float = option(0.5, "α_i, the weight of the silo's own model: at the start, or throughout", low=0, high=1)
     learned: bool = option(True, "each silo learns its α_i; false: it stays as given")
@@ -90,7 +86,7 @@ class APFL(GlobalModel[MixedPrivate, Pair]):
         state = task.run(self.step, self.begin(task, down, arriving), "arrive")
         return None, self.end(task, state, down, arriving)[1]
 
-    def trace(self, server: Global, everyone: Cohort, private: MixedPrivate | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Global, everyone: Cohort, private: MixedPrivate | None) -> dict[str, Tensor]:
         """α_i of every silo."""
         return {} if private is None else {"alpha": all_silos(self._weight(private))}
 

@@ -20,9 +20,8 @@ weights of its own.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -97,13 +96,9 @@ class Mixing(State):
 class APPLE(Method[Cores, CoresDown, CoreUp, Relations, Mixing]):
     """Each silo deploys a mixture of core models whose weights it learns and keeps to itself."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Adapt to Adaptation (APPLE), 2021"
-    summary: ClassVar[str] = "a mixture of the silos' core models, with weights that each silo learns and keeps private"
-    down: ClassVar[type[Down]] = CoresDown
-    up: ClassVar[type[Up]] = CoreUp
-    private: ClassVar[type[Private]] = Relations
-    lr_by_row: ClassVar[bool] = True
+    by_columns = True
+    paper = "Adapt to Adaptation (APPLE), 2021"
+    summary = "a mixture of the silos' core models, with weights that each silo learns and keeps private"
 
     mu: float = option(0.1, "μ, the pull of p towards p_0; 0: none", low=0, below=math.inf)
     scheduler: Literal["cos", "exp"] = option("cos", "how λ(r), the pull's share in round r, falls from 1 to 0")
@@ -250,7 +245,7 @@ class APPLE(Method[Cores, CoresDown, CoreUp, Relations, Mixing]):
         state = task.run(self.step, self.begin(task, down, newcomer), "arrive")
         return None, _kept(task, state, newcomer)
 
-    def trace(self, server: Cores, everyone: Cohort, private: Relations | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Cores, everyone: Cohort, private: Relations | None) -> dict[str, Tensor]:
         return {} if private is None else {"collaboration": all_silos(private.p)}
 
 

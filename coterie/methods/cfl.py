@@ -15,18 +15,17 @@ model of the first split for one round and joins the cluster that moved from the
 a walk down the tree of all splits, with a round of training at each).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.engine.method import Batch, Cohort, Down, Method, Model, Nothing, Predictor, Roster, Server, Task, Up
-from coterie.engine.task import Weights, begun, plain_step
-from coterie.methods.parts.attention import cosines
+from coterie.engine.method import Cohort, Down, Method, Model, Nothing, Predictor, Roster, Server, Task, Up
+from coterie.engine.task import Weights, begun
+from coterie.methods.parts.attention import cosines, lengths
 from coterie.methods.parts.averaging import weighted_mean
 from coterie.options import option
 from coterie.wire import rows, shared
@@ -64,12 +63,9 @@ class UpdateUp(Up):
 class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
     """One global model for each cluster of silos."""
 
-    paper: ClassVar[str] = "Sattler et al., TNNLS 2020"
-    summary: ClassVar[str] = "FedAvg that splits the silos in two where their updates pull apart, again and again"
-    down: ClassVar[type[Down]] = ClusterDown
-    up: ClassVar[type[Up]] = UpdateUp
-    lr_by_row: ClassVar[bool] = True
-    by_gradients: ClassVar[bool] = True
+    paper = "Sattler et al., TNNLS 2020"
+    summary = "FedAvg that splits the silos in two where their updates pull apart, again and again"
+    by_gradients = True
 
     norms: Literal["relative", "absolute"] = option("relative", "ε1 and ε2 as shares of earlier norms, or as norms")
     eps1: float = option(0.6, "ε1: a cluster may split when its mean update is shorter than this", above=0)
@@ -106,7 +102,7 @@ class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
             late = replied & ~server.heard
             cluster[late] = self.alike(server, update[late], cohort.model)
             replied = replied & server.heard
-        longest = torch.maximum(server.longest, norm(weights[cohort.ids]).max())
+        longest = torch.maximum(server.longest, lengths(weights[cohort.ids]).max())
         by_name = torch.tensor(np.argsort(np.array(cohort.roster.names)), device=cluster.device)
         w, peak, before = list(server.w), list(server.peak), cluster.clone()
         for c, model in enumerate(server.w):
@@ -115,9 +111,9 @@ class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
             if len(here) == 0:
                 continue
             step = weighted_mean(update[here], sizes[here])  # Σ_i n_i/n Δw_i
-            length = norm(step[: weights.shape[1]])
+            length = lengths(step[: weights.shape[1]])
             w[c], peak[c] = model + step, torch.maximum(peak[c], length)
-            if cohort.round < self.min_rounds or not self.apart(length, norm(weights[here]).max(), peak[c], longest):
+            if cohort.round < self.min_rounds or not self.apart(length, lengths(weights[here]).max(), peak[c], longest):
                 continue
             leaves = self.leaving(weights[members], replied[members])
             if leaves is None:
@@ -127,7 +123,7 @@ class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
             for place, side in ((c, ~leaves), (-1, leaves)):
                 ids = members[side & replied[members]]
                 step = weighted_mean(update[ids], sizes[ids])
-                w[place], peak[place] = model + step, norm(step[: weights.shape[1]])
+                w[place], peak[place] = model + step, lengths(step[: weights.shape[1]])
         root = server.root if len(w) > 1 else w[0]
         return Clusters(
             w=torch.stack(w),
@@ -164,9 +160,6 @@ class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
     def begin(self, task: Task, down: ClusterDown, private: Nothing) -> Weights:
         return begun(task, down.w)
 
-    def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
-        return plain_step(task, state, batch)
-
     def end(self, task: Task, state: Weights, down: ClusterDown, private: Nothing) -> tuple[UpdateUp, Nothing]:
         return UpdateUp(delta=state.w - down.w), private  # Δw_i = SGD(w_c) − w_c
 
@@ -182,7 +175,7 @@ class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
         """For updates of the root, the clusters that have moved from there in the most similar direction."""
         weights = model.layout.trained
         went = (server.w - server.root)[:, :weights].double()
-        return (updates[:, :weights].double() @ went.T / norm(went).clamp_min(1e-300)).argmax(1)
+        return (updates[:, :weights].double() @ went.T / lengths(went).clamp_min(1e-300)).argmax(1)
 
     def adapt(self, task: Task, down: ClusterDown, private: Nothing | None) -> tuple[UpdateUp | None, Nothing]:
         """A newcomer trains the model of the first split and is answered with the cluster that went its way."""
@@ -190,15 +183,9 @@ class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
             return UpdateUp(delta=task.fit(down.w, "arrive") - down.w), Nothing()
         return None, private
 
-    def trace(self, server: Clusters, everyone: Cohort, private: Nothing | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Clusters, everyone: Cohort, private: Nothing | None) -> dict[str, Tensor]:
         together = (server.cluster[:, None] == server.cluster).double()
         return {"cluster": server.cluster, "collaboration": together / together.sum(1)}
-
-
-def norm(rows: Tensor) -> Tensor:
-    """Euclidean norms, in float64."""
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64)
-    return norms
 
 
 def bipartition(alpha: NDArray[np.float64], method: str) -> NDArray[np.bool_]:

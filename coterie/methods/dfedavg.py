@@ -8,12 +8,11 @@ code takes fastest-mixing weights on a graph that it does not redraw when it fal
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from coterie.engine.method import Batch, Model, Nothing, Predictor, Task
-from coterie.engine.task import Weights, begun, plain_step
+from coterie.engine.method import Model, Nothing, Predictor, Task
+from coterie.engine.task import Weights, begun
 from coterie.methods.parts.gossip import EstimateUp, Gossip, NeighboursDown, averaged
 
 
@@ -21,19 +20,15 @@ from coterie.methods.parts.gossip import EstimateUp, Gossip, NeighboursDown, ave
 class DFedAvg(Gossip[Nothing, Weights]):
     """Each silo its own estimate of one common model."""
 
-    paper: ClassVar[str] = "the baseline of Marfoq et al., NeurIPS 2021"
-    summary: ClassVar[str] = "FedAvg without a server: each silo averages its model with its neighbours'"
-    lr_by_row: ClassVar[bool] = True
-    by_gradients: ClassVar[bool] = True
+    paper = "the baseline of Marfoq et al., NeurIPS 2021"
+    summary = "FedAvg without a server: each silo averages its model with its neighbours'"
+    by_gradients = True
 
     def first(self, seed: int, model: Model) -> Tensor:
         return model.start(seed)
 
     def begin(self, task: Task, down: NeighboursDown, private: Nothing) -> Weights:
         return begun(task, averaged(down))
-
-    def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
-        return plain_step(task, state, batch)
 
     def end(self, task: Task, state: Weights, down: NeighboursDown, private: Nothing) -> tuple[EstimateUp, Nothing]:
         return EstimateUp(w=state.w), private

@@ -8,14 +8,12 @@ does not redraw when it falls apart, loses every self-weight (its adjacency matr
 sampling; this does none of these. The rest is as `fedem.py` says.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
 from coterie.engine.across import all_silos
-from coterie.engine.method import Batch, Cohort, Model, Predictor, Private, Roster, Task
+from coterie.engine.method import Batch, Cohort, Model, Predictor, Roster, Task
 from coterie.methods.parts import mixture as em
 from coterie.methods.parts.gossip import EstimateUp, Gossip, NeighboursDown, Relay, averaged
 from coterie.methods.parts.mixture import Mixture, MixtureWeights
@@ -44,13 +42,11 @@ class NeighboursUp(EstimateUp):
 class DFedEM(Gossip[MixtureWeights, Mixture]):
     """Components by gossip, private mixture weights."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Marfoq et al., NeurIPS 2021"
-    summary: ClassVar[str] = "FedEM without a server: each silo averages its components with its neighbours'"
-    down: ClassVar[type[NeighbourComponentsDown]] = NeighbourComponentsDown
-    up: ClassVar[type[NeighboursUp]] = NeighboursUp
-    private: ClassVar[type[Private]] = MixtureWeights
-    lr_by_row: ClassVar[bool] = True
+    by_columns = True
+    paper = "Marfoq et al., NeurIPS 2021"
+    summary = "FedEM without a server: each silo averages its components with its neighbours'"
+    down = NeighbourComponentsDown
+    up = NeighboursUp
 
     components: int = option(3, "M, how many components", low=1)
     adapt_iterations: int = option(1, "E-steps of a silo that arrives after training", low=1)
@@ -82,6 +78,6 @@ class DFedEM(Gossip[MixtureWeights, Mixture]):
         """A newcomer takes the mean of all estimates and finds its weights, as in FedEM."""
         return None, em.weigh(task, averaged(down), self.adapt_iterations)
 
-    def trace(self, server: Relay, everyone: Cohort, private: MixtureWeights | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Relay, everyone: Cohort, private: MixtureWeights | None) -> dict[str, Tensor]:
         found = super().trace(server, everyone, private)
         return found if private is None else {**found, "pi": all_silos(private.pi)}

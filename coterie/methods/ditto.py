@@ -9,9 +9,8 @@ of each silo's λ on its validation data is left out. The pull is an exact proxi
 v_i ← (v_i − η ∇F_i + η λ w^t) / (1 + η λ), of which Algorithm 1's step along its gradient is the first order.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -34,12 +33,10 @@ class DittoPrivate(Private):
 class Ditto(GlobalModel[DittoPrivate, Pulled]):
     """A personal model for each silo, pulled towards FedAvg's global model."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Li et al., ICML 2021"
-    summary: ClassVar[str] = "FedAvg, and beside it each silo's own model, pulled towards the global one"
-    private: ClassVar[type[Private]] = DittoPrivate
-    lr_by_row: ClassVar[bool] = True
-    by_gradients: ClassVar[bool] = True
+    by_columns = True
+    paper = "Li et al., ICML 2021"
+    summary = "FedAvg, and beside it each silo's own model, pulled towards the global one"
+    by_gradients = True
 
     lam: float = option(1.0, "λ, the strength of the pull of v_i towards the global model", low=0)
     personal_epochs: int | Literal["shared"] = option(
@@ -81,6 +78,6 @@ class Ditto(GlobalModel[DittoPrivate, Pulled]):
     def cloud(self, task: Task, down: GlobalDown, private: DittoPrivate) -> Predictor:
         return global_predictor(task, down)
 
-    def trace(self, server: Global, everyone: Cohort, private: DittoPrivate | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Global, everyone: Cohort, private: DittoPrivate | None) -> dict[str, Tensor]:
         """How far each silo's model is from the global one: ‖v_i − w‖."""
         return {} if private is None else {"distance": all_silos((private.v - server.w).norm(dim=1))}

@@ -9,7 +9,6 @@ eq. 3 with α = 1; local training takes the round's epochs of steps where eq. 5 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -28,10 +27,9 @@ ROUNDING = 1e-12  # two cosines that differ by less are equal
 class FedACS(MessagePassing[Weights]):
     """Each silo's cloud model is a mixture of the models most aligned with its own; it is where training starts."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Chen et al., 2023"
-    summary: ClassVar[str] = "each silo starts from a mixture of the models most aligned with its own"
-    lr_by_row: ClassVar[bool] = True
+    by_columns = True
+    paper = "Chen et al., 2023"
+    summary = "each silo starts from a mixture of the models most aligned with its own"
 
     quantile: float = option(0.5, "p; δ is the p-quantile of all cosines, and only those above it count", low=0, high=1)
 

@@ -12,17 +12,16 @@ cap on passes. All passes of a round go over the same mini-batches. BatchNorm's 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from coterie.engine.layout import Layout
 from coterie.engine.method import Batch, Model, Private, Roster, State, Task, spread
-from coterie.engine.task import plain_step
+from coterie.engine.task import Weights
 from coterie.methods.parts.averaging import GlobalDown, GlobalModel, ModelUp
 from coterie.options import option
-from coterie.wire import Record, rows
+from coterie.wire import rows
 
 WINDOW = 10  # passes whose losses are compared
 
@@ -45,11 +44,9 @@ class Learning(State):
     loss: Tensor = rows("the sum of the losses of those that were taken")
 
 
-class Started(State):
+class Started(Weights):
     """Plain local training from the mixture."""
 
-    w: Tensor = rows("the model in training", role="model")
-    opt: Record
     a: Tensor = rows("A_i", "top")
 
 
@@ -57,12 +54,10 @@ class Started(State):
 class FedALA(GlobalModel[Adaptive, Started]):
     """FedAvg whose silos start from their own mixture of the global model and their own."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Zhang et al., AAAI 2023"
-    summary: ClassVar[str] = "each silo learns how much to take of every top parameter of the global model, then trains"
-    private: ClassVar[type[Private]] = Adaptive
-    from_own: ClassVar[bool] = True  # all of it, where A is 0 on all layers
-    lr_by_row: ClassVar[bool] = True
+    by_columns = True
+    paper = "Zhang et al., AAAI 2023"
+    summary = "each silo learns how much to take of every top parameter of the global model, then trains"
+    from_own = True  # all of it, where A is 0 on all layers
 
     layers: int = option(1, "p, the layers from the last whose A is learned; those below are the global model's", low=1)
     share: float = option(0.8, "s, the share of a silo's training data that A is learned on", above=0, high=1)
@@ -79,9 +74,6 @@ class FedALA(GlobalModel[Adaptive, Started]):
         a = self._learned(task, own, sent, private)
         w = self._mixed(task, own, sent, a)
         return Started(w=w, opt=task.optimizer.init(w), a=a)
-
-    def step(self, task: Task, state: Started, batch: Batch) -> Started:
-        return plain_step(task, state, batch)
 
     def end(self, task: Task, state: Started, down: GlobalDown, private: Adaptive) -> tuple[ModelUp, Adaptive]:
         return ModelUp(w=state.w), Adaptive(w=state.w, a=state.a, rounds=private.rounds + 1)

@@ -12,7 +12,7 @@ gradient is its first order.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -30,10 +30,9 @@ from coterie.options import option
 class FedAMP(MessagePassing[Pulled]):
     """Each silo's cloud model is a mixture of the models that lie near its own."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Huang et al., AAAI 2021"
-    summary: ClassVar[str] = "a cloud model per silo, mixed from the models near its own; the silo is pulled towards it"
-    lr_by_row: ClassVar[bool] = True
+    by_columns = True
+    paper = "Huang et al., AAAI 2021"
+    summary = "a cloud model per silo, mixed from the models near its own; the silo is pulled towards it"
 
     weights: Literal["attention", "step"] = option("attention", "softmax of log A', or eq. 5 with a given α")
     function: Literal["negative-exponential", "tamed-root", "scad", "mcp"] = option("negative-exponential", "A")

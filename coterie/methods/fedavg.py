@@ -4,24 +4,19 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentra
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from coterie.engine.method import Batch, Nothing, Task, spread
-from coterie.engine.task import Weights, begun, plain_step
-from coterie.methods.parts.averaging import GlobalDown, OneModel
+from coterie.engine.method import Batch, Task
+from coterie.engine.task import Weights, plain_step
+from coterie.methods.parts.averaging import OneModel
 
 
 @dataclass(frozen=True)
 class FedAvg(OneModel[Weights]):
     """One global model for all."""
 
-    paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
-    summary: ClassVar[str] = "one global model, the sample-weighted mean of the silos' models"
-    lr_by_row: ClassVar[bool] = True
-    by_gradients: ClassVar[bool] = True
-
-    def begin(self, task: Task, down: GlobalDown, private: Nothing) -> Weights:
-        return begun(task, spread(down.w, task.k))
+    paper = "McMahan et al., AISTATS 2017"
+    summary = "one global model, the sample-weighted mean of the silos' models"
+    by_gradients = True
 
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
         return plain_step(task, state, batch)  # Algorithm 1, ClientUpdate: w ← w − η ∇ℓ(w; b)

@@ -1,9 +1,7 @@
 """FedAvg-FT: the global model of FedAvg, fine-tuned by each silo. FedEM's "FedAvg+" is this with one epoch."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from coterie.engine.method import Method
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.wrappers.finetune import FineTuned
 from coterie.options import option
@@ -13,13 +11,8 @@ from coterie.options import option
 class FedAvgFT(FineTuned):
     """FedAvg, fine-tuned on each silo's own data when it is used."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Wang et al., 2019, on McMahan et al., AISTATS 2017"
-    summary: ClassVar[str] = "FedAvg's global model, fine-tuned by each silo on its own data"
-    base: ClassVar[Method] = FedAvg()
+    paper = "Wang et al., 2019, on McMahan et al., AISTATS 2017"
+    summary = "FedAvg's global model, fine-tuned by each silo on its own data"
+    base = FedAvg()
 
     ft_epochs: int = option(1, "epochs of fine-tuning", low=1)
-
-    @property
-    def epochs(self) -> int:
-        return self.ft_epochs

@@ -7,11 +7,11 @@ is done anew for every use and changes nothing of the federation.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
-from coterie.engine.method import Columns, Method, Model, Nothing, Predictor, Private, Task
+from coterie.engine.method import Columns, Model, Nothing, Predictor, Private, Task
 from coterie.methods.parts.partly import PartStill, fit_on
 from coterie.methods.wrappers.personal import OwnCopy, WithOwn
 from coterie.options import option
@@ -21,10 +21,10 @@ from coterie.options import option
 class FedBABU(OwnCopy):
     """The body aggregated and updated in a federation, then fine-tuned by each silo."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Oh et al., ICLR 2022"
-    summary: ClassVar[str] = "the body is averaged under one fixed random head, and fine-tuned by each silo"
-    base: ClassVar[Method] = PartStill("head")
+    by_columns = True
+    paper = "Oh et al., ICLR 2022"
+    summary = "the body is averaged under one fixed random head, and fine-tuned by each silo"
+    base = PartStill("head")
 
     ft_epochs: int = option(5, "epochs of fine-tuning", low=0)
     tune: Literal["whole", "head", "body"] = option("whole", "what the fine-tuning trains")

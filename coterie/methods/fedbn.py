@@ -8,9 +8,8 @@ as the published code measures it. A model without such layers is FedAvg's.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from coterie.engine.method import Columns, Method, Model
+from coterie.engine.method import Columns, Model
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.wrappers.personal import Personal
 
@@ -19,9 +18,9 @@ from coterie.methods.wrappers.personal import Personal
 class FedBN(Personal):
     """FedAvg without the layers that normalise."""
 
-    paper: ClassVar[str] = "Li et al., ICLR 2021"
-    summary: ClassVar[str] = "everything is averaged but normalisation, which is each silo's own"
-    base: ClassVar[Method] = FedAvg()
+    paper = "Li et al., ICLR 2021"
+    summary = "everything is averaged but normalisation, which is each silo's own"
+    base = FedAvg()
 
     def own(self, model: Model) -> Columns:
         return model.columns("norm", empty=True)  # Algorithm 1: if layer l is not BatchNorm, w ← mean of the w_k

@@ -11,14 +11,12 @@ momentum between rounds. All components of a silo see the same mini-batches; the
 The first component starts from the model that other methods start from (so M = 1 is FedAvg), the rest at random.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
 from coterie.engine.across import all_silos
-from coterie.engine.method import Batch, Cohort, Down, Method, Model, Predictor, Private, Roster, Server, Task, Up
+from coterie.engine.method import Batch, Cohort, Down, Method, Model, Predictor, Roster, Server, Task, Up
 from coterie.methods.parts import mixture as em
 from coterie.methods.parts.averaging import weighted_mean
 from coterie.methods.parts.mixture import Mixture, MixtureWeights
@@ -48,14 +46,10 @@ class ComponentsUp(Up):
 class FedEM(Method[Components, ComponentsDown, ComponentsUp, MixtureWeights, Mixture]):
     """Shared components, private mixture weights."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Marfoq et al., NeurIPS 2021"
-    summary: ClassVar[str] = "a few shared models, whose predictions each silo mixes with weights of its own"
-    down: ClassVar[type[Down]] = ComponentsDown
-    up: ClassVar[type[Up]] = ComponentsUp
-    private: ClassVar[type[Private]] = MixtureWeights
-    averages: ClassVar[bool] = True
-    lr_by_row: ClassVar[bool] = True
+    by_columns = True
+    paper = "Marfoq et al., NeurIPS 2021"
+    summary = "a few shared models, whose predictions each silo mixes with weights of its own"
+    averages = True
 
     components: int = option(3, "M, how many components", low=1)
     adapt_iterations: int = option(1, "E-steps of a silo that arrives after training", low=1)
@@ -96,5 +90,5 @@ class FedEM(Method[Components, ComponentsDown, ComponentsUp, MixtureWeights, Mix
         """A newcomer takes the components as they are and finds its weights (end of Section 3.2)."""
         return None, em.weigh(task, down.theta.expand(task.k, -1, -1), self.adapt_iterations)
 
-    def trace(self, server: Components, everyone: Cohort, private: MixtureWeights | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Components, everyone: Cohort, private: MixtureWeights | None) -> dict[str, Tensor]:
         return {} if private is None else {"pi": all_silos(private.pi)}

@@ -12,20 +12,19 @@ starts at 0 with ties at random; a model is handed out once its silo has replied
 trained parameters (the published code's default is L1); a candidate at distance 0 weighs nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.engine.method import Batch, Cohort, Method, Model, Roster, Task
-from coterie.engine.task import plain_step
+from coterie.engine.method import Cohort, Method, Model, Roster, Task
+from coterie.engine.task import Weights
 from coterie.errors import BadInput
 from coterie.methods.parts.bank import mixture
 from coterie.options import option
-from coterie.wire import Down, Private, Record, Server, State, Up, bank, rows
+from coterie.wire import Down, Private, Server, Up, bank, rows
 
 
 class Affinities(Server):
@@ -61,11 +60,9 @@ class Before(Private):
     place: Tensor = rows("which of the N it is itself", fixed=True, below="N")
 
 
-class Mixed(State):
+class Mixed(Weights):
     """Plain local training from a mixture."""
 
-    w: Tensor = rows("the model in training", role="model")
-    opt: Record
     start: Tensor = rows("the mixture", role="model")
     weights: Tensor = rows("its weight on every silo's model", "N")
 
@@ -74,16 +71,10 @@ class Mixed(State):
 class FedFomo(Method[Affinities, CandidatesDown, WeighedUp, Before, Mixed]):
     """Each silo moves towards the models that lower its validation loss, then trains."""
 
-    paper: ClassVar[str] = "Zhang et al., ICLR 2021"
-    summary: ClassVar[str] = (
-        "each silo mixes the models that do better than its own on its validation data, then trains"
-    )
-    lr_by_row: ClassVar[bool] = True
-    down: ClassVar[type[Down]] = CandidatesDown
-    up: ClassVar[type[Up]] = WeighedUp
-    private: ClassVar[type[Private]] = Before
-    from_own: ClassVar[bool] = True  # where no other silo's model does better
-    learns_from_validation: ClassVar[bool] = True  # the weights
+    paper = "Zhang et al., ICLR 2021"
+    summary = "each silo mixes the models that do better than its own on its validation data, then trains"
+    from_own = True  # where no other silo's model does better
+    learns_from_validation = True  # the weights
 
     budget: int | None = option(None, "M, models a silo is handed in a round; none: all the others'", low=1)
     epsilon: float = option(0.3, "ε, the chance that one of the M is drawn at random, not by affinity", low=0, high=1)
@@ -147,9 +138,6 @@ class FedFomo(Method[Affinities, CandidatesDown, WeighedUp, Before, Mixed]):
         w = torch.where(total > 0, mixed, private.before)
         return Mixed(w=w, opt=task.optimizer.init(w), start=w, weights=weights)
 
-    def step(self, task: Task, state: Mixed, batch: Batch) -> Mixed:
-        return plain_step(task, state, batch)
-
     def end(self, task: Task, state: Mixed, down: CandidatesDown, private: Before) -> tuple[WeighedUp, Before]:
         return WeighedUp(w=state.w, weights=state.weights), private.replace(w=state.w, before=state.start)
 
@@ -197,7 +185,7 @@ class FedFomo(Method[Affinities, CandidatesDown, WeighedUp, Before, Mixed]):
         without = [name for name, n in zip(roster.names, roster.validation.tolist(), strict=True) if n == 0]
         return _needs(without) if without else None
 
-    def trace(self, server: Affinities, everyone: Cohort, private: Before | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Affinities, everyone: Cohort, private: Before | None) -> dict[str, Tensor]:
         return {"collaboration": server.weights}
 
 

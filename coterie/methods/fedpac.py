@@ -13,21 +13,18 @@ its combination of heads is its cloud model.
 Its equations stand here without their numbers, which nobody has checked against the paper.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.engine.method import Batch, Cohort, Method, Model, Roster, Task
-from coterie.engine.task import stepped
-from coterie.methods.fedavg_local import Copy
-from coterie.methods.parts.averaging import weighted_mean
+from coterie.engine.task import Weights, stepped
+from coterie.methods.parts.averaging import Copy, weighted_mean
 from coterie.methods.parts.partly import fit_on
 from coterie.options import option
-from coterie.wire import Down, Predictor, Private, Record, Server, State, Up, rows, shared
+from coterie.wire import Down, Predictor, Server, Up, rows, shared
 
 
 class Collaboration(Server):
@@ -62,27 +59,19 @@ class PacUp(Up):
     variance: Tensor = rows("V_i, the variance of its head's estimate", seen_by="server")
 
 
-class Aligned(State):
+class Aligned(Weights):
     """The body in training, towards the centroids."""
 
-    w: Tensor = rows("the model", role="model")
     centroids: Tensor = shared("c_k", "C", "z")
     known: Tensor = shared("1 for a class that has a centroid, else 0", "C")
-    opt: Record
 
 
 @dataclass(frozen=True)
 class FedPAC(Method[Collaboration, PacDown, PacUp, Copy, Aligned]):
     """A shared body with aligned features, and heads combined for each silo."""
 
-    paper: ClassVar[str] = "Xu et al., ICLR 2023"
-    summary: ClassVar[str] = (
-        "the body is averaged, its features aligned by class; each silo combines the heads that suit it"
-    )
-    down: ClassVar[type[Down]] = PacDown
-    up: ClassVar[type[Up]] = PacUp
-    private: ClassVar[type[Private]] = Copy
-    lr_by_row: ClassVar[bool] = True
+    paper = "Xu et al., ICLR 2023"
+    summary = "the body is averaged, its features aligned by class; each silo combines the heads that suit it"
 
     lam: float = option(1.0, "λ, how strongly features are drawn to their class's centroid", low=0)
     head_epochs: int = option(1, "epochs of the head in a round, before the body's (the study's local_epochs)", low=0)
@@ -169,7 +158,7 @@ class FedPAC(Method[Collaboration, PacDown, PacUp, Copy, Aligned]):
         """A newcomer trains the mean model, head and body, for one round as the others do."""
         return None, Copy(w=task.run(self.step, self.begin(task, down, None), "arrive").w)
 
-    def trace(self, server: Collaboration, everyone: Cohort, private: Copy | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Collaboration, everyone: Cohort, private: Copy | None) -> dict[str, Tensor]:
         return {"collaboration": server.alpha}
 
 

@@ -7,9 +7,8 @@ bodies under its own layers, which were trained on another body, is its cloud mo
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from coterie.engine.method import Columns, Method, Model
+from coterie.engine.method import Columns, Model
 from coterie.methods.fedavg_local import FedAvgLocal
 from coterie.methods.wrappers.personal import OwnCopy
 from coterie.options import option
@@ -19,9 +18,9 @@ from coterie.options import option
 class FedPer(OwnCopy):
     """FedAvg of the base layers W_B; the personalization layers W_P stay."""
 
-    paper: ClassVar[str] = "Arivazhagan et al., 2019"
-    summary: ClassVar[str] = "the body is averaged, each silo's head is its own"
-    base: ClassVar[Method] = FedAvgLocal()  # Algorithm 1: (W_B, W_Pj) ← SGD(W_B, W_Pj); Algorithm 2: W_B ← Σ_j γ_j W_Bj
+    paper = "Arivazhagan et al., 2019"
+    summary = "the body is averaged, each silo's head is its own"
+    base = FedAvgLocal()  # Algorithm 1: (W_B, W_Pj) ← SGD(W_B, W_Pj); Algorithm 2: W_B ← Σ_j γ_j W_Bj
 
     layers: tuple[str, ...] = option(("head",), "W_P, the personalization layers: head, norm, or names of layers")
 

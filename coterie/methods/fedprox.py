@@ -6,7 +6,6 @@ w ← (w − η ∇F_k + η μ w^t) / (1 + η μ); a step along its gradient, as
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from coterie.engine.method import Batch, Nothing, Task, spread
 from coterie.methods.parts.averaging import GlobalDown, OneModel
@@ -18,10 +17,9 @@ from coterie.options import option
 class FedProx(OneModel[Pulled]):
     """One global model; local loss + μ/2 ‖w − w_global‖²."""
 
-    paper: ClassVar[str] = "Li et al., MLSys 2020"
-    summary: ClassVar[str] = "FedAvg with a pull towards the global model during local training"
-    lr_by_row: ClassVar[bool] = True
-    by_gradients: ClassVar[bool] = True
+    paper = "Li et al., MLSys 2020"
+    summary = "FedAvg with a pull towards the global model during local training"
+    by_gradients = True
 
     mu: float = option(0.1, "μ, the strength of the pull", low=0)
 

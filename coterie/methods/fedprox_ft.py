@@ -1,7 +1,6 @@
 """FedProx-FT: the global model of FedProx, fine-tuned by each silo."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from coterie.engine.method import Method
 from coterie.methods.fedprox import FedProx
@@ -13,9 +12,8 @@ from coterie.options import option
 class FedProxFT(FineTuned):
     """FedProx, fine-tuned on each silo's own data when it is used."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Wang et al., 2019, on Li et al., MLSys 2020"
-    summary: ClassVar[str] = "FedProx's global model, fine-tuned by each silo on its own data"
+    paper = "Wang et al., 2019, on Li et al., MLSys 2020"
+    summary = "FedProx's global model, fine-tuned by each silo on its own data"
 
     mu: float = option(0.1, "μ, the strength of the pull during training", low=0)
     ft_epochs: int = option(1, "epochs of fine-tuning", low=1)
@@ -23,7 +21,3 @@ class FedProxFT(FineTuned):
     @property
     def base(self) -> Method:
         return FedProx(mu=self.mu)
-
-    @property
-    def epochs(self) -> int:
-        return self.ft_epochs

@@ -9,30 +9,20 @@ published code; Algorithm 1 has a plain one.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from torch import Tensor
-
-from coterie.engine.method import Batch, Columns, Method, Model, Private, Roster, Task, spread
+from coterie.engine.method import Batch, Columns, Method, Model, Task, spread
 from coterie.engine.task import Weights, begun
-from coterie.methods.fedavg_local import Copy
-from coterie.methods.parts.averaging import GlobalDown, GlobalModel, ModelUp
+from coterie.methods.parts.averaging import Copy, GlobalDown, OwnCopies
 from coterie.methods.parts.partly import fit_on, step_on
 from coterie.methods.wrappers.personal import OwnCopy
 from coterie.options import option
 
 
 @dataclass(frozen=True)
-class InTurns(GlobalModel[Copy, Weights]):
+class InTurns(OwnCopies[Weights]):
     """FedAvg whose silos train the head first and the body then, and deploy their own copy."""
 
-    private: ClassVar[type[Private]] = Copy
-    lr_by_row: ClassVar[bool] = True
-
     head_epochs: int = 1
-
-    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Copy:
-        return Copy(w=model.starts(roster.seed, roster.take(rows).names, common=True))
 
     def begin(self, task: Task, down: GlobalDown, private: Copy) -> Weights:
         model, w = task.model, spread(down.w, task.k)
@@ -43,9 +33,6 @@ class InTurns(GlobalModel[Copy, Weights]):
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
         return step_on(task.model.columns("body"))(task, state, batch)  # φ_i ← GRD(f_i(h_i, φ), φ, α)
 
-    def end(self, task: Task, state: Weights, down: GlobalDown, private: Copy) -> tuple[ModelUp, Copy]:
-        return ModelUp(w=state.w), Copy(w=state.w)
-
     def adapt(self, task: Task, down: GlobalDown, private: Copy | None) -> tuple[None, Copy]:
         """A newcomer keeps the representation and the head that it has trained on that."""
         return None, Copy(w=spread(down.w, task.k))
@@ -55,8 +42,8 @@ class InTurns(GlobalModel[Copy, Weights]):
 class FedRep(OwnCopy):
     """The body is averaged; heads stay, and head and body train in turns."""
 
-    paper: ClassVar[str] = "Collins et al., ICML 2021"
-    summary: ClassVar[str] = "the body is averaged, each silo's head is its own; they train in turns"
+    paper = "Collins et al., ICML 2021"
+    summary = "the body is averaged, each silo's head is its own; they train in turns"
 
     head_epochs: int = option(10, "epochs of the head in a round, before the body's (the study's local_epochs)", low=0)
 

@@ -12,7 +12,6 @@ Its equations stand here without their numbers, which nobody has checked against
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -46,11 +45,9 @@ class TwoHeads(State):
 class FedRoD(GlobalModel[PersonalHead, TwoHeads]):
     """A robust decoupling: one generic model for all, a personal head for each."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Chen & Chao, ICLR 2022"
-    summary: ClassVar[str] = "a generic model trained on balanced classes, and each silo's own head on top of it"
-    private: ClassVar[type[Private]] = PersonalHead
-    lr_by_row: ClassVar[bool] = True
+    by_columns = True
+    paper = "Chen & Chao, ICLR 2022"
+    summary = "a generic model trained on balanced classes, and each silo's own head on top of it"
 
     balanced: bool = option(True, "the generic model trains on the balanced softmax; false: on the plain loss")
 

@@ -8,9 +8,8 @@ model. A model without adapters is trained as by FedAvg-local.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from coterie.engine.method import Columns, Method, Model
+from coterie.engine.method import Columns, Model
 from coterie.methods.fedavg_local import FedAvgLocal
 from coterie.methods.wrappers.personal import OwnCopy
 
@@ -19,9 +18,9 @@ from coterie.methods.wrappers.personal import OwnCopy
 class FedSALoRA(OwnCopy):
     """FedAvg of A; B stays."""
 
-    paper: ClassVar[str] = "Guo et al., ICLR 2025"
-    summary: ClassVar[str] = "of low-rank adapters A is averaged, each silo's B is its own"
-    base: ClassVar[Method] = FedAvgLocal()
+    paper = "Guo et al., ICLR 2025"
+    summary = "of low-rank adapters A is averaged, each silo's B is its own"
+    base = FedAvgLocal()
 
     def own(self, model: Model) -> Columns:
         return model.columns("lora_B", empty=True)

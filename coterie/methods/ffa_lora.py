@@ -8,11 +8,11 @@ model without adapters is trained as by FedAvg.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
-from coterie.engine.method import Columns, Method, Model, Nothing, Private, Task
+from coterie.engine.method import Columns, Model, Nothing, Private, Task
 from coterie.methods.parts.partly import PartStill
 from coterie.methods.wrappers.personal import Personal, WithOwn
 
@@ -21,10 +21,10 @@ from coterie.methods.wrappers.personal import Personal, WithOwn
 class FFALoRA(Personal):
     """FedAvg of B, under one frozen A."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Sun et al., ICLR 2024"
-    summary: ClassVar[str] = "of low-rank adapters B is averaged under one random A that stands still"
-    base: ClassVar[Method] = PartStill("lora_A")
+    by_columns = True
+    paper = "Sun et al., ICLR 2024"
+    summary = "of low-rank adapters B is averaged under one random A that stands still"
+    base = PartStill("lora_A")
 
     def own(self, model: Model) -> Columns:
         return model.columns("lora_A", empty=True)

@@ -6,7 +6,6 @@ The pull is an exact proximal step, as FedAMP's.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,10 +22,9 @@ from coterie.options import option
 class HeurFedAMP(MessagePassing[Pulled]):
     """Each silo's cloud model is a mixture of the models that point the way its own does."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Huang et al., AAAI 2021, Section 6"
-    summary: ClassVar[str] = "FedAMP with cosine attention and a given self-weight"
-    lr_by_row: ClassVar[bool] = True
+    by_columns = True
+    paper = "Huang et al., AAAI 2021, Section 6"
+    summary = "FedAMP with cosine attention and a given self-weight"
 
     sigma: float = option(10.0, "σ, the sharpness of the attention", above=0)
     tau: float | tuple[float, ...] = option(0.5, "τ, the weight on the others: one, or one per silo", low=0, high=1)

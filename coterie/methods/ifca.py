@@ -10,15 +10,12 @@ run of its own, and silos deploy from the set whose models had the least trainin
 leaves it only for that. A silo deploys the model of least loss on its training data, never on those it is tested by.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from coterie.engine.method import Batch, Cohort, Method, Model, Nothing, Roster, Task, spread
-from coterie.engine.task import plain_step
+from coterie.engine.method import Cohort, Method, Model, Nothing, Roster, Task, spread
 from coterie.methods.parts.averaging import weighted_mean
 from coterie.options import option
 from coterie.wire import Down, Predictor, Record, Server, State, Up, rows, shared
@@ -60,11 +57,8 @@ class Chosen(State):
 class IFCA(Method[ClusterModels, ClustersDown, ClusterUp, Nothing, Chosen]):
     """One global model for each of K clusters; silos choose theirs by its loss."""
 
-    paper: ClassVar[str] = "Ghosh et al., NeurIPS 2020"
-    summary: ClassVar[str] = "a few global models; each silo trains and deploys the one of least loss on its data"
-    down: ClassVar[type[Down]] = ClustersDown
-    up: ClassVar[type[Up]] = ClusterUp
-    lr_by_row: ClassVar[bool] = True
+    paper = "Ghosh et al., NeurIPS 2020"
+    summary = "a few global models; each silo trains and deploys the one of least loss on its data"
 
     clusters: int = option(2, "K, how many clusters", low=1)
     restarts: int = option(1, "sets of K random starts that are trained, of which the best is deployed", low=1)
@@ -98,9 +92,6 @@ class IFCA(Method[ClusterModels, ClustersDown, ClusterUp, Nothing, Chosen]):
         w = down.w[torch.arange(self.restarts, device=cluster.device), cluster]
         return Chosen(w=w, opt=task.optimizer.init(w), cluster=cluster, loss=loss)
 
-    def step(self, task: Task, state: Chosen, batch: Batch) -> Chosen:
-        return plain_step(task, state, batch)
-
     def end(self, task: Task, state: Chosen, down: ClustersDown, private: Nothing) -> tuple[ClusterUp, Nothing]:
         return ClusterUp(w=state.w, cluster=state.cluster, loss=state.loss if self.restarts > 1 else None), private
 
@@ -114,7 +105,7 @@ class IFCA(Method[ClusterModels, ClustersDown, ClusterUp, Nothing, Chosen]):
         """A newcomer gets all models and deploys the one of least loss on its training data."""
         return None, Nothing()
 
-    def trace(self, server: ClusterModels, everyone: Cohort, private: Nothing | None) -> Mapping[str, Tensor]:
+    def trace(self, server: ClusterModels, everyone: Cohort, private: Nothing | None) -> dict[str, Tensor]:
         cluster = server.cluster[:, 0]
         together = (cluster[:, None] == cluster) & (cluster >= 0)
         together = together | torch.eye(len(cluster), dtype=torch.bool, device=cluster.device)

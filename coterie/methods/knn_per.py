@@ -9,15 +9,15 @@ silo without any takes λ_i = 0.5 and the first number. Nothing of it is sent.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.engine.method import Batch, Deployable, Model, Nothing, Predictor, Roster, Task, spread
+from coterie.engine.method import Deployable, Model, Nothing, Predictor, Roster, Task, spread
 from coterie.engine.neighbours import Neighbours, nearest
-from coterie.engine.task import Weights, begun, plain_step
+from coterie.engine.task import Weights
 from coterie.methods.parts.averaging import GlobalDown, OneModel, global_predictor
 from coterie.options import option
 
@@ -28,11 +28,10 @@ GRID = tuple(i / 10 for i in range(11))  # λ
 class KNNPer(OneModel[Weights]):
     """FedAvg, and each silo's own samples beside it."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Marfoq et al., ICML 2022"
-    summary: ClassVar[str] = "FedAvg's global model, mixed with the nearest neighbours among each silo's own samples"
-    lr_by_row: ClassVar[bool] = True
-    by_gradients: ClassVar[bool] = True
+    by_columns = True
+    paper = "Marfoq et al., ICML 2022"
+    summary = "FedAvg's global model, mixed with the nearest neighbours among each silo's own samples"
+    by_gradients = True
 
     neighbours: tuple[int, ...] = option((10, 5, 20), "how many neighbours to choose among on validation data", low=1)
     weight: float | Literal["auto"] = option(
@@ -54,12 +53,6 @@ class KNNPer(OneModel[Weights]):
         if len(model.features_shape) != 1:
             return f"a sample's features before the head are {model.features_shape}; it needs one vector of them"
         return None
-
-    def begin(self, task: Task, down: GlobalDown, private: Nothing) -> Weights:
-        return begun(task, spread(down.w, task.k))
-
-    def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
-        return plain_step(task, state, batch)
 
     def personal(self, task: Task, down: GlobalDown, private: Nothing) -> Deployable:
         w = spread(down.w, task.k)

@@ -10,12 +10,12 @@ cloud model.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from coterie.engine.method import Cohort, Columns, Method, Model, Private, Roster, Task, spread
+from coterie.engine.method import Cohort, Columns, Model, Private, Roster, Task, spread
 from coterie.methods.fedavg_local import FedAvgLocal
 from coterie.methods.wrappers.personal import OwnCopy, WithOwn
 from coterie.options import option
@@ -32,10 +32,10 @@ class AfterWarmUp(WithOwn):
 class LGFedAvg(OwnCopy):
     """FedAvg of the heads; the bodies stay."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Liang et al., 2020"
-    summary: ClassVar[str] = "the head is averaged, each silo's body is its own"
-    base: ClassVar[Method] = FedAvgLocal()
+    by_columns = True
+    paper = "Liang et al., 2020"
+    summary = "the head is averaged, each silo's body is its own"
+    base = FedAvgLocal()
     private = property(lambda self: AfterWarmUp if self.warm_rounds else WithOwn)
 
     warm_rounds: int = option(0, "rounds of FedAvg of the whole model before bodies are personal", low=0)

@@ -19,14 +19,12 @@ Where this differs:
   silo not heard of yet is related to nobody.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from coterie.engine.method import Batch, Cohort, Down, Method, Model, Private, Roster, Server, Task, Up
+from coterie.engine.method import Batch, Cohort, Down, Method, Model, Private, Roster, Server, Task
 from coterie.methods.parts.attention import gram
 from coterie.methods.parts.message_passing import PersonalUp
 from coterie.methods.parts.proximal import Pulled, pulled_step
@@ -74,13 +72,9 @@ def relationship(w: Tensor, smoothing: float) -> Tensor:
 class MOCHA(Method[Tasks, Coupling, PersonalUp, TaskModel, Pulled]):
     """A linear model per silo, regularised by a matrix of relationships that is learned from the models."""
 
-    paper: ClassVar[str] = "Smith et al., NeurIPS 2017"
-    summary: ClassVar[str] = "linear models only: one per silo, coupled by a learned matrix of task relationships"
-    down: ClassVar[type[Down]] = Coupling
-    up: ClassVar[type[Up]] = PersonalUp
-    private: ClassVar[type[Private]] = TaskModel
-    from_own: ClassVar[bool] = True  # all of it, with λ1 = 0
-    lr_by_row: ClassVar[bool] = True
+    paper = "Smith et al., NeurIPS 2017"
+    summary = "linear models only: one per silo, coupled by a learned matrix of task relationships"
+    from_own = True  # all of it, with λ1 = 0
 
     lambda1: float = option(1e-2, "λ1, the strength of the coupling between tasks", low=0)
     lambda2: float = option(0.0, "λ2, the strength of the pull towards zero", low=0)
@@ -139,7 +133,7 @@ class MOCHA(Method[Tasks, Coupling, PersonalUp, TaskModel, Pulled]):
             "is convex; take the model 'linear', or fedamp or fedacs for deeper ones"
         )
 
-    def trace(self, server: Tasks, everyone: Cohort, private: TaskModel | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Tasks, everyone: Cohort, private: TaskModel | None) -> dict[str, Tensor]:
         return {"collaboration": server.sigma}
 
 

@@ -8,9 +8,7 @@ The pull is an exact proximal step, with SGD w_k ← (w_k − η ∇F_k + η λ 
 gradient is the first order. The paper's noise on every sample's gradient is `privacy = {level = "record"}`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -32,13 +30,11 @@ class OwnModel(Private):
 class MRMTL(GlobalModel[OwnModel, Pulled]):
     """A personal model for each silo, pulled towards the mean of all personal models."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Liu et al., NeurIPS 2022"
-    summary: ClassVar[str] = "each silo's own model, pulled towards the mean of all silos' own models"
-    private: ClassVar[type[Private]] = OwnModel
-    from_own: ClassVar[bool] = True  # all of it, with λ = 0
-    lr_by_row: ClassVar[bool] = True
-    by_gradients: ClassVar[bool] = True
+    by_columns = True
+    paper = "Liu et al., NeurIPS 2022"
+    summary = "each silo's own model, pulled towards the mean of all silos' own models"
+    from_own = True  # all of it, with λ = 0
+    by_gradients = True
 
     lam: float = option(1.0, "λ, the strength of the pull towards the mean", low=0)
 
@@ -61,6 +57,6 @@ class MRMTL(GlobalModel[OwnModel, Pulled]):
         """A newcomer starts from the mean and trains for one round, pulled towards it."""
         return None, OwnModel(w=task.run(pulled_step, at_centre(task, spread(down.w, task.k), self.lam), "arrive").w)
 
-    def trace(self, server: Global, everyone: Cohort, private: OwnModel | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Global, everyone: Cohort, private: OwnModel | None) -> dict[str, Tensor]:
         """How far each silo's model is from the mean: ‖w_k − w̄‖."""
         return {} if private is None else {"distance": all_silos((private.w - server.w).norm(dim=1))}

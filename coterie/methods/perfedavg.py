@@ -13,14 +13,14 @@ stochastic one. The server's mean is uniform over those who replied, as in the p
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from coterie.engine.method import Batch, Cohort, Nothing, Predictor, State, Task, spread
 from coterie.engine.solver import moved
-from coterie.engine.task import Weights, begun, stepped
+from coterie.engine.task import Weights, stepped
 from coterie.methods.parts.averaging import Global, GlobalDown, ModelUp, OneModel, global_predictor
 from coterie.options import option
 from coterie.wire import rows
@@ -37,10 +37,9 @@ class Slope(State):
 class PerFedAvg(OneModel[Weights]):
     """A global model that each silo makes its own by a gradient step."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Fallah et al., NeurIPS 2020"
-    summary: ClassVar[str] = "a global model trained to be good after one gradient step on a silo's own data"
-    lr_by_row: ClassVar[bool] = True
+    by_columns = True
+    paper = "Fallah et al., NeurIPS 2020"
+    summary = "a global model trained to be good after one gradient step on a silo's own data"
 
     variant: Literal["hf", "fo"] = option("hf", "the Hessian term by differences of gradients, or left out")
     alpha: float = option(0.01, "α, the rate of the step that makes the model personal", low=0)
@@ -49,9 +48,6 @@ class PerFedAvg(OneModel[Weights]):
 
     def receive(self, server: Global, cohort: Cohort, up: ModelUp) -> Global:
         return Global(w=up.w.mean(0))  # Algorithm 1: w_{k+1} = 1/(rn) Σ_i w_i, over those who replied
-
-    def begin(self, task: Task, down: GlobalDown, private: Nothing) -> Weights:
-        return begun(task, spread(down.w, task.k))
 
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
         inner, outer, *third = dealt(task, batch, 3 if self.variant == "hf" else 2)

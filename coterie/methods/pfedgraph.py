@@ -11,50 +11,41 @@ mean.
 Its equations stand here without their numbers, which nobody has checked against the paper.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.engine.method import Batch, Cohort, Model, Roster, Task
-from coterie.engine.task import stepped
+from coterie.engine.task import Weights, stepped
 from coterie.methods.parts.attention import cosines
-from coterie.methods.parts.message_passing import CloudDown, CloudModels, Personal, PersonalUp
+from coterie.methods.parts.message_passing import CloudDown, CloudModels, Models, Personal, PersonalUp
 from coterie.methods.parts.simplex import nearest_in_simplex
 from coterie.options import option
-from coterie.wire import Record, Server, State, rows, shared
+from coterie.wire import rows
 
 
-class Collaboration(Server):
+class Collaboration(Models):
     """The last model of every silo, and where they all began."""
 
-    w: Tensor = rows("the silo's last model w_i", role="model")
-    heard: Tensor = rows("whether it ever replied")
+    heard: Tensor = rows("whether the silo ever replied")
     sizes: Tensor = rows("its training samples", fixed=True)
-    start: Tensor = shared("the random model that all start from", role="model")
 
 
-class Turned(State):
+class Turned(Weights):
     """Local training that turns towards a model."""
 
-    w: Tensor = rows("the model in training", role="model")
     towards: Tensor = rows("u_i, the model that it turns towards", role="model")
-    opt: Record
 
 
 @dataclass(frozen=True)
 class PFedGraph(CloudModels[Collaboration, Turned]):
     """Each silo starts from a mixture of the models that changed as its own did, and stays aligned with it."""
 
-    paper: ClassVar[str] = "Ye et al., ICML 2023"
-    summary: ClassVar[str] = (
-        "each silo trains from a mixture of models, by a graph inferred from how alike they changed"
-    )
-    lr_by_row: ClassVar[bool] = True
-    by_gradients: ClassVar[bool] = True
+    paper = "Ye et al., ICML 2023"
+    summary = "each silo trains from a mixture of models, by a graph inferred from how alike they changed"
+    by_gradients = True
 
     alpha: float = option(0.8, "α, how near a silo's weights stay to the shares of the samples", low=1e-9)
     lam: float = option(0.01, "λ, how strongly a silo's model is kept aligned with its mixture", low=0)
@@ -95,15 +86,7 @@ class PFedGraph(CloudModels[Collaboration, Turned]):
         gradient = task.grad(state.w, batch) + -self.lam * slope  # of F_i(w) − λ cos(w, u_i)
         return stepped(task, state, gradient, batch)
 
-    # A silo that arrives after training
-
-    def host(self, server: Collaboration, newcomers: Cohort, up: PersonalUp | None) -> CloudDown:
-        if up is None:
-            return CloudDown(u=server.start.expand(len(newcomers), -1))
-        return CloudDown(u=torch.stack([self._mixture(server, newcomers, row, w) for row, w in enumerate(up.w)]))
-
-    def _mixture(self, server: Collaboration, newcomers: Cohort, row: int, w: Tensor) -> Tensor:
-        """A newcomer's mixture of the members' models and its own, no other newcomer's."""
+    def mixture(self, server: Collaboration, newcomers: Cohort, row: int, w: Tensor) -> Tensor:
         grown = server.replace(
             w=torch.cat([server.w, w[None]]),
             heard=torch.cat([server.heard, server.heard.new_ones(1)]),
@@ -113,7 +96,7 @@ class PFedGraph(CloudModels[Collaboration, Turned]):
 
     # What a person wants to know
 
-    def trace(self, server: Collaboration, everyone: Cohort, private: Personal | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Collaboration, everyone: Cohort, private: Personal | None) -> dict[str, Tensor]:
         return {"collaboration": self.graph(server, everyone.model)}
 
 

@@ -12,7 +12,6 @@ are asked train. η is the learning rate of the local optimiser, which steps alo
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -42,11 +41,9 @@ class Envelope(State):
 class PFedMe(GlobalModel[Solution, Envelope]):
     """Personal models on a spring to a global one that moves towards them."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "T. Dinh et al., NeurIPS 2020"
-    summary: ClassVar[str] = "a personal model near a global one, by Moreau envelopes of the silos' losses"
-    private: ClassVar[type[Private]] = Solution
-    lr_by_row: ClassVar[bool] = True
+    by_columns = True
+    paper = "T. Dinh et al., NeurIPS 2020"
+    summary = "a personal model near a global one, by Moreau envelopes of the silos' losses"
 
     lam: float = option(15.0, "λ, how strongly θ_i is held near w_i", above=0)
     inner_steps: int = option(5, "K, gradient steps towards θ_i on each mini-batch", low=1)

@@ -10,9 +10,8 @@ server model over all of the silo's data. BatchNorm's statistics have no control
 The paper has no personal model: `deploy="local"` is a silo's copy after local training.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,9 +19,10 @@ from torch import Tensor
 from coterie.engine.across import all_silos
 from coterie.engine.method import Batch, Cohort, Method, Model, Predictor, Roster, Task, spread
 from coterie.engine.solver import SGD
-from coterie.engine.task import stepped
+from coterie.engine.task import Weights, stepped
+from coterie.methods.perfedavg import Slope
 from coterie.options import option
-from coterie.wire import Down, Private, Record, Server, State, Up, rows, shared
+from coterie.wire import Down, Private, Server, Up, rows, shared
 
 
 class Controlled(Server):
@@ -53,46 +53,33 @@ class Control(Private):
     w: Tensor | None = rows("its copy of the global model after local training", role="model", default=None)
 
 
-class Corrected(State):
-    """A model in training whose every gradient is corrected."""
+class Corrected(Weights):
+    """A model y_i in training whose every gradient is corrected."""
 
-    w: Tensor = rows("the model in training y_i", role="model")
     correction: Tensor = rows("c − c_i", role="change")
     lrs: Tensor = rows("Σ of the learning rates of its steps: K η_l where the rate is constant")
-    opt: Record
-
-
-class Pass(State):
-    """Gradients summed over a silo's samples at one fixed model."""
-
-    x: Tensor = rows("the model", role="model")
-    total: Tensor = rows("the samples' gradients, summed", role="change")
 
 
 def full_gradient(task: Task, x: Tensor) -> Tensor:
     """∇F_i(x) over all training samples of each silo."""
-    state = task.run(_add, Pass(x=x, total=torch.zeros_like(x)), "control", 1, every_sample=True)
+    state = task.run(_add, Slope(w=x, total=torch.zeros_like(x)), "control", 1, every_sample=True)
     return state.total / task.counts().to(x.dtype)[:, None]
 
 
-def _add(task: Task, state: Pass, batch: Batch) -> Pass:
+def _add(task: Task, state: Slope, batch: Batch) -> Slope:
     samples = batch.mask.sum(1)[:, None]
-    return state.replace(total=state.total + samples * task.grad(state.x, batch).grads)
+    return state.replace(total=state.total + samples * task.grad(state.w, batch).grads)
 
 
 @dataclass(frozen=True)
 class SCAFFOLD(Method[Controlled, ControlledDown, ChangeUp, Control, Corrected]):
     """One global model; control variates take the silos' drift out of local training."""
 
-    by_columns: ClassVar[bool] = True
-    paper: ClassVar[str] = "Karimireddy et al., ICML 2020"
-    summary: ClassVar[str] = "FedAvg with control variates that correct each silo's drift"
-    down: ClassVar[type[Down]] = ControlledDown
-    up: ClassVar[type[Up]] = ChangeUp
-    private: ClassVar[type[Private]] = Control
-    averages: ClassVar[bool] = True
-    plain_steps: ClassVar[bool] = True
-    lr_by_row: ClassVar[bool] = True
+    by_columns = True
+    paper = "Karimireddy et al., ICML 2020"
+    summary = "FedAvg with control variates that correct each silo's drift"
+    averages = True
+    plain_steps = True
 
     eta_g: float = option(1.0, "η_g, the server's step size", above=0)
     control: Literal["auto", "I"] = option("auto", "c_i by option II with plain SGD, else by I; or always by I")
@@ -148,6 +135,6 @@ class SCAFFOLD(Method[Controlled, ControlledDown, ChangeUp, Control, Corrected])
             settled = settled.replace(w=state.w)
         return None, settled
 
-    def trace(self, server: Controlled, everyone: Cohort, private: Control | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Controlled, everyone: Cohort, private: Control | None) -> dict[str, Tensor]:
         """How far each silo's control variate is from the server's: ‖c_i − c‖."""
         return {} if private is None else {"drift": all_silos((private.c - server.c).norm(dim=1))}

@@ -4,12 +4,11 @@ The baseline of Huang et al., "Personalized Cross-Silo Federated Learning on Non
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from coterie.engine.method import Batch, Method, Model, NothingDown, NothingKept, NothingUp, Roster, Task
-from coterie.engine.task import Weights, begun, plain_step
+from coterie.engine.method import Method, Model, NothingDown, NothingKept, NothingUp, Roster, Task
+from coterie.engine.task import Weights, begun
 from coterie.options import option
 from coterie.wire import Private, rows
 
@@ -24,10 +23,8 @@ class SeparatePrivate(Private):
 class Separate(Method[NothingKept, NothingDown, NothingUp, SeparatePrivate, Weights]):
     """Every silo trains alone on its own data."""
 
-    paper: ClassVar[str] = "the baseline of Huang et al., AAAI 2021"
-    summary: ClassVar[str] = "every silo alone; nothing leaves it"
-    private: ClassVar[type[Private]] = SeparatePrivate
-    lr_by_row: ClassVar[bool] = True
+    paper = "the baseline of Huang et al., AAAI 2021"
+    summary = "every silo alone; nothing leaves it"
 
     common_init: bool = option(True, "all silos start from one random model")
 
@@ -36,9 +33,6 @@ class Separate(Method[NothingKept, NothingDown, NothingUp, SeparatePrivate, Weig
 
     def begin(self, task: Task, down: NothingDown, private: SeparatePrivate) -> Weights:
         return begun(task, private.w)
-
-    def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
-        return plain_step(task, state, batch)
 
     def end(
         self, task: Task, state: Weights, down: NothingDown, private: SeparatePrivate

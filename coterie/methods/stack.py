@@ -16,48 +16,27 @@ Members that share a training share it: FedAvg is trained once for itself, for i
 by Ditto. A member's draws, and with them its models, are those of a run of its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.engine.method import (
-    Batch,
-    Cohort,
-    Deployable,
-    Down,
-    Method,
-    Model,
-    Private,
-    Roster,
-    Server,
-    State,
-    Task,
-    Up,
-)
+from coterie.engine.method import Batch, Cohort, Method, Model, Roster, Task
 from coterie.engine.predictors import Ensemble, Incumbent
+from coterie.engine.wrapper import layers
 from coterie.methods.parts import stacking
 from coterie.methods.parts.distilling import distilled
-from coterie.methods.parts.members import (
-    Candidate,
-    as_table,
-    bare,
-    candidates_of,
-    is_alone,
-    layers,
-    members_of,
-    trainings_of,
-)
+from coterie.methods.parts.members import Candidate, as_table, bare, candidates_of, is_alone, members_of, trainings_of
 from coterie.methods.parts.stacking import KAPPAS, TEMPERATURES
 from coterie.methods.wrappers.blind import WithBlind
 from coterie.methods.wrappers.privacy import WithPrivacy
 from coterie.methods.wrappers.secagg import WithSecAgg
 from coterie.methods.wrappers.trained import WithTraining
 from coterie.options import option
-from coterie.wire import Record, rows, shared
+from coterie.wire import Deployable, Down, Private, Record, Server, State, Up, rows, shared
 
 MEMBERS = ("separate", "fedavg-ft", "fedamp", "ditto", "fedem", "fedavg")
 INCUMBENT = "incumbent"
@@ -104,8 +83,9 @@ class StackState(State):
 class Stack(Method):
     """Several methods side by side; each silo mixes their predictions by its held-out data."""
 
-    paper: ClassVar[str] = "Coterie's own"
-    summary: ClassVar[str] = "several methods at once, whose predictions each silo mixes by its validation data"
+    paper = "Coterie's own"
+    summary = "several methods at once, whose predictions each silo mixes by its validation data"
+    lr_by_row = False
 
     of: tuple[str | dict[str, Any], ...] = option(
         MEMBERS, "the methods: names, or tables that name one as `method` beside its options"
@@ -164,20 +144,9 @@ class Stack(Method):
 
     # What crosses: the members' records side by side, and the sums.
 
-    @property
-    def down(self) -> type[Down]:  # type: ignore[override]
-        made: type[Down] = self._holding(StackDown, "down")
-        return made
-
-    @property
-    def up(self) -> type[Up]:  # type: ignore[override]
-        made: type[Up] = self._holding(StackUp, "up")
-        return made
-
-    @property
-    def private(self) -> type[Private]:  # type: ignore[override]
-        made: type[Private] = self._holding(StackPrivate, "private")
-        return made
+    down = property(lambda self: self._holding(StackDown, "down"))
+    up = property(lambda self: self._holding(StackUp, "up"))
+    private = property(lambda self: self._holding(StackPrivate, "private"))
 
     def _holding(self, kind: Any, what: str) -> Any:
         return _holding(kind, tuple((name, getattr(each, what)) for name, each in self.trainings.items()))
@@ -194,16 +163,22 @@ class Stack(Method):
         }
         return super().axes(roster, model) | inside | {"c": len(self.candidates), "t": _points(model), "g": len(KAPPAS)}
 
+    def _each(self, call: Callable[..., Any], *records: Any) -> dict[str, Any]:
+        """What a call gives for every training, with its part of each of these records."""
+        return {
+            name: call(each, *(None if record is None else getattr(record, name) for record in records))
+            for name, each in self.trainings.items()
+        }
+
     # Server
 
     def open(self, roster: Roster, model: Model) -> Any:
-        m, c = len(roster), len(self.candidates)
-        sums = {"curves": (m, c, _points(model)), "counts": (m, c), "fits": (m, len(KAPPAS)), "samples": (m,)}
-        empty = {name: torch.zeros(shape, dtype=torch.float64, device=model.device) for name, shape in sums.items()}
-        return _together(Sums, {name: each.open(roster, model) for name, each in self.trainings.items()}, **empty)
+        samples = torch.zeros(len(roster), dtype=torch.float64, device=model.device)
+        empty = self._nothing(len(roster), model)
+        return _together(Sums, self._each(lambda own: own.open(roster, model)), **empty, samples=samples)
 
     def send(self, server: Any, cohort: Cohort) -> Any:
-        parts = {name: each.send(getattr(server, name), cohort) for name, each in self.trainings.items()}
+        parts = self._each(lambda own, kept: own.send(kept, cohort), server)
         return _together(StackDown, parts, **self._fitted(server, cohort))
 
     def _fitted(self, server: Any, cohort: Cohort) -> dict[str, Tensor]:
@@ -218,10 +193,7 @@ class Stack(Method):
         return {"scale": scale, "prior": stacking.common_prior(server.counts), "fitted": fitted}
 
     def receive(self, server: Any, cohort: Cohort, up: Any) -> Any:
-        parts = {
-            name: each.receive(getattr(server, name), cohort, getattr(up, name))
-            for name, each in self.trainings.items()
-        }
+        parts = self._each(lambda own, kept, its: own.receive(kept, cohort, its), server, up)
         if not self._fits(cohort.round):
             return server.replace(**parts)
         held = cohort.roster.validation[cohort.ids].to(server.samples)
@@ -229,31 +201,25 @@ class Stack(Method):
         return server.replace(**parts, **sums, samples=server.samples.index_copy(0, cohort.ids, held))
 
     def unpacked(self, down: Any, up: Any) -> Any:
-        parts = {name: each.unpacked(getattr(down, name), getattr(up, name)) for name, each in self.trainings.items()}
+        parts = self._each(lambda own, *both: own.unpacked(*both), down, up)
         return _together(StackUp, parts, **{name: getattr(up, name) for name in UPLOADED})
 
     # Silo
 
     def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Any:
-        return _together(StackPrivate, {n: each.enroll(roster, model, rows) for n, each in self.trainings.items()})
+        return _together(StackPrivate, self._each(lambda own: own.enroll(roster, model, rows)))
 
     def begin(self, task: Task, down: Any, private: Any) -> Any:
-        return _together(
-            StackState,
-            {n: each.begin(task, getattr(down, n), getattr(private, n)) for n, each in self.trainings.items()},
-        )
+        return _together(StackState, self._each(lambda own, *both: own.begin(task, *both), down, private))
 
     def step(self, task: Task, state: Any, batch: Batch) -> Any:
-        return state.replace(**{n: each.step(task, getattr(state, n), batch) for n, each in self.trainings.items()})
+        return state.replace(**self._each(lambda own, its: own.step(task, its, batch), state))
 
     def end(self, task: Task, state: Any, down: Any, private: Any) -> tuple[Any, Any]:
-        ended = {
-            name: each.end(task, getattr(state, name), getattr(down, name), getattr(private, name))
-            for name, each in self.trainings.items()
-        }
+        ended = self._each(lambda own, *all_of: own.end(task, *all_of), state, down, private)
         kept = _together(StackPrivate, {name: each for name, (_, each) in ended.items()})
         # Of the models as the round began: what a silo keeps by now is one round ahead of what the server sent.
-        sums = self._sums(task, down, private) if self._fits(task.round) else self._nothing(task)
+        sums = self._sums(task, down, private) if self._fits(task.round) else self._nothing(task.k, task.model)
         return _together(StackUp, {name: each for name, (each, _) in ended.items()}, **sums), kept
 
     def _fits(self, round: int) -> bool:
@@ -270,11 +236,11 @@ class Stack(Method):
         found = stacking.weighed(held.likelihoods, held.mask, held.prior, down.fitted[0], held.units)
         return {"curves": held.curves, "counts": found.counts, "fits": fits}
 
-    def _nothing(self, task: Task) -> dict[str, Tensor]:
+    def _nothing(self, k: int, model: Model) -> dict[str, Tensor]:
+        """The sums of k silos of whose samples nothing is known."""
         c = len(self.candidates)
-        sums = {"curves": (c, _points(task.model)), "counts": (c,), "fits": (len(KAPPAS),)}
-        device = task.model.device
-        return {n: torch.zeros(task.k, *shape, dtype=torch.float64, device=device) for n, shape in sums.items()}
+        sums = {"curves": (c, _points(model)), "counts": (c,), "fits": (len(KAPPAS),)}
+        return {n: torch.zeros(k, *shape, dtype=torch.float64, device=model.device) for n, shape in sums.items()}
 
     def personal(self, task: Task, down: Any, private: Any) -> Deployable:
         candidates = self._deployed(task, down, private)
@@ -350,22 +316,16 @@ class Stack(Method):
     # A silo that arrives after training: it weighs its candidates by its own validation data and the members' prior.
 
     def host(self, server: Any, newcomers: Cohort, up: Any | None) -> Any:
-        parts = {
-            name: each.host(getattr(server, name), newcomers, None if up is None else getattr(up, name))
-            for name, each in self.trainings.items()
-        }
+        parts = self._each(lambda own, kept, its: own.host(kept, newcomers, its), server, up)
         return _together(StackDown, parts, **self._fitted(server, newcomers))
 
     def adapt(self, task: Task, down: Any, private: Any | None) -> tuple[Any | None, Any]:
-        adapted = {
-            name: each.adapt(task, getattr(down, name), None if private is None else getattr(private, name))
-            for name, each in self.trainings.items()
-        }
+        adapted = self._each(lambda own, *both: own.adapt(task, *both), down, private)
         kept = _together(StackPrivate, {name: each for name, (_, each) in adapted.items()})
         if all(up is None for up, _ in adapted.values()):
             return None, kept
         ups = {name: self._filled(task, name, up, down, kept) for name, (up, _) in adapted.items()}
-        return _together(StackUp, ups, **self._nothing(task)), kept
+        return _together(StackUp, ups, **self._nothing(task.k, task.model)), kept
 
     def _filled(self, task: Task, name: str, up: Any | None, down: Any, private: Any) -> Any:
         """A member's upload; of one that has settled, what it would send untrained, since others wait for an answer."""
@@ -391,8 +351,7 @@ class Stack(Method):
 
     def trace(self, server: Any, everyone: Cohort, private: Any | None) -> Mapping[str, Tensor]:
         found: dict[str, Tensor] = {}
-        for name, each in self.trainings.items():
-            inside = each.trace(getattr(server, name), everyone, None if private is None else getattr(private, name))
+        for inside in self._each(lambda own, kept, its: own.trace(kept, everyone, its), server, private).values():
             found = {**inside, **found}
         return {**found, "shares": server.counts / server.counts.sum(1, keepdim=True).clamp_min(1)}
 

@@ -118,9 +118,8 @@ def collected(
     summary["samples"] = {str(seed): each.samples() for seed, each in facts.items()}
     parts = _subgroups(predictions, facts, study)
     summary |= {} if parts is None else {"subgroups": as_table(parts, study.training.by)}
-    schemas = next(iter(facts.values())).schemas
-    frame = as_frame(predictions, next(iter(schemas.values())).classes if schemas else ())
     first = next(iter(facts.values()))
+    frame = as_frame(predictions, next(iter(first.schemas.values())).classes if first.schemas else ())
     counts = {name: _sizes(silo) for name, silo in first.silos.items()}
     summary = {"seconds": seconds, **summary}
     return Finished(study, whole, summary, kept, label_counts({}), frame, counts=counts, subgroups=parts)

@@ -30,8 +30,8 @@ def shown(study: Study, console: Console, quiet: bool) -> Iterator[Watch]:
         transient=True,
         disable=not (_can_redraw() if console.is_jupyter else console.is_terminal),
     )
-    seeds = {*study.seeds}
-    total = study.training.rounds * len(study.methods) * len(seeds)
+    seeds, of_seed = {*study.seeds}, study.training.rounds * len(study.methods)
+    total = of_seed * len(seeds)
     with bar:
         job = bar.add_task("", total=total, what="reading the data", score="")
         before = 0
@@ -40,7 +40,7 @@ def shown(study: Study, console: Console, quiet: bool) -> Iterator[Watch]:
             nonlocal before, total
             if seed not in seeds:  # which were added after the search
                 seeds.add(seed)
-                total = study.training.rounds * len(study.methods) * len(seeds)
+                total = of_seed * len(seeds)
                 bar.update(job, total=total)
             what = f"{method}, seed {seed}" if len(seeds) > 1 else method
             if report.tuning:

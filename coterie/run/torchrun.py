@@ -18,7 +18,7 @@ def follower() -> bool:
     return used() and int(os.environ["RANK"]) > 0
 
 
-def hush() -> Callable[[], None]:
+def hush() -> Callable[[], object]:
     """Let a follower print nothing, since the first prints it too; what is returned lets it print errors again."""
     if not follower():
         return lambda: None
@@ -26,10 +26,7 @@ def hush() -> Callable[[], None]:
     for stream in (1, 2):
         os.dup2(nowhere, stream)
 
-    def speak() -> None:
-        os.dup2(errors, 2)
-
-    return speak
+    return lambda: os.dup2(errors, 2)
 
 
 def let_the_first_speak() -> None:

@@ -33,11 +33,10 @@ GRID = {"sgd": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0), "adam": (0.0003, 0.001, 0
 DECAYS = (0.0, 0.1, 1.0)  # of weights, where columns outnumber rows: what the rows do not set, decay has to
 RUNGS = (5, 10, 20, 40)  # rounds after which the better half goes on
 COLUMNS = ["method", "optimizer", "lr", "weight_decay", "round", "score"]
-Score = Callable[[Task, Deployable], Tensor]  # what each silo's model is worth, (k,): higher is better, NaN: not known
 
 
 def validation_loss(task: Task, predictor: Deployable) -> Tensor:
-    """The log-loss or squared error on validation data, negated."""
+    """What silos' models are worth, (k,): the log-loss or squared error on validation data, negated; NaN: not known."""
     found = measure(task, predictor, "validation")
     return -found["loss"] if found else torch.full((task.k,), torch.nan)
 
@@ -46,7 +45,6 @@ def tuned(
     study: Study,
     federation: Assembly,
     on_round: Callable[[str, Progress], None] = lambda method, progress: None,
-    score: Score = validation_loss,
 ) -> tuple[Study, pd.DataFrame]:
     """The study with a value wherever it was `auto`, and all that was tried: method, optimizer, lr, round, score."""
     if not study.auto:
@@ -58,7 +56,7 @@ def tuned(
     return searched(
         study,
         lambda label, keys: search(
-            federation, study.methods[label], study.training_of(label), keys, score, partial(on_round, label)
+            federation, study.methods[label], study.training_of(label), keys, partial(on_round, label)
         ),
     )
 
@@ -82,7 +80,6 @@ def search(
     method: Method,
     training: Training,
     keys: tuple[str, ...],
-    score: Score,
     on_round: Callable[[Progress], None],
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """The values of these keys that suit a method, and all that was tried."""
@@ -90,7 +87,7 @@ def search(
     shared = replace(training, buffers="shared")
     decays = DECAYS if "weight_decay" in keys and _wide(federation) else (training.weight_decay,)
     heats: list[Heat] = [
-        Simulated(federation, inner, replace(shared, optimizer=name, weight_decay=decay), GRID[name], score)
+        Simulated(federation, inner, replace(shared, optimizer=name, weight_decay=decay), GRID[name])
         for name in optimizers(training, keys)
         for decay in decays
     ]
@@ -193,13 +190,12 @@ class Simulated(Heat):
         method: Method,
         training: Training,
         rates: tuple[float, ...],
-        score: Score,
         before: tuple[Server, Private] | None = None,
         best: list[float] | None = None,
     ) -> None:
         """`before` is where the candidates stand, if not at their start."""
         super().__init__(training, rates, best)
-        self.federation, self.method, self.score = federation, method, score
+        self.federation, self.method = federation, method
         self.engine = federation.engine(Candidates(method, rates), replace(training, lr=1.0), models=False)
         self.server = self.engine.method.open(self.engine.roster, self.engine.model)
         if before is not None:
@@ -219,13 +215,13 @@ class Simulated(Heat):
         _put(engine, each(self.engine.private())[i])
         everyone = Cohort.everyone(engine.roster, engine.model, round)
         down = engine.method.send(each(self.server)[i], everyone)
-        return middle(engine.scored(everyone, down, self.score).tolist())
+        return middle(engine.scored(everyone, down, validation_loss).tolist())
 
     def narrowed(self, chosen: list[int]) -> "Simulated":
         servers, privates = each(self.server), each(self.engine.private())
         before = (together(Server, [servers[i] for i in chosen]), together(Private, [privates[i] for i in chosen]))
         rates, best = tuple(self.rates[i] for i in chosen), [self.best[i] for i in chosen]
-        return Simulated(self.federation, self.method, self.training, rates, self.score, before, best)
+        return Simulated(self.federation, self.method, self.training, rates, before, best)
 
 
 def middle(scores: Sequence[float]) -> float:

@@ -31,11 +31,6 @@ class FixedPoint:
         """Of the fraction; with those of the weights, of the limit and of their sum there are 62."""
         return 62 - WEIGHT_BITS - int(math.log2(MOST_WEIGHT)) - math.ceil(math.log2(self.limit))
 
-    @property
-    def step(self) -> float:
-        """The smallest difference between two encoded numbers."""
-        return float(2.0**-self.bits)
-
     def fits(self, values: Tensor) -> Tensor:
         """(k,) whether all numbers of each row are finite and within the limit."""
         return (values.abs() <= self.limit).flatten(1).all(1)  # NaN is not

@@ -54,7 +54,7 @@ def assembly(training=TRAINING, silos=None):
 
 
 def search(method="fedavg", training=TRAINING, keys=BOTH):
-    return tuning.search(assembly(training), make(method, {}), training, keys, tuning.validation_loss, lambda p: None)
+    return tuning.search(assembly(training), make(method, {}), training, keys, lambda p: None)
 
 
 def study(folder):
@@ -122,7 +122,7 @@ def test_statistics_that_stay_local_are_searched_with():
 
     training = replace(TRAINING, rounds=1, buffers="local", whole_batches=True)
     federation = Assembly(small_silos(sizes=(30, 20, 16)), build, CLASSES, training, 1, "cpu", "all")
-    found, _ = tuning.search(federation, make("fedavg", {}), training, BOTH, tuning.validation_loss, lambda p: None)
+    found, _ = tuning.search(federation, make("fedavg", {}), training, BOTH, lambda p: None)
     assert set(found) == set(BOTH)
 
 
@@ -251,7 +251,7 @@ def test_where_columns_outnumber_rows_decay_makes_better_models(monkeypatch):
             monkeypatch.setattr(tuning, "DECAYS", decays)
             method = make("fedavg", {})
             keys = ("lr", "weight_decay")
-            found, tried = tuning.search(federation, method, training, keys, tuning.validation_loss, lambda p: None)
+            found, tried = tuning.search(federation, method, training, keys, lambda p: None)
             assert set(tried["weight_decay"]) == {*decays} and set(found) == {*keys}
             outcome = federation.train(method, training=replace(training, **found))
             table = pd.concat(outcome.results).query("split == 'test' and measure == 'loss'")
@@ -263,5 +263,5 @@ def test_where_columns_outnumber_rows_decay_makes_better_models(monkeypatch):
 def test_few_columns_are_searched_without_decay():
     federation = Assembly(small_silos(3), small_mlp, CLASSES, TRAINING, 0, "cpu", "all")
     method, keys = make("fedavg", {}), ("lr", "weight_decay")
-    found, tried = tuning.search(federation, method, TRAINING, keys, tuning.validation_loss, lambda p: None)
+    found, tried = tuning.search(federation, method, TRAINING, keys, lambda p: None)
     assert set(tried["weight_decay"]) == {0.0} and found["weight_decay"] == 0.0

@@ -30,10 +30,15 @@ def squared_distances(rows: Tensor) -> Tensor:
     inner = gram(rows, centre=True)
     norms = inner.diagonal()
     distances = norms[:, None] + norms[None, :] - 2 * inner
-    lengths = total(torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square()).sqrt()
-    rounding = ROUNDING * torch.finfo(rows.dtype).eps * lengths
+    rounding = ROUNDING * torch.finfo(rows.dtype).eps * total(lengths(rows).square()).sqrt()
     least = torch.maximum(rounding[:, None], rounding[None, :]).square().clamp_min(RESOLVED * distances.max())
     return torch.where(distances > least, distances, 0).fill_diagonal_(0)
+
+
+def lengths(rows: Tensor) -> Tensor:
+    """Euclidean norms along the last axis; in float64, since the squares of float32's numbers overflow there."""
+    found: Tensor = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64)
+    return found
 
 
 def cosines(rows: Tensor) -> Tensor:
@@ -45,9 +50,8 @@ def cosines(rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Inducing:
-    """An attention-inducing function A of the squared distance t (AMP Definition 1) with its derivative."""
+    """An attention-inducing function A of the squared distance t (AMP Definition 1), by its derivative."""
 
-    value: Callable[[Tensor, float], Tensor]  # A(t)
     slope: Callable[[Tensor, float], Tensor]  # A'(t)
     log_slope: Callable[[Tensor, float], Tensor]  # log A'(t), exact where A' underflows
     rooted: bool = False  # whether σ is compared with √t, and not with t
@@ -58,26 +62,12 @@ class Inducing:
         return math.sqrt(median) if self.rooted else median
 
 
-def _scad(t: Tensor, sigma: float, a: float = 3.7) -> Tensor:
-    middle = (2 * a * sigma * t - t * t - sigma * sigma) / (2 * (a - 1))
-    end = torch.full_like(t, sigma * sigma * (a + 1) / 2)
-    return torch.where(t <= sigma, sigma * t, torch.where(t <= a * sigma, middle, end))
-
-
 def _scad_slope(t: Tensor, sigma: float, a: float = 3.7) -> Tensor:
     return torch.where(t <= sigma, torch.full_like(t, sigma), (a * sigma - t).clamp_min(0) / (a - 1))
 
 
-def _mcp(t: Tensor, sigma: float, a: float = 3.0) -> Tensor:
-    return torch.where(t <= a * sigma, sigma * t - t * t / (2 * a), torch.full_like(t, a * sigma * sigma / 2))
-
-
 def _mcp_slope(t: Tensor, sigma: float, a: float = 3.0) -> Tensor:
     return (sigma - t / a).clamp_min(0)
-
-
-def _root(t: Tensor, sigma: float) -> Tensor:
-    return torch.where(t <= sigma * sigma, t / (2 * sigma), t.clamp_min(sigma * sigma).sqrt() - sigma / 2)
 
 
 def _root_slope(t: Tensor, sigma: float) -> Tensor:
@@ -85,12 +75,10 @@ def _root_slope(t: Tensor, sigma: float) -> Tensor:
 
 
 INDUCING = {
-    "negative-exponential": Inducing(
-        lambda t, s: -torch.expm1(-t / s), lambda t, s: torch.exp(-t / s) / s, lambda t, s: -t / s - math.log(s)
-    ),
-    "tamed-root": Inducing(_root, _root_slope, lambda t, s: _root_slope(t, s).log(), rooted=True),
-    "scad": Inducing(_scad, _scad_slope, lambda t, s: _scad_slope(t, s).log()),
-    "mcp": Inducing(_mcp, _mcp_slope, lambda t, s: _mcp_slope(t, s).log()),
+    "negative-exponential": Inducing(lambda t, s: torch.exp(-t / s) / s, lambda t, s: -t / s - math.log(s)),
+    "tamed-root": Inducing(_root_slope, lambda t, s: _root_slope(t, s).log(), rooted=True),
+    "scad": Inducing(_scad_slope, lambda t, s: _scad_slope(t, s).log()),
+    "mcp": Inducing(_mcp_slope, lambda t, s: _mcp_slope(t, s).log()),
 }
 
 

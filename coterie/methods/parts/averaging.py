@@ -1,14 +1,15 @@
 """The server half of every method with one global model: the mean of the silos' models, weighted by their samples."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from coterie.engine.method import Cohort, Method, Model, Nothing, PrivateT, Roster, StateT, Task, spread
+from coterie.engine.task import begun
 from coterie.methods.parts.proximal import Trained
-from coterie.wire import Deployable, Down, Predictor, Server, Up, rows, shared
+from coterie.wire import Deployable, Down, Predictor, Private, Server, Up, rows, shared
 
 
 def weighted_mean(models: Tensor, weights: Tensor) -> Tensor:
@@ -40,10 +41,8 @@ class ModelUp(Up):
 class GlobalModel(Method[Global, GlobalDown, ModelUp, PrivateT, StateT]):
     """What FedAvg's server does; the methods built on it differ in what silos do."""
 
-    by_columns: ClassVar[bool] = True
-    down: ClassVar[type[Down]] = GlobalDown
-    up: ClassVar[type[Up]] = ModelUp
-    averages: ClassVar[bool] = True
+    by_columns = True
+    averages = True
 
     def open(self, roster: Roster, model: Model) -> Global:
         return Global(w=model.start(roster.seed))
@@ -54,6 +53,10 @@ class GlobalModel(Method[Global, GlobalDown, ModelUp, PrivateT, StateT]):
     def receive(self, server: Global, cohort: Cohort, up: ModelUp) -> Global:
         # McMahan et al., Algorithm 1: w ← Σ_k n_k/n w_k, over those who replied
         return Global(w=weighted_mean(up.w, cohort.sizes))
+
+    def begin(self, task: Task, down: GlobalDown, private: PrivateT) -> StateT:
+        """Local training starts from the global model."""
+        return cast(StateT, begun(task, spread(down.w, task.k)))
 
     def host(self, server: Global, newcomers: Cohort, up: ModelUp | None) -> GlobalDown:
         return GlobalDown(w=server.w)
@@ -72,6 +75,23 @@ class OneModel(GlobalModel[Nothing, Trained]):
     def adapt(self, task: Task, down: GlobalDown, private: Nothing | None) -> tuple[None, Nothing]:
         """A newcomer gets the global model, which it uses as the others do."""
         return None, Nothing()
+
+
+class Copy(Private):
+    """The silo's copy of the global model as its last local training left it."""
+
+    w: Tensor = rows("its copy of the global model after local training", role="model")
+
+
+@dataclass(frozen=True)
+class OwnCopies(GlobalModel[Copy, Trained]):
+    """Or each keeps what it sends, and deploys that."""
+
+    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> Copy:
+        return Copy(w=model.starts(roster.seed, roster.take(rows).names, common=True))
+
+    def end(self, task: Task, state: Trained, down: GlobalDown, private: Copy) -> tuple[ModelUp, Copy]:
+        return ModelUp(w=state.w), Copy(w=state.w)
 
 
 def global_predictor(task: Task, down: GlobalDown) -> Predictor:

@@ -65,14 +65,10 @@ class Opening(Basis):
 
 def with_coefficients(record: R, change: Callable[[Tensor], Tensor]) -> R:
     """A server's record with all its coefficients changed."""
-    return record.replace(**{name: change(t) for name, t in _named(record).items()})
+    return record.change(lambda t, about: change(t) if about.has_columns else t)
 
 
 def coefficients(record: Record) -> list[Tensor]:
     """All coefficients of a server's record, each (..., n)."""
-    return [*_named(record).values()]
-
-
-def _named(record: Record) -> dict[str, Tensor]:
-    named = {name: getattr(record, name) for name, about in described(record).items() if about.has_columns}
-    return {name: t for name, t in named.items() if t is not None}
+    named = [getattr(record, name) for name, about in described(record).items() if about.has_columns]
+    return [t for t in named if t is not None]

@@ -9,19 +9,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.engine.measuring import measure
-from coterie.engine.method import Batch, Predictor, State, Task
+from coterie.engine.method import Batch, Predictor, Task
 from coterie.engine.predictors import Distilled, Ensemble
-from coterie.engine.task import stepped
-from coterie.wire import Record, rows
+from coterie.engine.task import Weights, stepped
+from coterie.wire import rows
 
 EPOCHS = 10  # over the silo's training data
 
 
-class Learning(State):
+class Learning(Weights):
     """A network, and what it learns."""
 
-    w: Tensor = rows("the network", role="model")
-    opt: Record
     taught: Tensor = rows("what the mixture gives for each training sample", "o", "n")
 
 

@@ -11,9 +11,8 @@ models that made that estimate, so the hub, which saw them, keeps the average fo
 the mean that a newcomer starts from.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,9 +59,8 @@ def averaged(down: NeighboursDown) -> Tensor:
 class Gossip(Method[Relay, NeighboursDown, EstimateUp, PrivateT, StateT]):
     """The graph, and the hub that only relays."""
 
-    by_columns: ClassVar[bool] = True
-    down: ClassVar[type[NeighboursDown]] = NeighboursDown
-    up: ClassVar[type[EstimateUp]] = EstimateUp
+    by_columns = True
+    down = NeighboursDown
 
     topology: Topology = option("erdos-renyi", "who is whose neighbour; time-varying: drawn anew each round")
     p: float = option(0.5, "probability of a link (erdos-renyi, time-varying)", above=0, high=1)
@@ -103,7 +101,7 @@ class Gossip(Method[Relay, NeighboursDown, EstimateUp, PrivateT, StateT]):
             return str(error)
         return None
 
-    def trace(self, server: Relay, everyone: Cohort, private: Any) -> Mapping[str, Tensor]:
+    def trace(self, server: Relay, everyone: Cohort, private: Any) -> dict[str, Tensor]:
         estimates = _mixed(server.mixing.to(server.sent.dtype), server.sent)
         apart = (estimates - estimates.mean(0)).flatten(1)
         # (1/m) Σ_t ‖θ_t − mean‖²: how far the estimates are from one another

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from coterie.engine.method import Deployable, Method, Task
-from coterie.engine.wrapper import Wrapper
+from coterie.engine.wrapper import layers
 from coterie.methods import make
 from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
@@ -39,13 +39,9 @@ def members_of(given: Sequence[str | Mapping[str, Any]]) -> dict[str, Method]:
         name = label = str(table.get("method", "?"))
         while label in made:
             label = f"{name}-{sum(each.startswith(name) for each in made) + 1}"
-        made[label] = trained_with(make(label, table), parse(OwnTraining, own, f"[methods.{label}] train"))
+        method, settings = make(label, table), parse(OwnTraining, own, f"[methods.{label}] train")
+        made[label] = WithTraining(method, settings) if resolved(settings) else method
     return made
-
-
-def trained_with(method: Method, own: OwnTraining) -> Method:
-    """A method with settings of its own, where there are any."""
-    return WithTraining(method, own) if resolved(own) else method
 
 
 def trainings_of(members: Mapping[str, Method]) -> dict[str, Method]:
@@ -79,11 +75,6 @@ def untuned(member: Method) -> Method:
     if isinstance(member, WithTraining):
         return WithTraining(untuned(member.base), member.options)
     return untuned(member.base) if isinstance(member, FineTuned) else member
-
-
-def layers(method: Method) -> list[Method]:
-    """A method, and those inside its wrappers."""
-    return [method, *(layers(method.base) if isinstance(method, Wrapper) else [])]
 
 
 def is_alone(member: Method) -> bool:

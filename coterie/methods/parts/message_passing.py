@@ -3,9 +3,8 @@
 What FedAMP, HeurFedAMP and FedACS share; they differ in who attends to whom, and how strongly a silo is pulled.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -47,9 +46,7 @@ class Personal(Private):
 class CloudModels(Method[ServerT, CloudDown, PersonalUp, Personal, StateT]):
     """What silos do that are sent a cloud model of their own and send back the personal model they train from it."""
 
-    down: ClassVar[type[Down]] = CloudDown
-    up: ClassVar[type[Up]] = PersonalUp
-    private: ClassVar[type[Private]] = Personal
+    by_columns = True
 
     def end(self, task: Task, state: StateT, down: CloudDown, private: Personal) -> tuple[PersonalUp, Personal]:
         w = cast(Any, state).w
@@ -58,6 +55,15 @@ class CloudModels(Method[ServerT, CloudDown, PersonalUp, Personal, StateT]):
 
     def cloud(self, task: Task, down: CloudDown, private: Personal) -> Predictor:
         return Predictor(models=down.u)
+
+    def host(self, server: ServerT, newcomers: Cohort, up: PersonalUp | None) -> CloudDown:
+        if up is None:
+            return CloudDown(u=cast(Any, server).start.expand(len(newcomers), -1))
+        return CloudDown(u=torch.stack([self.mixture(server, newcomers, row, w) for row, w in enumerate(up.w)]))
+
+    def mixture(self, server: ServerT, newcomers: Cohort, row: int, w: Tensor) -> Tensor:
+        """The cloud model of the newcomer in this row, from its own model and the members', no other newcomer's."""
+        raise NotImplementedError
 
     def adapt(self, task: Task, down: CloudDown, private: Personal | None) -> tuple[PersonalUp | None, Personal]:
         """A newcomer trains alone, is answered with its cloud model, and trains once more from there."""
@@ -72,8 +78,8 @@ class CloudModels(Method[ServerT, CloudDown, PersonalUp, Personal, StateT]):
 class MessagePassing(CloudModels[Models, Trained]):
     """The parts of FedAMP that are not an equation."""
 
-    by_columns: ClassVar[bool] = True
-    compares: ClassVar[bool] = True
+    by_columns = True
+    compares = True
 
     common_init: bool = option(True, "all silos start from one random model")
     warmup_epochs: int = option(
@@ -122,18 +128,13 @@ class MessagePassing(CloudModels[Models, Trained]):
         """k of the papers counted from 0: the round of the warm-up, which makes their w_i^0, is none."""
         return max(round - 1, 0) if self.warmup_epochs else round
 
-    def host(self, server: Models, newcomers: Cohort, up: PersonalUp | None) -> CloudDown:
-        if up is None:
-            return CloudDown(u=server.start.expand(len(newcomers), -1))
-        return CloudDown(u=torch.stack([self._mixture(server, newcomer, newcomers.model) for newcomer in up.w]))
-
-    def trace(self, server: Models, everyone: Cohort, private: Personal | None) -> Mapping[str, Tensor]:
+    def trace(self, server: Models, everyone: Cohort, private: Personal | None) -> dict[str, Tensor]:
         return {"collaboration": self.attention(everyone.model.layout.weights(server.w))}
 
-    def _mixture(self, server: Models, newcomer: Tensor, model: Model) -> Tensor:
-        """A newcomer's cloud model: one attention step against the members' models, no other newcomer's."""
-        everyone = torch.cat([server.w, newcomer[None]])
-        return self.attention(model.layout.weights(everyone))[-1].to(everyone.dtype) @ everyone
+    def mixture(self, server: Models, newcomers: Cohort, row: int, w: Tensor) -> Tensor:
+        """One attention step against the members' models."""
+        everyone = torch.cat([server.w, w[None]])
+        return self.attention(newcomers.model.layout.weights(everyone))[-1].to(everyone.dtype) @ everyone
 
 
 def _alone(private: Personal) -> Tensor | None:

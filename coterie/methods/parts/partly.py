@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -29,9 +28,8 @@ def fit_on(task: Task, w: Tensor, columns: Columns, purpose: str, epochs: int | 
 class PartStill(OneModel[Weights]):
     """FedAvg in which a part of the model never moves."""
 
-    by_columns: ClassVar[bool] = True
-    lr_by_row: ClassVar[bool] = True
-    by_gradients: ClassVar[bool] = True
+    by_columns = True
+    by_gradients = True
 
     still: str
 

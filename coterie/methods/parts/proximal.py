@@ -6,19 +6,17 @@ import torch
 from torch import Tensor
 
 from coterie.engine.task import Batch, Task, Weights, stepped
-from coterie.wire import Record, State, rows
+from coterie.wire import rows
 
 
-class Pulled(State):
+class Pulled(Weights):
     """A model on a spring."""
 
-    w: Tensor = rows("the model in training", role="model")
     centre: Tensor = rows("what it is pulled towards", role="model")
     strength: Tensor = rows("how strongly")
-    opt: Record
 
 
-Trained = TypeVar("Trained", bound=Pulled | Weights)  # a model `w` in training
+Trained = TypeVar("Trained", bound=Weights)  # a model `w` in training
 
 
 def at_centre(task: Task, centre: Tensor, strength: Tensor | float) -> Pulled:

@@ -69,11 +69,3 @@ def _about(epsilon: float, delta: float, q: float, times: int) -> float:
         return gaussian_epsilon(squares, delta) - epsilon
 
     return float(brentq(excess, SMALLEST, 50.0, xtol=CLOSE))
-
-
-def epsilon(uploads: Mapping[float, int], delta: float) -> float:
-    """ε of so many uploads of each noise for replacing all data of a silo by any other.
-
-    That turns a change of length C around at most, so it moves an upload by 2 C: the noise is z/2 times that.
-    """
-    return composed({(1.0, noise / 2): times for noise, times in uploads.items()}, delta)

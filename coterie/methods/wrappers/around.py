@@ -6,60 +6,52 @@ from typing import Any
 from coterie.engine.method import Method
 from coterie.errors import BadInput
 from coterie.methods import WRAPPERS, given
-from coterie.methods.wrappers.blind import Blind
-from coterie.methods.wrappers.clip import Clipping
-from coterie.methods.wrappers.compress import Compression
-from coterie.methods.wrappers.finetune import FineTuning
-from coterie.methods.wrappers.personal import PersonalColumns
-from coterie.methods.wrappers.privacy import Privacy
-from coterie.methods.wrappers.robust import Robustness
-from coterie.methods.wrappers.secagg import SecAgg
 from coterie.options import keywords, parse
 
 
-@keywords("with_finetuning", FineTuning)
+@keywords("with_finetuning", WRAPPERS["finetune"][0])
 def with_finetuning(method: Method | str, **options: Any) -> Method:
     """A method whose model each silo trains a little on its own data before it is used."""
     return _around(method, "finetune", options, "with_finetuning")
 
 
-@keywords("with_personal", PersonalColumns)
+@keywords("with_personal", WRAPPERS["personal"][0])
 def with_personal(method: Method | str, **options: Any) -> Method:
     """A method of whose models some `columns` stay on the silos: the head, normalisation, or layers by name."""
     return _around(method, "personal", options, "with_personal")
 
 
-@keywords("with_clipping", Clipping)
+@keywords("with_clipping", WRAPPERS["clip_update"][0])
 def with_clipping(method: Method | str, **options: Any) -> Method:
     """A method in which no silo's upload changes a model by more than a given length."""
     return _around(method, "clip_update", options, "with_clipping")
 
 
-@keywords("with_privacy", Privacy)
+@keywords("with_privacy", WRAPPERS["privacy"][0])
 def with_privacy(method: Method | str, **options: Any) -> Method:
     """A method with differential privacy: what leaves a silo is clipped and has noise on it."""
     return _around(method, "privacy", options, "with_privacy")
 
 
-@keywords("with_compression", Compression)
+@keywords("with_compression", WRAPPERS["compress"][0])
 def with_compression(method: Method | str, **options: Any) -> Method:
     """A method whose uploads are smaller: the largest changes alone (`top_k`), or a byte for each number (`bits`)."""
     return _around(method, "compress", options, "with_compression")
 
 
-@keywords("with_robustness", Robustness)
+@keywords("with_robustness", WRAPPERS["robust"][0])
 def with_robustness(method: Method | str, **options: Any) -> Method:
     """A method whose server averages so that a few rogue silos cannot decide the result."""
     return _around(method, "robust", options, "with_robustness")
 
 
-@keywords("with_blind", Blind)
+@keywords("with_blind", WRAPPERS["blind"][0])
 def with_blind(method: Method | str, **options: Any) -> Method:
     """A method whose server computes on models that it cannot read."""
     return _around(method, "blind", options, "with_blind")
 
 
-@keywords("with_secagg", SecAgg)
+@keywords("with_secagg", WRAPPERS["secagg"][0])
 def with_secagg(method: Method | str, **options: Any) -> Method:
     """A method whose server sees the sum of all uploads alone."""
     return _around(method, "secagg", options, "with_secagg")

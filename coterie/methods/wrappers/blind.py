@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.engine.method import Cohort, Columns, Down, Model, Roster, Task, Up
+from coterie.engine.wrapper import layers
 from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.methods.parts.coefficients import NOT_LINEAR, Basis, Opening, coefficients, with_coefficients
@@ -96,9 +97,9 @@ def _masked_down(kind: Any) -> Any:
 class WithBlind(WithHiding):
     """Any method whose silos send models alone, and whose server only adds them up."""
 
-    summary: ClassVar[str] = "the server computes on models that it cannot read"
-    level: ClassVar[str] = "blind"
-    covered: ClassVar[str] = "a mask"
+    summary = "the server computes on models that it cannot read"
+    level = "blind"
+    covered = "a mask"
 
     options: Blind
 
@@ -239,7 +240,7 @@ class WithBlind(WithHiding):
             return reason
         if any(about.kind == "bank" for about in described(self.method.down).values()):
             return "blind: its silos are sent each other's models, and not a mixture of them"
-        if self.method.compares and not getattr(hidden.innermost(self.method), "common_init", True):
+        if self.method.compares and not getattr(layers(self.method)[-1], "common_init", True):
             return "blind: with starts apart the server has no sketches to begin with; give common_init = true"
         try:
             return self._tried(roster, model)

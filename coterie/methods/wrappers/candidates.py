@@ -9,14 +9,14 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import accumulate
 from operator import itemgetter
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from coterie.engine.across import total
-from coterie.engine.dpsgd import DPSGD
-from coterie.engine.method import Batch, Cohort, Columns, Method, Model, Roster, Task
+from coterie.engine.method import Batch, Cohort, Method, Model, Roster, Task
+from coterie.engine.wrapper import Wrapper
 from coterie.wire import Deployable, Down, Private, Record, Server, State, Up, described, every_field
 
 R = TypeVar("R", bound=Record)
@@ -41,7 +41,8 @@ class Candidates(Method):
     With `going` only those go on: nothing of the others crosses, and what is kept of them stays as it is.
     """
 
-    by_columns: ClassVar[bool] = True
+    by_columns = True
+    lr_by_row = False
 
     method: Method
     rates: tuple[float, ...]
@@ -51,10 +52,8 @@ class Candidates(Method):
     up = property(lambda self: _several(Up, (self.method.up,) * len(self.places)))
     private = property(lambda self: _several(Private, (self.method.private,) * len(self.rates)))
 
-    @property
-    def base(self) -> Method:
-        """The method of all of them."""
-        return self.method
+    # As a wrapper has it.
+    base, axes, shared, dpsgd, refusal = Wrapper.base, Wrapper.axes, Wrapper.shared, Wrapper.dpsgd, Wrapper.refusal
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -84,12 +83,6 @@ class Candidates(Method):
 
     def unpacked(self, down: Any, up: Any) -> Any:
         return together(Up, [self.method.unpacked(*both) for both in zip(each(down), each(up), strict=True)])
-
-    def axes(self, roster: Roster, model: Model) -> dict[str, int]:
-        return self.method.axes(roster, model)
-
-    def shared(self, model: Model) -> Columns:
-        return self.method.shared(model)
 
     # Silo
 
@@ -131,12 +124,6 @@ class Candidates(Method):
         """The model that each candidate would deploy, and the task with its rate."""
         for own, *parts in zip(self._tasks(task), each(down), self._those(private), strict=True):
             yield own, self.method.personal(own, *parts)
-
-    def dpsgd(self, task: Task) -> DPSGD | None:
-        return self.method.dpsgd(task)
-
-    def refusal(self, roster: Roster, model: Model) -> str | None:
-        return self.method.refusal(roster, model)
 
     def _tasks(self, task: Task) -> Iterator[Task]:
         return (replace(task, lr=task.lr * self.rates[place]) for place in self.places)

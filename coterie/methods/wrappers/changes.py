@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from coterie.engine.method import Columns, Method, Model
@@ -38,12 +37,6 @@ def changes(up: Any, down: Any, base: Bases) -> dict[str, Tensor]:
 def columns_of(about: About, method: Method, model: Model) -> Columns:
     """The columns of a model that a field holds."""
     return method.shared(model) if about.columns == "shared" else model.columns("*")
-
-
-def lengths(change: Tensor) -> Tensor:
-    """The lengths of vectors along the last axis; in float64, since the squares of float32's numbers overflow there."""
-    found: Tensor = torch.linalg.vector_norm(change, dim=-1, dtype=torch.float64)
-    return found
 
 
 def with_changes(changed: Mapping[str, Tensor], down: Any, base: Bases) -> dict[str, Tensor]:

@@ -6,11 +6,12 @@ would leave it out, and `robust` is against those.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from coterie.engine.method import Method, Model, Roster, Task
 from coterie.engine.wrapper import Wrapper
-from coterie.methods.wrappers.changes import REFUSAL, bases, changes, columns_of, lengths, with_changes
+from coterie.methods.parts.attention import lengths
+from coterie.methods.wrappers.changes import REFUSAL, bases, changes, columns_of, with_changes
 from coterie.options import option
 from coterie.wire import described
 
@@ -25,8 +26,6 @@ class Clipping:
 @dataclass(frozen=True)
 class WithClipping(Wrapper):
     """Any method whose silos send back what they were sent, changed."""
-
-    by_columns: ClassVar[bool] = True
 
     method: Method
     options: Clipping

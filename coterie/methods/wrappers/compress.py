@@ -8,7 +8,7 @@ are cut apart, so that a field of large numbers does not crowd another out. Batc
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -63,8 +63,8 @@ class Compression:
 class WithCompression(Wrapper):
     """Any method whose silos send back what they were sent, changed, and nothing else."""
 
-    summary: ClassVar[str] = "of what a silo changed only the largest numbers leave, or each as a byte"
-    private: ClassVar[type[Private]] = WithResidual
+    summary = "of what a silo changed only the largest numbers leave, or each as a byte"
+    private = WithResidual
     up = property(lambda self: BytesUp if self.options.top_k is None else SparseUp)
 
     method: Method

@@ -5,7 +5,7 @@ starts again from the method's model, so the federation does not notice.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from coterie.engine.method import Deployable, Method, Predictor, Task
 from coterie.engine.wrapper import Wrapper
@@ -17,12 +17,13 @@ from coterie.options import option
 class FineTuned(Wrapper):
     """Fine-tunes the model of the method inside."""
 
-    by_columns: ClassVar[bool] = True
+    by_columns = True
 
     @property
     def epochs(self) -> int:
-        """How long."""
-        raise NotImplementedError
+        """How long: the field `ft_epochs`, unless a class says otherwise."""
+        epochs: int = self.ft_epochs  # type: ignore[attr-defined]
+        return epochs
 
     def personal(self, task: Task, down: Any, private: Any) -> Deployable:
         model = super().personal(task, down, private)

@@ -115,10 +115,3 @@ def masked_fields(record: Any, seen_by: str = "") -> dict[str, About]:
         else about
         for name, about in described(record).items()
     }
-
-
-def innermost(method: Method) -> Method:
-    """The method inside all wrappers."""
-    while isinstance(method, Wrapper):
-        method = method.base
-    return method

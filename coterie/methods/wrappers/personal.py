@@ -8,7 +8,7 @@ sent; its private models have their own and keep them. `personal = ["head"]` in 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -37,10 +37,10 @@ class WithOwn(Private):
 class Personal(Wrapper):
     """Keeps some columns of the method's models on the silos; which, a subclass decides."""
 
-    by_columns: ClassVar[bool] = True
+    by_columns = True
     down = property(lambda self: with_shared_columns(self.base.down))
     up = property(lambda self: with_shared_columns(self.base.up))
-    private: ClassVar[type[Private]] = WithOwn
+    private = WithOwn
 
     def own(self, model: Model) -> Columns:
         """The columns that stay."""
@@ -139,9 +139,7 @@ class Personal(Wrapper):
     def _without(self, record: R, model: Model) -> R:
         """The record with zeros in the personal columns of its models."""
         mine = self.own(model)
-        named = {name: getattr(record, name) for name, about in described(record).items() if about.has_columns}
-        zeroed = {name: mine.put(t, t.new_zeros(mine.width)) for name, t in named.items() if t is not None}
-        return record.replace(**zeroed)
+        return record.change(lambda t, about: mine.put(t, t.new_zeros(mine.width)) if about.has_columns else t)
 
     def _own_of(self, up: Record, model: Model) -> Tensor:
         """The personal columns of the model that the method inside uploads."""

@@ -28,8 +28,9 @@ from coterie.engine.method import Batch, Method, Model, Roster, Task
 from coterie.engine.wrapper import Wrapper
 from coterie.errors import BadInput
 from coterie.keys import gaussian
+from coterie.methods.parts.attention import lengths
 from coterie.methods.wrappers.accounting import Mechanism, noise_for
-from coterie.methods.wrappers.changes import REFUSAL, bases, changes, columns_of, lengths, with_changes
+from coterie.methods.wrappers.changes import REFUSAL, bases, changes, columns_of, with_changes
 from coterie.options import option
 from coterie.wire import described
 

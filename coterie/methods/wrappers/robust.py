@@ -41,13 +41,16 @@ class WithRobustness(Wrapper):
     options: Robustness
 
     def receive(self, server: Any, cohort: Cohort, up: Any) -> Any:
-        rule: Callable[[Tensor], Tensor] = {"median": _medians, "clipped": clipped, "krum": self._krums}[
-            self.options.rule
-        ]
-        return self.method.receive(server, cohort, up.map(lambda rows: rule(rows.flatten(1)).reshape(rows.shape)))
+        o = self.options
+        rules: dict[str, Callable[[Tensor], Tensor]] = {
+            "median": median, "clipped": clipped, "krum": lambda rows: krum(rows, o.rogue, o.keep),
+        }  # fmt: skip
 
-    def _krums(self, rows: Tensor) -> Tensor:
-        return krum(rows, self.options.rogue, self.options.keep).expand_as(rows)
+        def averaged(rows: Tensor) -> Tensor:
+            flat = rows.flatten(1)
+            return rules[o.rule](flat).expand_as(flat).reshape(rows.shape)
+
+        return self.method.receive(server, cohort, up.map(averaged))
 
     def refusal(self, roster: Roster, model: Model) -> str | None:
         o = self.options
@@ -66,10 +69,6 @@ def median(rows: Tensor) -> Tensor:
         lower, upper = (block.kthvalue(place, 0).values for place in ((k + 1) // 2, k // 2 + 1))
         parts.append((lower + upper) / 2)
     return torch.cat(parts)
-
-
-def _medians(rows: Tensor) -> Tensor:
-    return median(rows).expand_as(rows)
 
 
 def clipped(rows: Tensor) -> Tensor:

@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import combinations
-from typing import Any, ClassVar, Literal, cast
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.engine.method import Cohort, Down, Method, Model, Roster, Task, Up
+from coterie.engine.wrapper import layers
 from coterie.errors import BadInput
 from coterie.methods.parts.coefficients import NOT_LINEAR, Basis, Opening, coefficients, with_coefficients
 from coterie.methods.wrappers import hidden
@@ -102,9 +104,9 @@ class Revealed(Up):
 class WithSecAgg(WithHiding):
     """Any method whose server takes in nothing but a mean of the uploads."""
 
-    summary: ClassVar[str] = "the server sees the sum of all uploads alone"
-    level: ClassVar[str] = "secagg"
-    covered: ClassVar[str] = "a sum"
+    summary = "the server sees the sum of all uploads alone"
+    level = "secagg"
+    covered = "a sum"
 
     options: SecAgg
 
@@ -260,12 +262,13 @@ def weighing(method: Method) -> str | None:
 @cache
 def _weighing(method: Method) -> str | None:
     sizes, starts = torch.tensor([1, 3]), 64
-    roster, components = Roster(("one", "other"), sizes, sizes, 0), getattr(hidden.innermost(method), "components", 1)
+    roster, components = Roster(("one", "other"), sizes, sizes, 0), getattr(layers(method)[-1], "components", 1)
     cells = [about.axes[:-1] for about in described(method.up).values()]
     shapes = [[components for _ in lead] for lead in cells]  # the only axis that models have beside their columns
     each = [math.prod(shape) for shape in shapes]
     width = starts + 2 * sum(each)
-    opening: Any = Opening(cast(Any, _NoModel()), starts)
+    no_model: Any = SimpleNamespace(device=torch.device("cpu"), start=lambda seed, *key: torch.zeros(1))
+    opening: Any = Opening(no_model, starts)
     server = with_coefficients(method.open(roster, opening), lambda t: F.pad(t, (0, width - starts)))
     basis: Any = Basis(width, torch.zeros(width, 1, dtype=torch.float64), torch.device("cpu"))
     ones = F.pad(torch.eye(2 * sum(each), dtype=torch.float64), (starts, 0)).reshape(2, -1, width)  # (silos, cells, n)
@@ -282,13 +285,6 @@ def _weighing(method: Method) -> str | None:
             if a or b:
                 found.add("each" if math.isclose(a, b) else "samples" if math.isclose(3 * a, b) else "neither")
     return found.pop() if len(found) == 1 and found <= {"each", "samples"} else None
-
-
-class _NoModel:
-    device = torch.device("cpu")
-
-    def start(self, seed: int, *key: object) -> Tensor:
-        return torch.zeros(1)
 
 
 def _named(task: Task, peers: list[int]) -> list[str]:

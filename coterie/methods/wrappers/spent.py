@@ -20,7 +20,7 @@ import torch
 from coterie.engine.method import Method, Roster
 from coterie.engine.rounds import drawn, round_half_up
 from coterie.engine.training import Training
-from coterie.engine.wrapper import Wrapper
+from coterie.engine.wrapper import layers
 from coterie.methods.wrappers.accounting import Mechanism, composed
 from coterie.methods.wrappers.privacy import Privacy, WithPrivacy
 from coterie.methods.wrappers.secagg import WithSecAgg
@@ -128,9 +128,7 @@ def _worst(by_silo: Mapping[str, Counter[Mechanism]], delta: float) -> tuple[str
 
 def privacy_of(method: Method) -> Privacy | None:
     """A method's privacy, under whatever else wraps it."""
-    while isinstance(method, Wrapper) and not isinstance(method, WithPrivacy):
-        method = method.base
-    return method.options if isinstance(method, WithPrivacy) else None
+    return next((each.options for each in layers(method) if isinstance(each, WithPrivacy)), None)
 
 
 def in_sum(method: Method, training: Training, members: Members) -> int:

@@ -233,6 +233,6 @@ def test_starts_apart_have_no_sketches_to_begin_with() -> None:
 def test_it_is_written_back_and_its_limit_is_a_power_of_two() -> None:
     method = make("fedavg", {"blind": {"limit": 64}})
     assert make("fedavg", written("fedavg", method)) == method
-    assert FixedPoint(64.0).step < FixedPoint(1024.0).step
+    assert 2.0 ** -FixedPoint(64.0).bits < 2.0 ** -FixedPoint(1024.0).bits
     with pytest.raises(BadInput, match="power of two"):
         make("fedavg", {"blind": {"limit": 1000}})

@@ -19,7 +19,7 @@ from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.keys import gaussian
 from coterie.methods import METHODS, make
-from coterie.methods.wrappers.accounting import epsilon
+from coterie.methods.wrappers.accounting import composed
 from coterie.methods.wrappers.changes import bases, changes
 from coterie.methods.wrappers.personal import local_buffers
 from coterie.methods.wrappers.spent import spent, spent_by_all
@@ -183,6 +183,14 @@ def analytic(uploads: dict[float, int], delta: float) -> float:
         return norm.cdf(half - shift) - math.exp(epsilon) * norm.cdf(-half - shift) - delta
 
     return float(brentq(excess, 0, 500))
+
+
+def epsilon(uploads: dict[float, int], delta: float) -> float:
+    """ε of so many uploads of each noise for replacing all data of a silo by any other.
+
+    That turns a change of length C around at most, so it moves an upload by 2 C: the noise is z/2 times that.
+    """
+    return composed({(1.0, noise / 2): times for noise, times in uploads.items()}, delta)
 
 
 @pytest.mark.parametrize("uploads", [{1.1: 30}, {4.0: 30}, {8.0: 200}, {2.0: 1}, {8.0: 60, 4.0: 30, 1.5: 1}])
