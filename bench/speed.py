@@ -1,8 +1,9 @@
 """How fast: ours against plain sequential PyTorch and against the hardware's own limit, in one run.
 
-    python bench/speed.py [--device cpu|cuda] [--only NAME] [--repeat N]
+    python bench/speed.py [--device cpu|cuda] [--only NAME] [--repeat N] [--ours]
 
 Every figure is the median of several rounds of both sides, taken in turn so that a noisy machine is noisy to both.
+--ours leaves out the sequential side, which takes most of the time, and prints each work's spread instead.
 """
 
 import argparse
@@ -94,6 +95,15 @@ def measured(work: Work, device: str, repeat: int) -> dict[str, object]:
     }
 
 
+def ours_alone(work: Work, device: str, repeat: int) -> str:
+    """Our side, without the other."""
+    mine, rows = ours(work, device)
+    for round in (mine, mine):
+        round()
+    times = sorted(1e3 * seconds(mine, device) / (work.silos * work.steps) for _ in range(repeat))
+    return f"{work.name}: {statistics.median(times):.4f} ms ({times[0]:.4f}–{times[-1]:.4f}), {rows} rows"
+
+
 def main() -> None:
     """Print the table and write it to bench/out/latest.json."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -102,13 +112,19 @@ def main() -> None:
         "--only", help="one work by its name, also one of the other device, or one that is left out by itself"
     )
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--ours", action="store_true", help="our side alone")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out")
     options = parser.parse_args()
     lines = []
     for work in WORKS:
         if options.only == work.name or not (options.only or work.asked or work.device != options.device):
             here = replace(work, precision="float32") if options.device == "cpu" else work
+            if options.ours:
+                print(ours_alone(here, options.device, options.repeat), flush=True)
+                continue
             lines.append(measured(here, options.device, options.repeat))
+    if options.ours:
+        return
     table = Table(title="One mini-batch of one client (ms)")
     for heading in ("work", "ours", "sequential", "ratio (spread)", "TFLOP/s", "of the ceiling", "rows", "precision"):
         table.add_column(heading, justify="left" if heading == "work" else "right")
