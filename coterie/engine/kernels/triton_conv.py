@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from coterie.engine.kernels.blocks import filters_block, product_block
+from coterie.engine.kernels.conv_blocks import filters_block, product_block
 from coterie.engine.kernels.conv import out_size
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.engine.kernels.blocks import SPARE, filters_block, product_block
+from coterie.engine.kernels.conv_blocks import SPARE, filters_block, product_block
 
 H200, RTX, T4 = 232448, 101376, 65536  # bytes of shared memory that a program may have
 
