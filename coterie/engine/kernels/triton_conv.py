@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from coterie.engine.kernels.conv_blocks import filters_block, product_block
 from coterie.engine.kernels.conv import out_size
+from coterie.engine.kernels.conv_blocks import filters_block, product_block
 
 
 @triton.jit
