@@ -83,9 +83,10 @@ def json_table(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def progress(run: Path) -> dict[str, Any]:
-    """How far a run is."""
-    path = run / PROGRESS
-    return json_table(path, "resume the run") if path.exists() else {}
+    """How far a run is; nothing is known where the file is missing or damaged: it is written anew."""
+    with suppress(BadInput):
+        return json_table(run / PROGRESS, "")
+    return {}
 
 
 def note_progress(run: Path, /, **news: object) -> None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, cast, get_args
+from itertools import chain
+from typing import Any, ClassVar, ForwardRef, Generic, cast, get_args
 
 import numpy as np
 import torch
@@ -102,7 +103,7 @@ class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
     private: ClassVar[type[Private]] = Nothing
     averages: ClassVar[bool] = False  # whether its server takes in nothing but a weighted mean of the uploads
     compares: ClassVar[bool] = False  # whether its server goes by how models lie to each other: `layout.weights`
-    lr_by_row: ClassVar[bool] = True  # whether `step` takes a learning rate for each row: batch.lr (k,)
+    lr_by_row: ClassVar[bool] = True  # whether `step` takes a learning rate for each row: batch.lr (k,); own: False
     plain_steps: ClassVar[bool] = False  # whether its equations are for plain gradient steps, and Adam's may ruin it
     by_columns: ClassVar[bool] = True  # whether what its class defines of the server's half is right for some columns
     from_own: ClassVar[bool] = False  # whether a silo may train on from its own model and leave what it was sent aside
@@ -110,13 +111,20 @@ class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
     learns_from_validation: ClassVar[bool] = False  # whether validation data flatter it, so that they cannot prefer it
 
     def __init_subclass__(cls) -> None:
-        """Its records are those that its base is generic in, unless it names others."""
+        """Its records are those that its base is generic in, unless it names others.
+
+        A step of its own is taken to need the learning rate as one number, unless it says otherwise.
+        """
         super().__init_subclass__()
-        for base in vars(cls).get("__orig_bases__", ()):
-            for record in get_args(base):
-                for name, kind in (("down", Down), ("up", Up), ("private", Private)):
-                    if isinstance(record, type) and issubclass(record, kind) and name not in vars(cls):
-                        setattr(cls, name, record)
+        named = vars(cls).copy()
+        for record in chain.from_iterable(map(get_args, named.get("__orig_bases__", ()))):
+            if isinstance(record, ForwardRef):
+                raise TypeError(f"{cls.__name__}: put the record {record.__forward_arg__} above it, and no quotes")
+            for name, kind in (("down", Down), ("up", Up), ("private", Private)):
+                if isinstance(record, type) and issubclass(record, kind) and record is not kind and name not in named:
+                    setattr(cls, name, record)
+        if "step" in named and "lr_by_row" not in named and isinstance(cls.lr_by_row, bool):
+            cls.lr_by_row = False
 
     # Server: sees only uploads.
 

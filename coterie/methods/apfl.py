@@ -49,6 +49,7 @@ class APFL(GlobalModel[MixedPrivate, Pair]):
     by_columns = True
     paper = "Deng et al., 2020"
     summary = "a learned mixture of the silo's own model and the global one"
+    lr_by_row = True
     by_gradients = True
 
     alpha: float = option(0.5, "α_i, the weight of the silo's own model: at the start, or throughout", low=0, high=1)

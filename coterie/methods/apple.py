@@ -99,6 +99,7 @@ class APPLE(Method[Cores, CoresDown, CoreUp, Relations, Mixing]):
     by_columns = True
     paper = "Adapt to Adaptation (APPLE), 2021"
     summary = "a mixture of the silos' core models, with weights that each silo learns and keeps private"
+    lr_by_row = True
 
     mu: float = option(0.1, "μ, the pull of p towards p_0; 0: none", low=0, below=math.inf)
     scheduler: Literal["cos", "exp"] = option("cos", "how λ(r), the pull's share in round r, falls from 1 to 0")

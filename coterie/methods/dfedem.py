@@ -45,6 +45,7 @@ class DFedEM(Gossip[MixtureWeights, Mixture]):
     by_columns = True
     paper = "Marfoq et al., NeurIPS 2021"
     summary = "FedEM without a server: each silo averages its components with its neighbours'"
+    lr_by_row = True
     down = NeighbourComponentsDown
     up = NeighboursUp
 

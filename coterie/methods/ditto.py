@@ -36,6 +36,7 @@ class Ditto(GlobalModel[DittoPrivate, Pulled]):
     by_columns = True
     paper = "Li et al., ICML 2021"
     summary = "FedAvg, and beside it each silo's own model, pulled towards the global one"
+    lr_by_row = True
     by_gradients = True
 
     lam: float = option(1.0, "λ, the strength of the pull of v_i towards the global model", low=0)

@@ -30,6 +30,7 @@ class FedACS(MessagePassing[Weights]):
     by_columns = True
     paper = "Chen et al., 2023"
     summary = "each silo starts from a mixture of the models most aligned with its own"
+    lr_by_row = True
 
     quantile: float = option(0.5, "p; δ is the p-quantile of all cosines, and only those above it count", low=0, high=1)
 

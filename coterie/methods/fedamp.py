@@ -33,6 +33,7 @@ class FedAMP(MessagePassing[Pulled]):
     by_columns = True
     paper = "Huang et al., AAAI 2021"
     summary = "a cloud model per silo, mixed from the models near its own; the silo is pulled towards it"
+    lr_by_row = True
 
     weights: Literal["attention", "step"] = option("attention", "softmax of log A', or eq. 5 with a given α")
     function: Literal["negative-exponential", "tamed-root", "scad", "mcp"] = option("negative-exponential", "A")

@@ -16,6 +16,7 @@ class FedAvg(OneModel[Weights]):
 
     paper = "McMahan et al., AISTATS 2017"
     summary = "one global model, the sample-weighted mean of the silos' models"
+    lr_by_row = True
     by_gradients = True
 
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:

@@ -49,6 +49,7 @@ class FedEM(Method[Components, ComponentsDown, ComponentsUp, MixtureWeights, Mix
     by_columns = True
     paper = "Marfoq et al., NeurIPS 2021"
     summary = "a few shared models, whose predictions each silo mixes with weights of its own"
+    lr_by_row = True
     averages = True
 
     components: int = option(3, "M, how many components", low=1)

@@ -72,6 +72,7 @@ class FedPAC(Method[Collaboration, PacDown, PacUp, Copy, Aligned]):
 
     paper = "Xu et al., ICLR 2023"
     summary = "the body is averaged, its features aligned by class; each silo combines the heads that suit it"
+    lr_by_row = True
 
     lam: float = option(1.0, "λ, how strongly features are drawn to their class's centroid", low=0)
     head_epochs: int = option(1, "epochs of the head in a round, before the body's (the study's local_epochs)", low=0)

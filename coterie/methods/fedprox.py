@@ -19,6 +19,7 @@ class FedProx(OneModel[Pulled]):
 
     paper = "Li et al., MLSys 2020"
     summary = "FedAvg with a pull towards the global model during local training"
+    lr_by_row = True
     by_gradients = True
 
     mu: float = option(0.1, "μ, the strength of the pull", low=0)

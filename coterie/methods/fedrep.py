@@ -22,6 +22,8 @@ from coterie.options import option
 class InTurns(OwnCopies[Weights]):
     """FedAvg whose silos train the head first and the body then, and deploy their own copy."""
 
+    lr_by_row = True
+
     head_epochs: int = 1
 
     def begin(self, task: Task, down: GlobalDown, private: Copy) -> Weights:

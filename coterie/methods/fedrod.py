@@ -48,6 +48,7 @@ class FedRoD(GlobalModel[PersonalHead, TwoHeads]):
     by_columns = True
     paper = "Chen & Chao, ICLR 2022"
     summary = "a generic model trained on balanced classes, and each silo's own head on top of it"
+    lr_by_row = True
 
     balanced: bool = option(True, "the generic model trains on the balanced softmax; false: on the plain loss")
 

@@ -25,6 +25,7 @@ class HeurFedAMP(MessagePassing[Pulled]):
     by_columns = True
     paper = "Huang et al., AAAI 2021, Section 6"
     summary = "FedAMP with cosine attention and a given self-weight"
+    lr_by_row = True
 
     sigma: float = option(10.0, "σ, the sharpness of the attention", above=0)
     tau: float | tuple[float, ...] = option(0.5, "τ, the weight on the others: one, or one per silo", low=0, high=1)

@@ -74,6 +74,7 @@ class MOCHA(Method[Tasks, Coupling, PersonalUp, TaskModel, Pulled]):
 
     paper = "Smith et al., NeurIPS 2017"
     summary = "linear models only: one per silo, coupled by a learned matrix of task relationships"
+    lr_by_row = True
     from_own = True  # all of it, with λ1 = 0
 
     lambda1: float = option(1e-2, "λ1, the strength of the coupling between tasks", low=0)

@@ -33,6 +33,7 @@ class MRMTL(GlobalModel[OwnModel, Pulled]):
     by_columns = True
     paper = "Liu et al., NeurIPS 2022"
     summary = "each silo's own model, pulled towards the mean of all silos' own models"
+    lr_by_row = True
     from_own = True  # all of it, with λ = 0
     by_gradients = True
 

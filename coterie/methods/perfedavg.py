@@ -40,6 +40,7 @@ class PerFedAvg(OneModel[Weights]):
     by_columns = True
     paper = "Fallah et al., NeurIPS 2020"
     summary = "a global model trained to be good after one gradient step on a silo's own data"
+    lr_by_row = True
 
     variant: Literal["hf", "fo"] = option("hf", "the Hessian term by differences of gradients, or left out")
     alpha: float = option(0.01, "α, the rate of the step that makes the model personal", low=0)

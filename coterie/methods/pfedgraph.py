@@ -45,6 +45,7 @@ class PFedGraph(CloudModels[Collaboration, Turned]):
 
     paper = "Ye et al., ICML 2023"
     summary = "each silo trains from a mixture of models, by a graph inferred from how alike they changed"
+    lr_by_row = True
     by_gradients = True
 
     alpha: float = option(0.8, "α, how near a silo's weights stay to the shares of the samples", low=1e-9)

@@ -44,6 +44,7 @@ class PFedMe(GlobalModel[Solution, Envelope]):
     by_columns = True
     paper = "T. Dinh et al., NeurIPS 2020"
     summary = "a personal model near a global one, by Moreau envelopes of the silos' losses"
+    lr_by_row = True
 
     lam: float = option(15.0, "λ, how strongly θ_i is held near w_i", above=0)
     inner_steps: int = option(5, "K, gradient steps towards θ_i on each mini-batch", low=1)

@@ -78,6 +78,7 @@ class SCAFFOLD(Method[Controlled, ControlledDown, ChangeUp, Control, Corrected])
     by_columns = True
     paper = "Karimireddy et al., ICML 2020"
     summary = "FedAvg with control variates that correct each silo's drift"
+    lr_by_row = True
     averages = True
     plain_steps = True
 

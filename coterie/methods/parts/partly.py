@@ -29,6 +29,7 @@ class PartStill(OneModel[Weights]):
     """FedAvg in which a part of the model never moves."""
 
     by_columns = True
+    lr_by_row = True
     by_gradients = True
 
     still: str

@@ -12,7 +12,7 @@ from coterie.deploy import parties
 from coterie.deploy.certificates import days_left
 from coterie.deploy.flower import commands
 from coterie.deploy.flower.monitoring import Figures, figures, silo_figures
-from coterie.deploy.home import write_node
+from coterie.deploy.home import note_progress, progress, write_node
 from coterie.measure.gaussian import gaussian_epsilon
 
 NOW = 1_800_000_000.0
@@ -89,6 +89,12 @@ def test_a_database_that_cannot_be_read_and_a_file_half_written_leave_the_rest(c
     found = figures(coordinator)
     assert isinstance(found, Figures) and {each.state for each in found.silos.values()} == {"unknown"}
     assert found.run == "study-1" and found.state == ""
+
+
+def test_a_half_written_progress_is_written_anew(tmp_path: Path) -> None:
+    (tmp_path / "progress.json").write_text("{")
+    note_progress(tmp_path, state="failed")
+    assert progress(tmp_path)["state"] == "failed"
 
 
 def test_a_silo_shows_what_it_has_answered_and_spent(tmp_path: Path, coordinator: Path) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -109,8 +109,6 @@ def test_a_schedule_lowers_every_rate() -> None:
 class OwnArithmetic(FedAvg):
     """Multiplies with the rate itself, which works for one number alone."""
 
-    lr_by_row: ClassVar[bool] = False
-
     def step(self, task: Task, state: Any, batch: Batch) -> Any:
         assert isinstance(batch.lr, float)
         return state.replace(w=state.w - batch.lr * task.grad(state.w, batch).grads)
@@ -134,6 +132,8 @@ def test_candidates_share_a_step() -> None:
     calls = list[int]()
 
     class Counting(FedAvg):
+        lr_by_row = True
+
         def step(self, task: Task, state: Any, batch: Batch) -> Any:
             calls.append(task.k)
             return super().step(task, state, batch)
