@@ -23,7 +23,7 @@ from coterie.data.npz import read_npz
 from coterie.errors import BadInput
 from coterie.studies.study import PUBLISHED
 
-LEFT_OUT = {"verdict", "per_silo_cloud", "memory"}  # large, and on no page
+LEFT_OUT = {"verdict", "per_silo_cloud"}  # large, and on no page
 
 
 def keep(run: Path, target: Path) -> None:
