@@ -29,7 +29,7 @@ os.fork = forked
 
 
 def test_a_silo_whose_process_died_before_it_read_its_message_gets_up_again(tmp_path: Path) -> None:
-    rounds, armed = 14, tmp_path / "armed"
+    rounds, armed = 60, tmp_path / "armed"  # of half a second each: a SuperNode takes twelve to start again
     (tmp_path / "deadly").mkdir()
     (tmp_path / "deadly" / "sitecustomize.py").write_text(DEADLY.format(armed=str(armed)))
     made = Real(tmp_path / "fed", digits(["north", "south"]))
