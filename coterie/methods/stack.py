@@ -9,8 +9,8 @@ Candidates are what each member would deploy and, where it has one, the model th
 3. Weigh: EM, r_cj ∝ π_c ℓ_cj and π_c ∝ Σ_j r_cj + κ π̄_c. The prior π̄ and κ, in samples, are common to all silos.
 4. Gate: a silo takes its model alone instead if that is better on its held-out samples by a paired test.
 Temperatures, prior and κ come from the uploads of earlier rounds. A silo finds its own weights whenever its model is
-asked for, from the candidates of that very round, so one round is one model. Held-out samples of one group (a patient)
-are judged by the weights of the other groups, and the gate counts groups.
+asked for, from the candidates of that very round, so one round is one model. Held-out samples are judged by weights
+found without them, those of one group (a patient) without the group, and the gate counts groups.
 
 Members that share a training share it: FedAvg is trained once for itself, for its fine-tuned and its local copies, and
 by Ditto. A member's draws, and with them its models, are those of a run of its own.
@@ -48,7 +48,7 @@ class Sums(Server):
 
     curves: Tensor = rows("summed log-loss of each candidate at each temperature", "c", "t")
     counts: Tensor = rows("held-out samples that each candidate accounts for", "c")
-    fits: Tensor = rows("leave-one-out log-likelihood at each κ", "g")
+    fits: Tensor = rows("log-likelihood, at each κ, of samples by weights found without them", "g")
     samples: Tensor = rows("held-out samples that this is of")
 
 
@@ -68,7 +68,7 @@ class StackUp(Up):
         "c", "t", seen_by="server",
     )  # fmt: skip
     counts: Tensor = rows("held-out samples that each candidate accounts for", "c", seen_by="server")
-    fits: Tensor = rows("leave-one-out log-likelihood of the silo's mixture at each κ", "g", seen_by="server")
+    fits: Tensor = rows("log-likelihood, at each κ, of samples by weights found without them", "g", seen_by="server")
 
 
 class StackPrivate(Private):
@@ -230,8 +230,7 @@ class Stack(Method):
         """What leaves of a silo's held-out samples."""
         held = self._held(task, down, self._deployed(task, down, private))
         every = held.prior.new_tensor(KAPPAS)
-        pi = stacking.weigh(held.likelihoods, held.mask, held.prior, every, stacking.ITERATIONS)
-        others = stacking.others(held.likelihoods, held.mask, held.prior, every, pi, held.units)
+        others = stacking.others(held.likelihoods, held.mask, held.prior, every, held.units)
         fits = stacking.left_out(held.likelihoods, held.mask, others).sum(2)
         found = stacking.weighed(held.likelihoods, held.mask, held.prior, down.fitted[0], held.units)
         return {"curves": held.curves, "counts": found.counts, "fits": fits}

@@ -18,6 +18,7 @@ KAPPAS = (3.0, 10.0, 30.0, 100.0, 300.0, 1e9)  # held-out samples that the prior
 TOWARDS_ONE = 0.5  # how strongly a temperature is held at 1: in summed log-loss, of a squared log T
 UNIFORM = 0.02  # the share of the prior that all candidates have alike
 ITERATIONS = 100  # of EM, with a prior that is worth something
+FOLDS = 10  # parts of a silo's held-out samples, each of which is judged by the weights of the others
 FEWEST = 8  # held-out samples, or groups of them, from which on the gate may close
 LEAST = 1e-30  # probability, as of every log-loss here
 
@@ -28,7 +29,7 @@ class Weighed:
 
     weights: Tensor  # (k, c)
     counts: Tensor  # (k, c) samples that each candidate accounts for
-    left_out: Tensor  # (k, n) log-likelihood of a sample by the weights of the others
+    left_out: Tensor  # (k, n) log-likelihood of a sample by the weights of other samples
     others: Tensor  # (k, c, n) these weights
 
 
@@ -71,9 +72,9 @@ def common_prior(counts: Tensor) -> Tensor:
 
 
 def weigh(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappas: Tensor, iterations: int) -> Tensor:
-    """EM from the prior: r_cj ∝ π_c ℓ_cj and π_c ∝ Σ_j r_cj + κ π̄_c. (k, c, n), (k, n), (k, c), (g,): (k, g, c)."""
+    """EM from the prior: r_cj ∝ π_c ℓ_cj and π_c ∝ Σ_j r_cj + κ π̄_c: (k, g, c). `kappas` are (g,), or (k, g)."""
     scaled = _scaled(likelihoods, mask)
-    kappas = kappas[None, :, None]
+    kappas = kappas.reshape(-1, kappas.shape[-1], 1)
     total = mask.sum(1)[:, None, None] + kappas
     pi = prior[:, None].expand(-1, kappas.shape[1], -1)
     for _ in range(iterations):
@@ -87,16 +88,18 @@ def left_out(likelihoods: Tensor, mask: Tensor, others: Tensor) -> Tensor:
     return (found + _top(likelihoods)[:, None]) * mask[:, None]
 
 
-def others(
-    likelihoods: Tensor, mask: Tensor, prior: Tensor, kappas: Tensor, pi: Tensor, units: Tensor | None = None
-) -> Tensor:
-    """π^(−j): the weights for each sample, without its own share r_cj of them and its unit's: (k, g, c, n)."""
-    shares = pi[..., None] * _scaled(likelihoods, mask)[:, None]
-    r = shares / shares.sum(2, keepdim=True).clamp_min(LEAST) * mask[:, None, None]
-    own = r if units is None else _by_unit(r, units)
-    left = r.sum(3, keepdim=True) - own + (kappas[None, :, None] * prior[:, None])[..., None]
-    total = left.sum(2, keepdim=True)
-    return torch.where(total > 0, left / total.clamp_min(LEAST), prior[:, None, :, None])
+def others(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappas: Tensor, units: Tensor | None = None) -> Tensor:
+    """π^(−j): for each sample the weights that EM finds without it and all else of its fold: (k, g, c, n).
+
+    To take only the sample's own r_cj out of the sums is not enough: what it did to the others' shares would stay.
+    """
+    fold = (torch.arange(mask.shape[1], device=mask.device)[None] if units is None else units) % FOLDS
+    found = prior[:, None, :, None].expand(-1, kappas.shape[-1], -1, mask.shape[1])
+    for each in range(min(FOLDS, mask.shape[1])):
+        inside = fold == each
+        pi = weigh(likelihoods, mask * ~inside, prior, kappas, ITERATIONS)
+        found = torch.where(inside[:, None, None], pi[..., None], found)
+    return found
 
 
 def weighed(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappa: Tensor, units: Tensor | None = None) -> Weighed:
@@ -118,13 +121,7 @@ def weighed(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappa: Tensor, uni
         own = slice(row, row + 1)
         weights[row] = weigh(likelihoods[own], mask[own], prior[own], every.new_zeros(1), steps)[0, 0]
         worth[row] = 0
-    each = (slice(i, i + 1) for i in range(len(weights)))
-    apart = torch.cat(
-        [
-            others(likelihoods[i], mask[i], prior[i], worth[i], weights[i, None], None if units is None else units[i])
-            for i in each
-        ]
-    )
+    apart = others(likelihoods, mask, prior, worth[:, None], units)
     counts = _counts(_scaled(likelihoods, mask), mask, weights[:, None])[:, 0]
     return Weighed(weights, counts, left_out(likelihoods, mask, apart)[:, 0], apart[:, 0])
 
@@ -144,13 +141,6 @@ def gated(alone: Tensor, mixed: Tensor, mask: Tensor, level: float, units: Tenso
         spread = off.std(ddof=1) if n >= FEWEST else np.inf
         found.append(n >= FEWEST and off.mean() * math.sqrt(n) > -student_quantile(level, n - 1) * max(spread, 1e-12))
     return torch.tensor(found, dtype=torch.bool, device=alone.device)
-
-
-def _by_unit(values: Tensor, units: Tensor) -> Tensor:
-    """Of each sample, the sum over its unit of values (k, g, c, n); on the CPU, which adds in one order."""
-    place = units.cpu()[:, None, None].expand(values.shape)
-    summed = torch.zeros(values.shape, dtype=values.dtype).scatter_add(3, place, values.cpu())
-    return summed.gather(3, place).to(values.device)
 
 
 def _mean(each: Tensor) -> Tensor:
