@@ -9,7 +9,8 @@ after the last; --keep also writes what every candidate gave in every round, for
 --cost trains every member and the stack by themselves and notes their CPU time.
 --page PAGE writes the tables of FOLDER as Markdown, below what `words/` beside PAGE has of the same name.
 Fashion-MNIST, CIFAR-10 and OrganAMNIST (--on fashion-mnist-groups,fashion-mnist-pathological,fashion-mnist-iid,
-cifar10-pathological,organamnist-shards) need their files, and a GPU (--device cuda); real centres need their packages.
+cifar10-pathological,organamnist-shards) need their files: the convolutional network a GPU too (--device cuda), an MLP
+(-mlp after the name) none; real centres need their packages.
 """
 
 import argparse
@@ -52,7 +53,8 @@ CENTRES = {
 }
 SMALLER = {"sizes": [400, 350, 300, 250, 200], "silos": 20, "groups": 5, "dominating": "even", "test": 150}
 LARGE: dict[str, dict[str, Any]] = {
-    f"{name}-{split}": {"data": {"name": name, "split": split, **options}, "model": {"name": "cnn"}}
+    f"{name}-{split}{end}": {"data": {"name": name, "split": split, **options}, "model": {"name": model}}
+    for model, end in (("cnn", ""), ("mlp", "-mlp"))
     for name, split, options in (
         ("fashion-mnist", "groups", SMALLER),
         ("fashion-mnist", "pathological", {"silos": 20}),
