@@ -7,7 +7,7 @@ Candidates are what each member would deploy and, where it has one, the model th
 1. Temper: one temperature T_c for a candidate (of numbers a variance), from sums over all silos' held-out samples.
 2. Held-out samples are the validation split: ℓ_cj = p_c(y_j | x_j).
 3. Weigh: EM, r_cj ∝ π_c ℓ_cj and π_c ∝ Σ_j r_cj + κ π̄_c. The prior π̄ and κ, in samples, are common to all silos.
-4. Gate: a silo takes its model alone instead if that is better on its held-out samples by a paired test.
+4. Gate: a silo takes its model alone instead if that is surely better on its held-out samples.
 Temperatures, prior and κ come from the uploads of earlier rounds. A silo finds its own weights whenever its model is
 asked for, from the candidates of that very round, so one round is one model. Held-out samples are judged by weights
 found without them, those of one group (a patient) without the group, and the gate counts groups.
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from coterie.engine.method import Batch, Cohort, Method, Model, Roster, Task
-from coterie.engine.predictors import Ensemble, Incumbent
+from coterie.engine.predictors import Ensemble, Incumbent, tempered
 from coterie.engine.wrapper import layers
 from coterie.methods.parts import stacking
 from coterie.methods.parts.distilling import distilled
@@ -189,7 +189,7 @@ class Stack(Method):
         else:
             scale = stacking.fitted_variances(*server.curves.sum(0).unbind(1))
         kappa = KAPPAS[int(server.fits.sum(0).argmax())] if total > 0 else FIRST_KAPPA
-        fitted = scale.new_tensor([kappa, self.alpha / len(cohort.roster)])
+        fitted = scale.new_tensor([kappa, self.alpha / max(len(cohort.roster), len(server.samples))])
         return {"scale": scale, "prior": stacking.common_prior(server.counts), "fitted": fitted}
 
     def receive(self, server: Any, cohort: Cohort, up: Any) -> Any:
@@ -261,19 +261,18 @@ class Stack(Method):
 
     def _gated(self, held: "Held", found: stacking.Weighed, level: float) -> tuple[Tensor, Tensor]:
         """The weights, and those for each sample; or all of it for what a silo has today, where that is better."""
-        weights, others = found.weights, found.others
-        best = torch.full_like(held.prior[:, 0], -torch.inf)
+        shares = torch.cat([found.weights[..., None], found.others], 2)  # (k, c, 1 + n)
+        best = torch.full_like(shares[:, 0], -torch.inf)
         for c in self.today:
             own = held.likelihoods[:, c]
-            closed = stacking.gated(own, found.left_out, held.mask, level / len(self.today), held.units)
-            closed = closed & (held.prior[:, c] > 0)
-            worth = (own * held.mask).sum(1)
-            closed = closed & (worth > best)
+            least = None if held.p is None else stacking.least_ahead(held.p, c, found.others)
+            closed = stacking.gate(own - found.left_out, least, held.mask, level / len(self.today), held.units)
+            worth = (own * held.mask).sum(1, keepdim=True)
+            closed = closed & (held.prior[:, c : c + 1] > 0) & (worth > best)
             best = torch.where(closed, worth, best)
-            only = torch.nn.functional.one_hot(torch.tensor(c), weights.shape[1]).to(weights)
-            weights = torch.where(closed[:, None], only, weights)
-            others = torch.where(closed[:, None, None], only[:, None], others)
-        return weights, others
+            only = torch.nn.functional.one_hot(torch.tensor(c), shares.shape[1]).to(shares)
+            shares = torch.where(closed[:, None], only[:, None], shares)
+        return shares[..., 0], shares[..., 1:]
 
     def _deployed(self, task: Task, down: Any, private: Any) -> list[Deployable]:
         made = []
@@ -288,13 +287,15 @@ class Stack(Method):
         counts = task.counts("validation")
         n = int(counts.max())
         mask = (torch.arange(n, device=counts.device) < counts[:, None]).double()
-        likelihoods, curves, usable = [], [], []
+        likelihoods, curves, usable, every_p = [], [], [], []
         for c, candidate in enumerate(candidates):
             found = task.outcomes(candidate, "validation", raw=True) if n else {}
             loss = found.get("loss", mask)
             if task.model.classes:
                 p = found.get("outputs", mask[..., None])
-                every = torch.cat([down.scale.new_tensor(TEMPERATURES), down.scale[c : c + 1].clamp_min(1e-3)])
+                temperature = down.scale[c : c + 1].clamp_min(1e-3)
+                every = torch.cat([down.scale.new_tensor(TEMPERATURES), temperature])
+                every_p.append(tempered(p.nan_to_num(0.0), temperature.to(p), 2))
                 own = stacking.class_likelihoods(p, loss, every)  # (t + 1, k, n)
                 curves.append((-own[:-1] * mask).sum(2).T)
                 likelihoods.append(own[-1])
@@ -310,7 +311,8 @@ class Stack(Method):
         totals = torch.stack(curves, 1)
         totals = torch.where(sound[..., None] > 0, totals, torch.zeros_like(totals)).clamp_max(1e9)
         units = task.store["validation"].units_of(task.silos, n)
-        return Held(finite, totals, mask, prior / prior.sum(1, keepdim=True), units)
+        stacked = torch.stack(every_p, 1) if every_p else None
+        return Held(finite, totals, mask, prior / prior.sum(1, keepdim=True), units, stacked)
 
     # A silo that arrives after training: it weighs its candidates by its own validation data and the members' prior.
 
@@ -367,6 +369,7 @@ class Held(NamedTuple):
     mask: Tensor  # (k, n)
     prior: Tensor  # (k, c)
     units: Tensor | None  # (k, n) which samples belong together, where any do
+    p: Tensor | None  # (k, c, n, C, ...) probabilities, tempered
 
 
 def _points(model: Model) -> int:

@@ -7,7 +7,6 @@ Shapes: k silos, c candidates, n held-out samples (`mask` is 0 where a silo has 
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +19,7 @@ UNIFORM = 0.02  # the share of the prior that all candidates have alike
 ITERATIONS = 100  # of EM, with a prior that is worth something
 FOLDS = 10  # parts of a silo's held-out samples, each of which is judged by the weights of the others
 FEWEST = 8  # held-out samples, or groups of them, from which on the gate may close
+STAKES = tuple(0.99 / 2.0**i for i in range(8))  # of what a bet can lose nothing but all by
 LEAST = 1e-30  # probability, as of every log-loss here
 
 
@@ -93,7 +93,7 @@ def others(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappas: Tensor, uni
 
     To take only the sample's own r_cj out of the sums is not enough: what it did to the others' shares would stay.
     """
-    fold = (torch.arange(mask.shape[1], device=mask.device)[None] if units is None else units) % FOLDS
+    fold = _folds(mask, units)
     found = prior[:, None, :, None].expand(-1, kappas.shape[-1], -1, mask.shape[1])
     for each in range(min(FOLDS, mask.shape[1])):
         inside = fold == each
@@ -126,21 +126,69 @@ def weighed(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappa: Tensor, uni
     return Weighed(weights, counts, left_out(likelihoods, mask, apart)[:, 0], apart[:, 0])
 
 
-def gated(alone: Tensor, mixed: Tensor, mask: Tensor, level: float, units: Tensor | None = None) -> Tensor:
-    """Whether a candidate beats the mixture: a one-sided paired t-test of log-likelihoods (k, n) each: (k,).
+def gate(off: Tensor, least: Tensor | None, mask: Tensor, level: float, units: Tensor | None = None) -> Tensor:
+    """Whether a candidate beats the mixture, by all samples and, for each, by those outside its fold: (k, 1 + n).
 
-    A unit counts once, by its mean: its samples are alike, and as many draws they would close the gate by chance.
+    `off` is by how much it is better in log-likelihood, (k, n); `least` how little that could have been, whatever the
+    labels. A unit counts once, by its mean: its samples are alike, and as many draws would close the gate by chance.
     """
-    found = []
-    for row, (one, other, real) in enumerate(zip(alone, mixed, mask, strict=True)):
-        off = (one - other)[real > 0].cpu().numpy()
-        if units is not None:
-            codes = units[row][real > 0].cpu().numpy()
-            off = np.bincount(codes, off) / np.bincount(codes)
-        n = len(off)
-        spread = off.std(ddof=1) if n >= FEWEST else np.inf
-        found.append(n >= FEWEST and off.mean() * math.sqrt(n) > -student_quantile(level, n - 1) * max(spread, 1e-12))
-    return torch.tensor(found, dtype=torch.bool, device=alone.device)
+    fold = _folds(mask, units)
+    known = [None if each is None else _by_unit(each, mask, units) for each in (off, least)]
+    closed = _beats(known, _by_unit(torch.ones_like(off), mask, units) > 0, level)[:, None].repeat(1, 1 + off.shape[1])
+    for each in range(min(FOLDS, off.shape[1])):
+        there = _by_unit(torch.ones_like(off), mask * (fold != each), units) > 0
+        closed[:, 1:] = torch.where(fold == each, _beats(known, there, level)[:, None], closed[:, 1:])
+    return closed
+
+
+def least_ahead(p: Tensor, own: int, others: Tensor) -> Tensor:
+    """How little candidate `own` could be ahead of the mixture, whatever a sample's label: (k, n).
+
+    From probabilities (k, c, n, C, ...) and the mixture's weights for each sample (k, c, n); of sequences the mean over
+    their places.
+    """
+    mixed = torch.einsum("kcn,kcn...->kn...", others.to(p), p).clamp_min(LEAST).log()
+    return _mean((p[:, own].clamp_min(LEAST).log() - mixed).amin(2)).double()
+
+
+def _beats(known: list[Tensor | None], there: Tensor, level: float) -> Tensor:
+    """Whether the mean of what is there is above zero, from units' values (k, n) and the least that each could be.
+
+    Where that is known, by betting: who stakes a share λ of 1 / −min(least) on every unit multiplies a capital of 1 by
+    1 + λ off each time, and if the mean is not above zero, the chance that the mean capital over the stakes ever comes
+    to 1 / level is at most that (Ville, 1939; Waudby-Smith and Ramdas, 2024). Else by a t-test with two units more, one
+    won and one lost by as much as any.
+    """
+    off, least = known
+    assert off is not None
+    enough = there.sum(1) >= FEWEST
+    if not enough.any():
+        return enough
+    if least is not None:
+        most = 1 / (-least.where(there, 0.0).amin(1)).clamp_min(1e-6)
+        stakes = most[:, None] * off.new_tensor(STAKES)
+        gains = torch.log1p((stakes[..., None] * off[:, None]).clamp_min(-1 + 1e-12)) * there[:, None]
+        return enough & (torch.logsumexp(gains.sum(2), 1) - math.log(len(STAKES)) >= -math.log(level))
+    n = there.sum(1) + 2
+    farthest = (off.abs() * there).amax(1)
+    mean = (off * there).sum(1) / n
+    spread = (((off * there).square().sum(1) + 2 * farthest.square() - n * mean.square()) / (n - 1)).clamp_min(1e-24)
+    sure = off.new_tensor([-student_quantile(level, int(each) - 1) for each in n])
+    return enough & (mean * n.sqrt() > sure * spread.sqrt())
+
+
+def _by_unit(values: Tensor, mask: Tensor, units: Tensor | None) -> Tensor:
+    """The mean over each unit's samples, in the place of its code; on the CPU, which adds in one order: (k, n)."""
+    if units is None:
+        return values * mask
+    codes, real = units.cpu(), mask.cpu()
+    sums, counts = (torch.zeros_like(real).scatter_add(1, codes, each) for each in (values.cpu() * real, real))
+    return (sums / counts.clamp_min(1)).to(values.device)
+
+
+def _folds(mask: Tensor, units: Tensor | None) -> Tensor:
+    """Which part of a silo's held-out samples each is in; those of a unit are in one: (k, n)."""
+    return (torch.arange(mask.shape[1], device=mask.device).expand(mask.shape) if units is None else units) % FOLDS
 
 
 def _mean(each: Tensor) -> Tensor:

@@ -157,30 +157,67 @@ def test_numbers_are_weighed_under_gaussians_of_each_candidates_own_variance():
     close(stacking.number_likelihoods(torch.tensor(squares), torch.tensor(1.7, dtype=torch.float64)), expected)
 
 
-def test_the_gate_closes_for_a_clear_winner_and_seldom_by_chance():
-    draw = np.random.default_rng(3)
-    mask = torch.ones(1000, 40).double()
-    none = torch.tensor(draw.normal(0, 1, (1000, 40)))
-    by_chance = stacking.gated(none, torch.zeros_like(none), mask, 0.05).double().mean()
-    assert abs(float(by_chance) - 0.05) < 0.02
-    better = none + 1
-    assert stacking.gated(better, torch.zeros_like(none), mask, 0.001).double().mean() > 0.95
-    few = mask * (torch.arange(40) < stacking.FEWEST - 1)
-    assert not stacking.gated(better + 9, torch.zeros_like(none), few, 0.5).any()
+def closes(off: np.ndarray, least: np.ndarray | None, level: float, units: np.ndarray | None = None) -> torch.Tensor:
+    """Whether the gate closes, by all samples and by those outside each one's fold: (k, 1 + n)."""
+    given = [None if each is None else torch.tensor(each).expand(off.shape) for each in (least, units)]
+    return stacking.gate(torch.tensor(off), given[0], torch.ones(off.shape).double(), level, given[1])
 
 
-def test_rows_of_one_unit_are_one_to_the_gate():
+@pytest.mark.parametrize("n", [8, 20, 60, 200])
+@pytest.mark.parametrize("wrong", [0.02, 0.1, 0.3])
+def test_the_gate_seldom_closes_by_chance_however_rare_the_errors_are(n, wrong):
+    """A candidate that is sure of itself and seldom wrong: few samples show none of what makes it the worse one."""
+    draw = np.random.default_rng(0)
+    ahead = wrong / (1 - wrong)
+    off = np.where(draw.random((4000, n)) < wrong, -1.0, ahead)  # its mean is 0
+    for level in (0.05, 0.0025):
+        assert closes(off, np.array(-1.0), level)[:, 0].double().mean() < level + 3 * np.sqrt(level / 4000)
+    if n * ahead > 40:
+        assert closes(off + ahead, np.array(ahead - 1), 0.0025)[:, 0].double().mean() > 0.8
+
+
+def test_the_gate_closes_for_a_clear_winner_and_not_by_few_samples():
+    off = np.random.default_rng(3).normal(1, 0.5, (200, 40))
+    for least in (np.array(-2.0), None):
+        assert closes(off, least, 0.001)[:, 0].double().mean() > 0.95
+        assert not closes(off[:, : stacking.FEWEST - 1] + 9, least, 0.5).any()
+
+
+def test_of_numbers_whose_differences_have_no_bound_the_gate_seldom_closes_by_chance():
+    none = np.random.default_rng(3).normal(0, 1, (2000, 40))
+    assert closes(none, None, 0.05)[:, 0].double().mean() < 0.05
+
+
+@pytest.mark.parametrize("least", [-3.0, None])
+def test_rows_of_one_unit_are_one_to_the_gate(least):
     """10 patients of 20 rows each, whose differences are the patient's own: nothing is better than anything."""
     draw = np.random.default_rng(4)
     patients = np.repeat(np.arange(10), 20)
-    none = torch.tensor(draw.normal(0, 1, (2000, 10))[:, patients] + draw.normal(0, 0.3, (2000, 200)))
-    mask, units = torch.ones_like(none), torch.tensor(patients).expand(2000, -1)
+    none = draw.uniform(-2, 2, (2000, 10))[:, patients] + draw.uniform(-1, 1, (2000, 200))
+    bound = None if least is None else np.array(least)
     for level in (0.05, 0.005):
-        by_chance = stacking.gated(none, torch.zeros_like(none), mask, level, units).double().mean()
-        assert abs(float(by_chance) - level) < 0.25 * level + 0.003
-    assert stacking.gated(none + 3, torch.zeros_like(none), mask, 0.005, units).double().mean() > 0.95
-    few = torch.tensor(np.minimum(patients, stacking.FEWEST - 2)).expand(2000, -1)
-    assert not stacking.gated(none + 9, torch.zeros_like(none), mask, 0.5, few).any()
+        assert closes(none, bound, level, patients)[:, 0].double().mean() <= 1.25 * level + 0.003
+    assert closes(0.1 * none + 3, bound, 0.05, patients)[:, 0].double().mean() > 0.95
+    few = np.minimum(patients, stacking.FEWEST - 2)
+    assert not closes(none + 9, bound, 0.5, few).any()
+
+
+def test_a_sample_does_not_close_the_gate_for_itself():
+    """All that speaks for a candidate is in one sample: only those outside its fold are judged by it."""
+    off = np.full((1, 30), 0.001)
+    off[0, 4] = 40.0
+    found = closes(off, np.array(-1.0), 0.2)[0]
+    assert found[0]
+    assert found[1:].tolist() == [i % FOLDS != 4 for i in range(30)]
+
+
+def test_how_little_a_candidate_could_be_ahead_is_by_its_worst_label():
+    p = torch.tensor(np.random.default_rng(1).dirichlet(np.ones(4), (1, 2, 3)))  # silos, candidates, samples, classes
+    weights = torch.tensor([0.3, 0.7], dtype=torch.float64)[None, :, None].expand(1, 2, 3)
+    mixed = 0.3 * p[0, 0] + 0.7 * p[0, 1]
+    close(stacking.least_ahead(p, 0, weights)[0], (p[0, 0] / mixed).log().amin(1))
+    places = torch.stack([p, p.flip(3)], 4)  # sequences of two places
+    close(stacking.least_ahead(places, 0, weights), stacking.least_ahead(p, 0, weights))
 
 
 def test_a_sample_is_judged_by_the_weights_of_other_units():
