@@ -263,8 +263,12 @@ class Simulator:
         return threads
 
     def _work(self, rows: int) -> float:
-        """Multiply-adds of a call: each weight meets each sample twice forward and four times backward."""
-        return 6.0 * rows * self.training.batch_size * self.model.width
+        return work_of(rows, self.training, self.model)
+
+
+def work_of(rows: int, training: Training, model: Model) -> float:
+    """Multiply-adds of a call: each weight meets each sample twice forward and four times backward."""
+    return 6.0 * rows * training.batch_size * model.width
 
 
 def _on_cpu(parts: Sequence[Deployable], places: Sequence[Tensor]) -> Deployable:

@@ -15,8 +15,9 @@ from coterie.engine.method import Method
 from coterie.engine.rounds import Keeper, Outcome, Progress, run_rounds
 from coterie.engine.rows import COMPARED, Model
 from coterie.engine.sharded import held_here, simulator
-from coterie.engine.simulate import Simulator
+from coterie.engine.simulate import Simulator, work_of
 from coterie.engine.store import Store
+from coterie.engine.threads import WORTH_SHARING
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.keys import generator
@@ -115,6 +116,12 @@ class Assembly(HoldsData):
             arrived = simulator()(inner, self.newcomers, *how, models=False)
             outcome.results.append(arrived.measured_newcomers(outcome.server))
         return outcome
+
+    @property
+    def thin(self) -> bool:
+        """Whether no call of the model is work enough for more than one thread."""
+        work = work_of(len(self.members), self.training, self.model)
+        return self.model.device.type == "cpu" and work < WORTH_SHARING
 
     def here(self) -> list[Silo]:
         """The members that live in this process."""

@@ -5,7 +5,6 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from importlib.metadata import distributions
 from itertools import product
 from pathlib import Path
@@ -51,6 +50,7 @@ from coterie.run.finished import (
 from coterie.run.method_file import CHECKSUM
 from coterie.run.refit import refit, refits
 from coterie.run.seeds import with_seeds
+from coterie.run.spread import Tell, spread
 from coterie.run.tuning import tuned
 from coterie.runs.checkpoint import Checkpoint
 from coterie.runs.folder import Begun, checkpoint_folder, claim, cleanup_on_error, close, held
@@ -137,11 +137,25 @@ def prepare_all(study: Study, like: Assembly | None = None) -> tuple[Study, dict
 def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Watch) -> Finished:
     """Every method on every seed, each from where the folder says that it was."""
     began = time.perf_counter()
-    outcomes = dict[tuple[str, int], Outcome]()
-    for place, (name, seed) in enumerate(product(study.methods, federations)):
-        folder, federation = checkpoint_folder(out, place, name, seed), federations[seed]
-        outcomes[name, seed] = _one(study, name, federation, folder, out, partial(watch, name, seed))
+    cells = list(product(study.methods, federations))
+    folders = {cell: checkpoint_folder(out, place, *cell) for place, cell in enumerate(cells)}
+
+    def train(cell: tuple[str, int], tell: Tell) -> None:
+        name, seed = cell
+        _one(study, name, federations[seed], folders[cell], out, lambda progress: tell(asdict(progress)))
+
+    def heavy(cell: tuple[str, int]) -> float:
+        method = study.methods[cell[0]]
+        return len(method.of) if isinstance(method, Stack) else 1
+
     first = federations[study.seeds[0]]
+    thin = ranks.count() == 1 and all(each.thin for each in federations.values())
+    spread(cells, train, lambda cell, news: watch(cell[0], cell[1], Progress(**news)), thin, heavy)
+    outcomes = dict[tuple[str, int], Outcome]()
+    for cell, folder in folders.items():
+        ended = Checkpoint(folder, cell[0], cell[1]).ended()
+        assert ended is not None  # what was trained is there
+        outcomes[cell] = ended
     facts = {
         seed: Facts(
             {silo.name: silo.group for silo in f.members},

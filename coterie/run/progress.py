@@ -34,10 +34,10 @@ def shown(study: Study, console: Console, quiet: bool) -> Iterator[Watch]:
     total = of_seed * len(seeds)
     with bar:
         job = bar.add_task("", total=total, what="reading the data", score="")
-        before = 0
+        done = dict[tuple[str, int], int]()  # rounds, of those that train side by side too
 
         def watch(method: str, seed: int, report: Report) -> None:
-            nonlocal before, total
+            nonlocal total
             if seed not in seeds:  # which were added after the search
                 seeds.add(seed)
                 total = of_seed * len(seeds)
@@ -46,11 +46,9 @@ def shown(study: Study, console: Console, quiet: bool) -> Iterator[Watch]:
             if report.tuning:
                 bar.update(job, what=f"tuning {method:<8}", score=f"round {report.round} of {report.rounds}")
                 return
-            completed = before + report.round
-            if report.round == report.rounds:  # its last, which may be earlier than planned
-                before += study.training.rounds
-                completed = before
-            if completed == total:
+            last = report.round == report.rounds  # which may be earlier than planned
+            done[method, seed] = study.training.rounds if last else report.round
+            if (completed := sum(done.values())) == total:
                 what = "verdict, report"
             bar.update(job, completed=completed, what=f"{what:<15}", score=_score(report))
 

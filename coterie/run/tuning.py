@@ -7,8 +7,7 @@ on for as many again, and so on. Those with one optimiser are rows of the same c
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import asdict, replace
 from statistics import fmean, median
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from coterie.engine import ranks
 from coterie.engine.exchange import Engine, Kept
 from coterie.engine.measuring import measure
 from coterie.engine.method import Cohort, Method
@@ -26,6 +26,7 @@ from coterie.engine.training import Training
 from coterie.errors import warn
 from coterie.methods.wrappers.candidates import Candidates, each, together
 from coterie.run.assembly import Assembly
+from coterie.run.spread import News, Tell, spread
 from coterie.studies.study import Study
 from coterie.wire import Deployable, Private, Server
 
@@ -53,12 +54,22 @@ def tuned(
         warn("auto: no silo has validation data to search by; taking fixed values for rounds, lr and optimizer")
         return study.fixed(), pd.DataFrame(columns=COLUMNS)
     study = study.pinned()
-    return searched(
-        study,
-        lambda label, keys: search(
-            federation, study.methods[label], study.training_of(label), keys, partial(on_round, label)
-        ),
-    )
+    labels = [label for label in study.methods if study.searched(label)]
+    found = dict[str, tuple[dict[str, Any], pd.DataFrame]]()
+
+    def find(label: str, tell: Tell) -> None:
+        method, training, keys = study.methods[label], study.training_of(label), study.searched(label)
+        best, tried = search(federation, method, training, keys, lambda progress: tell(asdict(progress)))
+        tell({"best": best, "tried": tried.to_dict("records")})
+
+    def hear(label: str, news: News) -> None:
+        if "best" in news:
+            found[label] = news["best"], pd.DataFrame(news["tried"])
+        else:
+            on_round(label, Progress(**news))
+
+    spread(labels, find, hear, ranks.count() == 1 and federation.thin)
+    return searched(study, lambda label, keys: found[label])
 
 
 def searched(
