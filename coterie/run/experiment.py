@@ -3,12 +3,11 @@
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from importlib.metadata import distributions
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,11 +15,9 @@ import torch
 from coterie.data import catalog
 from coterie.data.own.ready import OwnData, ready
 from coterie.data.silo import FederatedData, named
-from coterie.durable import sync_all
 from coterie.engine import ranks
 from coterie.engine.method import Method
 from coterie.engine.over_processes import columnwise
-from coterie.engine.predictors import Distilled, Ensemble
 from coterie.engine.rehearsal import held_at_peak, peak_memory
 from coterie.engine.rounds import Outcome, Progress
 from coterie.engine.training import Training, suited
@@ -31,7 +28,6 @@ from coterie.methods.stack import Stack
 from coterie.models import build, code, split_parts
 from coterie.models.parts import Blueprint
 from coterie.options import parse
-from coterie.personal.export import save_models
 from coterie.run import torchrun
 from coterie.run.assembly import Assembly
 from coterie.run.baselines import baselines, suits
@@ -39,7 +35,6 @@ from coterie.run.finished import (
     TUNING,
     Facts,
     Finished,
-    calibrate,
     collected,
     device_name,
     label_counts,
@@ -48,9 +43,9 @@ from coterie.run.finished import (
     write,
 )
 from coterie.run.method_file import CHECKSUM
-from coterie.run.refit import refit, refits
 from coterie.run.seeds import with_seeds
 from coterie.run.spread import Tell, spread
+from coterie.run.trained import keeps_models, train_one
 from coterie.run.tuning import tuned
 from coterie.runs.checkpoint import Checkpoint
 from coterie.runs.folder import Begun, checkpoint_folder, claim, cleanup_on_error, close, held
@@ -142,7 +137,7 @@ def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Wat
 
     def train(cell: tuple[str, int], tell: Tell) -> None:
         name, seed = cell
-        _one(study, name, federations[seed], folders[cell], out, lambda progress: tell(asdict(progress)))
+        train_one(study, name, federations[seed], folders[cell], out, lambda progress: tell(asdict(progress)))
 
     def heavy(cell: tuple[str, int]) -> float:
         method = study.methods[cell[0]]
@@ -186,88 +181,6 @@ def _baselines(study: Study, federations: Mapping[int, Assembly]) -> dict[Key, R
     return found
 
 
-def _one(
-    study: Study, name: str, federation: Assembly, folder: Path, out: Path, on_round: Callable[[Progress], None]
-) -> Outcome:
-    """One method on one seed: its models in the folder of the run, what was measured in the checkpoint's journal."""
-    checkpoint = Checkpoint(folder, name, federation.seed, study.machine.checkpoint_every)
-    outcome = checkpoint.ended()
-    if ranks.from_first(outcome is not None):
-        outcome = outcome or Outcome(None)  # which the first process alone reads
-        on_round(Progress(study.training.rounds, study.training.rounds, outcome.score, outcome.measure))
-        return outcome
-    try:
-        kept = keeps_models(study, federation)
-        outcome = federation.train(study.methods[name], on_round, study.training_of(name), checkpoint, kept)
-    except BadInput as error:
-        raise BadInput(f"[methods.{name}] {error}") from None
-    calibrate(outcome, {silo.name: silo for silo in federation.members}, study.training.positive)
-    _note_mixtures(outcome, study.methods[name], federation)
-    if kept:
-        _save(study, name, federation, outcome, out / "models" / name, on_round)
-    checkpoint.end(outcome)
-    outcome.models = None  # they are on the disk, and the next method needs the memory
-    return outcome
-
-
-def _save(
-    study: Study, name: str, federation: Assembly, judged: Outcome, folder: Path, on_round: Callable[[Progress], None]
-) -> None:
-    """Write a method's models: those that were judged or, of data split by time, some that know the last rows too."""
-    saved = judged
-    if refits(study, name):
-        saved = refit(
-            study, name, federation, lambda p: on_round(replace(p, score=judged.score, measure=judged.measure))
-        )
-        judged.refit_rounds = saved.measured[-1]
-    if ranks.rank() == 0:
-        shutil.rmtree(folder, ignore_errors=True)  # a process that was killed here left safetensors' temporary file
-    ranks.from_all(None)  # that is done before any process writes
-    if saved.models is None or saved.picked is None:
-        return
-    silos, names = federation.here(), [silo.name for silo in federation.members]
-    known = about(study, name, federation, saved.picked.round)
-    known |= {"trained_on": "train and test rows"} if saved is not judged else {}
-    fitted = {silo: _calibration(saved, silo, study.training.positive) for silo in names}
-    trees = {silo.name: silo.trees for silo in silos}
-    whole = (federation.model, saved.models, [silo.name for silo in silos], known, federation.schemas, fitted)
-    save_models(folder, *whole, apart=True, trees=trees, among=names)
-    sync_all(folder)
-
-
-def _note_mixtures(outcome: Outcome, method: Method, federation: Assembly) -> None:
-    """Note what each silo's model mixes or has learned from, and who is better off with what it has today."""
-    if not isinstance(method, Stack):
-        return
-    models, silos = outcome.models, [silo.name for silo in federation.here()]  # no models, where a process has no silos
-    lost = models.losses.tolist() if isinstance(models, Distilled) else []
-    for silo, losses in _of_all(silos, lost).items():
-        if np.isfinite(losses).all():
-            outcome.distilled[silo] = dict(zip(("mixture", "network"), losses, strict=True))
-    names = [each.name for each in method.candidates]
-    today = [names[i] for i in method.today]
-    mixed = models.weights if isinstance(models, Ensemble) else models.shares if isinstance(models, Distilled) else None
-    known = _of_all(silos, [] if mixed is None else mixed.tolist())
-    for silo, shares in ((member.name, known[member.name]) for member in federation.members if member.name in known):
-        outcome.mixtures[silo] = dict(zip(names, shares, strict=True))
-        only = names[int(np.argmax(shares))]
-        if max(shares) == 1 and only in today:
-            outcome.gated[silo] = only
-
-
-def _of_all(silos: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
-    """What is known of the silos of this process (or nothing is), with what is known of the others'."""
-    here = dict(zip(silos, values, strict=True)) if values else {}
-    return {silo: value for each in ranks.from_all(here) for silo, value in each.items()}
-
-
-def _calibration(outcome: Outcome, silo: str, positive: int | str) -> dict[str, float]:
-    """What a model's file holds beside its weights, of a silo's own."""
-    found = {"temperature": outcome.temperatures.get(silo), "threshold": outcome.thresholds.get(silo)}
-    known = {key: value for key, value in found.items() if value is not None}
-    return known | ({"positive": int(positive != 0)} if "threshold" in known else {})
-
-
 def run_into(
     study: Study, out: Path, command: str, watch: Watch, say: Say = lambda line: None, like: Assembly | None = None
 ) -> Finished:
@@ -288,7 +201,7 @@ def accompany(study: Study, out: Path) -> None:
     rehearse(study, federations, lambda line: None)
     for place, (name, seed) in enumerate(product(study.methods, federations)):
         folder = checkpoint_folder(out, place, name, seed)
-        _one(study, name, federations[seed], folder, out, lambda progress: None)
+        train_one(study, name, federations[seed], folder, out, lambda progress: None)
 
 
 def _meet(out: Path) -> None:
@@ -296,11 +209,6 @@ def _meet(out: Path) -> None:
     ranks.from_all(None)  # the first has made it
     if not all(ranks.from_all(out.is_dir())):
         raise BadInput(f"--out {out}: not all hosts see this folder; give one on a disk that they share")
-
-
-def keeps_models(study: Study, federation: Assembly) -> bool:
-    """Whether the models of a seed are written: those of the first."""
-    return study.machine.models and federation.seed == study.seeds[0]
 
 
 def rehearse(study: Study, federations: Mapping[int, Assembly], say: Say) -> int | None:
@@ -424,27 +332,3 @@ def _room_for_models(study: Study, federation: Assembly, out: Path) -> None:
             f"--out {out}: the silos' models take {need / 1e9:.1f} GB or more and {free / 1e9:.1f} GB are free; "
             "make room, give another folder, or keep no models with --set engine.models=false"
         )
-
-
-def about(study: Study, name: str, assembly: Assembly, round: int) -> dict[str, Any]:
-    """What a model's file says of it, beside its silo."""
-    sample = assembly.silos[0].train
-    return {
-        "method": name,
-        "study": study.name,
-        "round": round,
-        "seed": assembly.seed,
-        "model": assembly.table,
-        "shape": list(sample.x.shape[1:]),
-        "outputs": assembly.model.classes or math.prod(sample.y.shape[1:]),
-        "input": str(sample.x.dtype),
-        **_stacked(study, study.methods[name]),
-    }
-
-
-def _stacked(study: Study, method: Method) -> dict[str, Any]:
-    """What is mixed in a model, where it is several."""
-    if not isinstance(method, Stack) or method.distil:
-        return {}
-    known = {"incumbent": study.data["incumbent"]} if study.data.get("incumbent") else {}
-    return {"candidates": [each.name for each in method.candidates], **known}
