@@ -145,7 +145,7 @@ def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Wat
 
     first = federations[study.seeds[0]]
     thin = ranks.count() == 1 and all(each.thin for each in federations.values())
-    spread(cells, train, lambda cell, news: watch(cell[0], cell[1], Progress(**news)), thin, heavy)
+    spread(cells, train, lambda cell, report: watch(cell[0], cell[1], Progress(**report)), thin, heavy)
     outcomes = dict[tuple[str, int], Outcome]()
     for cell, folder in folders.items():
         ended = Checkpoint(folder, cell[0], cell[1]).ended()

@@ -1,7 +1,7 @@
 """Parts of a run that do not need each other, side by side in processes, where that changes no result.
 
 What is too small to be shared out among threads leaves all cores but one idle. So such parts are worked on with one
-thread each, in as many processes as PyTorch has threads. A process tells how it stands and leaves its results on the
+thread each, in as many processes as PyTorch has threads. A process reports how it stands and leaves its results on the
 disk, from where its part also goes on: what goes wrong in it is done again here, where errors are put in words.
 """
 
@@ -23,8 +23,8 @@ from typing import Any, NoReturn, TypeVar
 import torch
 
 T = TypeVar("T")
-News = dict[str, Any]  # as JSON has it
-Tell = Callable[[News], None]
+Report = dict[str, Any]  # as JSON has it
+Tell = Callable[[Report], None]
 WORTH = 3.0  # seconds that are left, by the slowest part so far: starting a process costs some hundredths of one
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl
 PRINTED = "printed"
@@ -44,11 +44,11 @@ class _Printed(io.TextIOBase):
 def spread(
     parts: Sequence[T],
     work: Callable[[T, Tell], None],
-    hear: Callable[[T, News], None],
+    on_report: Callable[[T, Report], None],
     thin: bool,
     weight: Callable[[T], float] = lambda part: 1.0,
 ) -> None:
-    """Work on every part and hear what it tells; `thin`: whether one thread is as fast, so that parts may go apart.
+    """Work on every part and take its reports; `thin`: whether one thread is as fast, so that parts may go apart.
 
     The heaviest then begin first.
     """
@@ -56,12 +56,12 @@ def spread(
     apart, before = thin and _may_fork(), torch.get_num_threads()
     while waiting:
         if apart and min(len(waiting), before) > 1 and slowest * len(waiting) >= WORTH:
-            waiting, apart = _forked(sorted(waiting, key=weight, reverse=True), work, hear, before), False
+            waiting, apart = _forked(sorted(waiting, key=weight, reverse=True), work, on_report, before), False
             continue
         part, began = waiting.pop(0), time.monotonic()
         try:
             torch.set_num_threads(1 if thin else before)
-            work(part, partial(hear, part))
+            work(part, partial(on_report, part))
         finally:
             torch.set_num_threads(before)
         slowest = max(slowest, time.monotonic() - began)
@@ -74,7 +74,7 @@ def _may_fork() -> bool:
 
 
 def _forked(
-    parts: Sequence[T], work: Callable[[T, Tell], None], hear: Callable[[T, News], None], at_once: int
+    parts: Sequence[T], work: Callable[[T, Tell], None], on_report: Callable[[T, Report], None], at_once: int
 ) -> list[T]:
     """Work on parts in a process each, so many at once; those that are left when one of them fails."""
     waiting, running = list(parts), dict[int, tuple[int, T, bytes]]()  # by pipe: process, part, half a line
@@ -90,8 +90,8 @@ def _forked(
                 got = os.read(key.fd, 1 << 16)
                 *lines, half = (half + got).split(b"\n")
                 running[key.fd] = child, part, half
-                for news in map(json.loads, lines):
-                    sys.stderr.write(news[PRINTED]) if PRINTED in news else hear(part, news)
+                for report in map(json.loads, lines):
+                    sys.stderr.write(report[PRINTED]) if PRINTED in report else on_report(part, report)
                 if not got:
                     ready.unregister(key.fd)
                     del running[key.fd]
@@ -132,11 +132,11 @@ def _work_and_exit(part: T, work: Callable[[T, Tell], None], pipe: int, parent: 
         ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
         if os.getppid() == parent:
             torch.set_num_threads(1)  # a copy has lost its threads, and would wait for them
-            with open(pipe, "w", encoding="utf-8") as told:
+            with open(pipe, "w", encoding="utf-8") as line:
 
-                def tell(news: News) -> None:
-                    told.write(json.dumps(news) + "\n")
-                    told.flush()
+                def tell(report: Report) -> None:
+                    line.write(json.dumps(report) + "\n")
+                    line.flush()
 
                 sys.stdout = sys.stderr = _Printed(tell)  # the parent's screen may be in the middle of something
                 work(part, tell)

@@ -26,7 +26,7 @@ from coterie.engine.training import Training
 from coterie.errors import warn
 from coterie.methods.wrappers.candidates import Candidates, each, together
 from coterie.run.assembly import Assembly
-from coterie.run.spread import News, Tell, spread
+from coterie.run.spread import Report, Tell, spread
 from coterie.studies.study import Study
 from coterie.wire import Deployable, Private, Server
 
@@ -62,13 +62,13 @@ def tuned(
         best, tried = search(federation, method, training, keys, lambda progress: tell(asdict(progress)))
         tell({"best": best, "tried": tried.to_dict("records")})
 
-    def hear(label: str, news: News) -> None:
-        if "best" in news:
-            found[label] = news["best"], pd.DataFrame(news["tried"])
+    def on_report(label: str, report: Report) -> None:
+        if "best" in report:
+            found[label] = report["best"], pd.DataFrame(report["tried"])
         else:
-            on_round(label, Progress(**news))
+            on_round(label, Progress(**report))
 
-    spread(labels, find, hear, ranks.count() == 1 and federation.thin)
+    spread(labels, find, on_report, ranks.count() == 1 and federation.thin)
     return searched(study, lambda label, keys: found[label])
 
 
