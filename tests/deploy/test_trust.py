@@ -15,7 +15,7 @@ from test_drive import federated
 from test_tables import TABLE, patients, settled
 
 from coterie.codec import encode
-from coterie.data.own.schema import Column, Schema
+from coterie.data.own.schema import FAR, Column, Schema
 from coterie.data.own.statistics import LEVELS
 from coterie.deploy.approval import PROPOSED, Approvals, study_hash
 from coterie.deploy.budget import FILE as SPENT
@@ -114,6 +114,20 @@ def test_an_upload_is_of_several_steps_of_several_samples(
     side = settled(tmp_path, f'approve = "all"\n{policy}')["north"]
     answer = side.answer(asked(schema(AGE, WARD), training))
     assert reason in answer.refusal and bool(answer.body) == (not reason)
+
+
+def test_no_schema_that_nobody_approved_tells_how_far_a_label_lies(tmp_path: Path) -> None:
+    """A unit so small that a label overflows was refused, one a little larger was not: the largest label, by halving."""
+    side = settled(tmp_path, policy_text())["north"]
+    patients(0).assign(outcome=np.linspace(40.0, 90.0, 40)).to_csv(side.source.path, index=False)
+    work = asked(schema(AGE, WARD, classes=())).job
+    assert work is not None
+    reasons = set()
+    for unit in (1.0, 89.0 / FAR, 91.0 / FAR, 1e-300):
+        agreed = replace(schema(AGE, WARD, classes=()), unit=unit)
+        asked_ = Request("propose", "north", "run", 0, proposed=(replace(work, schema=agreed.as_table()),))
+        reasons.add(side.answer(asked_).refusal.partition(": study")[0])
+    assert reasons == {"awaits approval by the silo's owner (`coterie silo approve`)"}
 
 
 def proposed(side: SiloSide) -> list[str]:
