@@ -89,6 +89,28 @@ def test_means_leave_only_where_the_policy_lets_them(tmp_path: Path) -> None:
         assert left["mean"] == [1, numbers]  # of the only column of numbers
 
 
+def test_of_a_column_with_few_values_no_statistics_leave(tmp_path: Path) -> None:
+    """Of two values count, mean and spread are both of them, and nobody has approved anything yet."""
+    sides = settled(tmp_path)
+    for name, side in sides.items():
+        frame, train = pd.read_csv(side.source.path), Raw(name, side.source).split.train
+        for column, many in (("lab", 4), ("dose", 5), ("rare", 2)):
+            frame.loc[train[: many if name == "north" or column == "rare" else 20], column] = np.arange(20.0)[
+                : many if name == "north" or column == "rare" else 20
+            ]
+        frame.to_csv(side.source.path, index=False)
+    answer = sides["north"].answer(Request("describe", "north", "run", 0))
+    told = decode(Statistics, answer.body, rows=1)
+    assert torch.cat([told.count, told.mean, told.scatter])[:, 1:].tolist() == [[0, 5, 0], [0, 2.0, 0], [0, 10.0, 0]]
+    federated(tmp_path / "run", Loop(sides), TABLE).run("")
+    agreed = {each["name"]: each for each in json.loads((tmp_path / "run" / "schema.json").read_text())["columns"]}
+    assert agreed.keys() == {"age", "ward", "lab", "dose"} and agreed["lab"]["mean"] == 9.5
+    told_of = json.loads((tmp_path / "run" / "differences.json").read_text())
+    assert ("rare", "every silo", "too few values: left out") in [
+        (each["column"], each["silo"], each["what"]) for each in told_of
+    ]
+
+
 def test_a_model_carries_how_its_silo_encodes_rows(tmp_path: Path) -> None:
     federated(tmp_path / "run", Loop(settled(tmp_path)), TABLE).run("")
     path = next((tmp_path / "south" / "models").rglob("*.safetensors"))
