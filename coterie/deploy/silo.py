@@ -78,6 +78,8 @@ class SiloSide:
                     policy.judge_upload(up)
                     body = encode_up(up)
                     budget.spend(request, up)
+                    if request.job is not None and policy.approve == "each":
+                        Approvals(self.folder).count(request.job)
                     # First of all: nothing leaves that is not written down.
                     if Ledger(self.folder).record(request, up, operator):
                         self.note("half a line was cut from the ledger's end: what it was to record never left")
@@ -110,7 +112,7 @@ class SiloSide:
 
     def _judge_approval(self, request: Request, policy: Policy) -> None:
         if policy.approve == "each":
-            Approvals(self.folder).judge(request.jobs, request.run)
+            Approvals(self.folder).judge(request.jobs, request.run, policy.runs)
 
     @torch.no_grad()
     def _computed(self, request: Request, vault: Vault, policy: Policy) -> tuple[Up, type[Up]]:

@@ -17,7 +17,7 @@ from test_tables import TABLE, patients, settled
 from coterie.codec import encode
 from coterie.data.own.schema import FAR, Column, Schema
 from coterie.data.own.statistics import LEVELS
-from coterie.deploy.approval import PROPOSED, Approvals, study_hash
+from coterie.deploy.approval import PROPOSED, Approvals, answers_of_a_run, study_hash
 from coterie.deploy.budget import FILE as SPENT
 from coterie.deploy.budget import Budget, Spent
 from coterie.deploy.home import ALIVE, NODES, SOURCE
@@ -196,6 +196,33 @@ def test_an_approved_study_is_no_leave_for_more_than_is_in_it(
     assert answer.refusal == reason and not answer.body
     assert side.answer(replace(request, round=2)).refusal == ""  # its last
     assert side.answer(replace(request, kind="measure", round=2, splits=("test",))).refusal == ""
+
+
+def test_an_approved_study_is_answered_as_often_as_its_runs_need_and_then_asks_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer is of a model of the coordinator's choice, and runs have whatever names and seeds it gives them."""
+    side = settled(tmp_path, policy_text().replace("\nruns = 20", "\nruns = 1"))["north"]
+    request = asked(schema(AGE, WARD), replace(SEVERAL, measure=("test",)))
+    assert request.job is not None
+    side.answer(request)
+    Approvals(side.folder).approve(study_hash(request.job)[:16])
+    given = 0
+    for place in range(100):
+        each = replace(request, kind="measure", run=f"run-{place % 7}", splits=("test",), attempt=place)
+        each = replace(each, job=replace(request.job, seed=place))
+        if (answer := side.answer(each)).refusal:
+            break
+        given += 1
+        if given < 5:
+            assert side.answer(each).body == answer.body  # the same question again is one answer
+    assert given == answers_of_a_run(request.job) == 20
+    assert answer.refusal.startswith("awaits approval") and "20 answers were given to it" in answer.refusal
+    assert "awaits approval" in side.answer(Request("propose", "north", "x", 0, proposed=(request.job,))).refusal
+    monkeypatch.setattr("typer.confirm", lambda question: True)
+    assert call("silo", "approve", side.folder) == 0
+    assert "20 at most, for 1 runs; approved before, and 20 were given" in capfd.readouterr().out
+    assert side.answer(each).body and proposed(side) == []
 
 
 def test_a_search_that_was_approved_may_choose_rate_and_optimiser(tmp_path: Path) -> None:
