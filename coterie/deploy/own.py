@@ -18,7 +18,6 @@ from coterie.data.own.statistics import Statistics, declare, description_of
 from coterie.data.silo import Part, Silo, check_silos
 from coterie.errors import BadData, BadInput
 
-
 FEWEST = 5  # values of a column of which statistics leave: those of two are both of them
 
 

@@ -86,7 +86,8 @@ class SiloSide:
                     vault.answer(request.kind, digest, body)
             except (Refused, BadInput) as error:
                 self.note(f"refused {request.kind} of run {request.run}, round {request.round + 1}: {error}")
-                return Answer(refusal=error.public if isinstance(error, BadInput) else str(error))
+                reason = error.public if isinstance(error, BadInput) else str(error)
+                return Answer(refusal=reason.replace(f"{self.folder}/", ""))  # where it lies is nobody else's business
             self.note(f"answered {request.kind} of run {request.run}, round {request.round + 1}: {len(body)} bytes")
             return Answer(body, to=digest)
 

@@ -117,7 +117,7 @@ def test_an_upload_is_of_several_steps_of_several_samples(
 
 
 def test_no_schema_that_nobody_approved_tells_how_far_a_label_lies(tmp_path: Path) -> None:
-    """A unit so small that a label overflows was refused, one a little larger was not: the largest label, by halving."""
+    """A unit so small that a label overflows was refused, a larger one was not: the largest label, by halving."""
     side = settled(tmp_path, policy_text())["north"]
     patients(0).assign(outcome=np.linspace(40.0, 90.0, 40)).to_csv(side.source.path, index=False)
     work = asked(schema(AGE, WARD, classes=())).job
