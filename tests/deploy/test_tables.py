@@ -22,6 +22,7 @@ from coterie.data.own.ready import OwnData, ready
 from coterie.data.own.statistics import Statistics
 from coterie.deploy.home import EVENTS
 from coterie.deploy.ledger import Ledger
+from coterie.deploy.look import main as look
 from coterie.deploy.messages import Answer, Declared, Measured, Request
 from coterie.deploy.own import Raw, SiloSource, own_silo, read_source
 from coterie.deploy.policy import FILE, policy_text
@@ -109,6 +110,23 @@ def test_of_a_column_with_few_values_no_statistics_leave(tmp_path: Path) -> None
     assert ("rare", "every silo", "too few values: left out") in [
         (each["column"], each["silo"], each["what"]) for each in told_of
     ]
+
+
+def test_a_table_that_cannot_be_described_is_refused_before_a_silo_connects(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its coordinator's people would only read that the data cannot be used, once they start a run."""
+    side = settled(tmp_path)["north"]
+    (side.folder / "settings.json").write_text(json.dumps({"name": "north", "host": "127.0.0.1", "port": 9443}))
+    with pytest.raises(SystemExit, match=r"'id': 26 different texts in 40 rows look like an identifier"):
+        look(side.folder, replace(side.source, drop=()))
+    rows = patients(0).assign(id=np.arange(40), weight=np.random.default_rng(0).normal(size=40))
+    pd.concat([rows] * 3).to_csv(side.source.path, index=False)
+    look(side.folder, side.source)
+    found = json.loads(capfd.readouterr().out)
+    assert found["samples"] == 77 and found["remarks"][1].startswith(
+        "column 'id': looks like an identifier that repeats"
+    )
 
 
 def test_a_model_carries_how_its_silo_encodes_rows(tmp_path: Path) -> None:
