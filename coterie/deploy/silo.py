@@ -186,6 +186,8 @@ class SiloSide:
             # What is more than asked for stays where the policy does not name it.
             allowed = read_policy(self.folder).fields
             values |= {key: each for key, each in further.items() if not allowed or key[1] in allowed}
+            if policy.demanded != "none":  # a measure has no noise, which rows that are trained on need
+                values |= {key: torch.full_like(each, math.nan) for key, each in values.items() if key[0] == "train"}
             if request.hold:
                 vault.hold(personal, request.hold)
             return as_measured(values, request.splits), Measured

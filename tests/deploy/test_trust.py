@@ -14,7 +14,7 @@ from loop import Loop, job, settle
 from test_drive import federated
 from test_tables import TABLE, patients, settled
 
-from coterie.codec import encode
+from coterie.codec import decode, encode
 from coterie.data.own.schema import FAR, Column, Schema
 from coterie.data.own.statistics import LEVELS
 from coterie.deploy.approval import PROPOSED, Approvals, answers_of_a_run, study_hash
@@ -22,7 +22,7 @@ from coterie.deploy.budget import FILE as SPENT
 from coterie.deploy.budget import Budget, Spent
 from coterie.deploy.home import ALIVE, NODES, SOURCE
 from coterie.deploy.ledger import Ledger
-from coterie.deploy.messages import Job, Request
+from coterie.deploy.messages import Job, Measured, Request
 from coterie.deploy.policy import FILE, MOST_PROPOSED, Policy, policy_text, read_policy
 from coterie.deploy.repair import repair
 from coterie.deploy.silo import SiloSide
@@ -341,6 +341,19 @@ def test_a_silo_that_demands_privacy_uploads_nothing_without(request_: Request, 
     (side.folder / FILE).write_text(DEMANDED)
     answer = side.answer(request_)
     assert reason in answer.refusal and bool(answer.body) == (not reason)
+
+
+@pytest.mark.parametrize("policy", [DEMANDED, 'approve = "all"\nrequire = "record"\n', 'approve = "all"\n'])
+def test_a_silo_that_demands_privacy_measures_no_rows_that_it_trains_on(policy: str, tmp_path: Path) -> None:
+    """Measures have no noise: by those of models of its own a coordinator read the very rows that noise hides."""
+    pytest.importorskip("dp_accounting")
+    side = settle(tmp_path)["north"]
+    (side.folder / FILE).write_text(policy)
+    request = replace(private("run"), kind="measure", splits=("train", "validation", "test"))
+    found = decode(Measured, side.answer(request).body, rows=1).tensors()
+    assert {"loss", "accuracy", "log_loss", "error"} <= found.keys()
+    kept = policy != 'approve = "all"\n'
+    assert all(bool(values[0, 0].isnan()) == kept and bool(values[0, 2].isfinite()) for values in found.values())
 
 
 def test_a_budget_of_privacy_holds_over_runs_methods_and_attempts(tmp_path: Path) -> None:
