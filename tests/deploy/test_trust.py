@@ -223,6 +223,8 @@ def test_an_approved_study_is_answered_as_often_as_its_runs_need_and_then_asks_a
     assert call("silo", "approve", side.folder) == 0
     assert "20 at most, for 1 runs; approved before, and 20 were given" in capfd.readouterr().out
     assert side.answer(each).body and proposed(side) == []
+    (side.folder / "approved" / f"{study_hash(request.job)}.answers").write_text("half")
+    assert ".answers: damaged; remove " in side.answer(replace(each, attempt=999)).refusal
 
 
 def test_a_search_that_was_approved_may_choose_rate_and_optimiser(tmp_path: Path) -> None:
