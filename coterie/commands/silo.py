@@ -192,7 +192,7 @@ def approve(folder: Path, more: list[str]) -> None:
             return
         spent = Budget(folder, policy).spent()
         for each in approvals.proposals():
-            typer.echo(_described(each))
+            typer.echo(_described(each, policy.runs))
             if typer.confirm("Approve it?"):
                 approvals.approve(each.digest)
     hides = "record" if policy.demanded == "record" or (spent.steps and policy.demanded == "none") else "silo"
@@ -209,8 +209,9 @@ def _title(proposal: "Proposal") -> str:
     return f"study '{proposal.job.study}', method {proposal.job.method}, hash {proposal.digest[:SHOWN]}"
 
 
-def _described(proposal: "Proposal") -> str:
-    """What a person approves: what is computed on which columns, and what of it leaves."""
+def _described(proposal: "Proposal", runs: int) -> str:
+    """What a person approves: what is computed on which columns, what of it leaves, and how often."""
+    from coterie.deploy.approval import answers_of_a_run
     from coterie.methods import name_of, seen_of
     from coterie.methods.wrappers.spent import privacy_of
 
@@ -220,6 +221,7 @@ def _described(proposal: "Proposal") -> str:
     more = f" and {len(columns) - SHOWN_COLUMNS} more" if len(columns) > SHOWN_COLUMNS else ""
     classes = f"classes {', '.join(job.schema['classes'])}" if job.schema.get("classes") else f"{job.outputs} outputs"
     privacy = privacy_of(method)
+    before = "" if proposal.given is None else f"; approved before, and {proposal.given} were given"
     lines = {
         _title(proposal): "",
         "first asked": f"run {proposal.run}, with {', '.join(job.names)}",
@@ -232,6 +234,7 @@ def _described(proposal: "Proposal") -> str:
         "the server learns": seen_of(method),
         "noise": _noise(privacy),
         "measured on": ", ".join(training.measure),
+        "answers": f"{runs * answers_of_a_run(job)} at most, for {runs} runs{before}",
     }
     return "\n".join(f"  {key}: {plain(value, LONGEST)}" if value else f"\n{key}" for key, value in lines.items())
 

@@ -21,6 +21,7 @@ SHOWN = 16  # digits of a hash that people compare
 ROSTER = ("seed", "names", "sizes", "validation")  # of a job: what does not change what one silo computes and sends
 CANDIDATES = ("rates", "going")  # of a job: what a search tries of what its rounds (`tuning`) allow
 SEARCHED = ("lr", "optimizer")  # of its training: what a search on the silos' own data may choose, where there is one
+EACH_ROUND, BESIDE = 4, 8  # answers of a run: to train, confirm, measure, and once more; to keep its model and others
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Proposal:
     digest: str
     job: Job
     run: str
+    given: int | None = None  # answers since an approval before
 
 
 class Approvals:
@@ -38,28 +40,48 @@ class Approvals:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def judge(self, jobs: Sequence[Job], run: str) -> None:
-        """Refuse jobs that are not approved, and keep them for the owner to look at."""
-        waiting = [job for job in jobs if not self._path(APPROVED, study_hash(job)).exists()]
-        for job in waiting:
-            self._propose(job, run)
+    def judge(self, jobs: Sequence[Job], run: str, runs: int) -> None:
+        """Refuse jobs that are not approved, or whose answers are given, and keep them for the owner to look at."""
+        waiting = list[str]()
+        for job in jobs:
+            given = self.given(digest := study_hash(job))
+            if given is None or given >= runs * answers_of_a_run(job):
+                self._propose(job, run)
+                again = "" if given is None else f" (again: {given} answers were given to it)"
+                waiting.append(f"{job.method} {digest[:SHOWN]}{again}")
         if waiting:
-            named = ", ".join(f"{job.method} {study_hash(job)[:SHOWN]}" for job in waiting)
-            raise Refused(f"{AWAITS} by the silo's owner (`coterie silo approve`): study '{waiting[0].study}', {named}")
+            named = f"study '{jobs[0].study}', {', '.join(waiting)}"
+            raise Refused(f"{AWAITS} by the silo's owner (`coterie silo approve`): {named}")
+
+    def given(self, digest: str) -> int | None:
+        """How many answers an approved study was given since then; None: it is not approved."""
+        if not self._path(APPROVED, digest).exists():
+            return None
+        path = self._count(digest)
+        try:
+            return int(path.read_text("ascii")) if path.exists() else 0
+        except ValueError:
+            raise BadInput(f"{path}: damaged; remove {digest}.json beside it, and approve that study again") from None
+
+    def count(self, job: Job) -> None:
+        """Note one more answer to an approved study, before it leaves."""
+        digest = study_hash(job)
+        write_whole(self._count(digest), str((self.given(digest) or 0) + 1).encode())
 
     def proposals(self) -> list[Proposal]:
         """Those that wait."""
         tables = [json_table(path, "remove it") for path in sorted((self.folder / PROPOSED).glob("*.json"))]
         jobs = [(parse(Job, table.get("job", {}), "a proposal"), str(table.get("run"))) for table in tables]
-        return [Proposal(study_hash(job), job, run) for job, run in jobs]
+        return [Proposal(study_hash(job), job, run, self.given(study_hash(job))) for job, run in jobs]
 
     def approve(self, given: str) -> Proposal:
-        """Approve the study whose hash begins so; from now on it runs, under every seed."""
+        """Approve the study whose hash begins so; from now on it runs, under whichever seeds."""
         found = [each for each in self.proposals() if each.digest.startswith(given)]
         if len(given) < SHOWN or len(found) != 1:
             raise BadInput(f"'{given}': no such study waits to be approved; give {SHOWN} digits of its hash or more")
         (each,) = found
         about = {"time": f"{datetime.now():%Y-%m-%d %H:%M:%S}", "by": getpass.getuser()}
+        self._count(each.digest).unlink(missing_ok=True)
         write_whole(self._path(APPROVED, each.digest), _written(about | {"run": each.run, "job": asdict(each.job)}))
         self._path(PROPOSED, each.digest).unlink(missing_ok=True)
         return each
@@ -76,6 +98,14 @@ class Approvals:
 
     def _path(self, kind: str, digest: str) -> Path:
         return self.folder / kind / f"{digest}.json"
+
+    def _count(self, digest: str) -> Path:
+        return self.folder / APPROVED / f"{digest}.answers"
+
+
+def answers_of_a_run(job: Job) -> int:
+    """How many answers one run of a study needs, generously: replies are lost, and silos come late."""
+    return EACH_ROUND * (job.training.rounds + job.tuning) + BESIDE
 
 
 def study_hash(job: Job) -> str:

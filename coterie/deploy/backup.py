@@ -1,6 +1,7 @@
 """A party's folder in one file, and back: every file by its hash; keys under a passphrase, or not at all.
 
-What the party can make again is left out: logs, Flower's database, which is filled again from `members/`, and data.
+What the party can make again is left out: logs, which may quote rows, Flower's database, which is filled again from
+`members/`, and data.
 """
 
 import base64
@@ -16,7 +17,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any
 
-from coterie.deploy.home import owner_only, settings
+from coterie.deploy.home import SOURCE, json_table, owner_only, settings
 from coterie.durable import sync_all
 from coterie.errors import BadInput
 from coterie.lock import locked
@@ -26,7 +27,7 @@ ABOUT, KEYS = "backup.json", "keys.encrypted"  # in the file, beside the folder'
 FORMAT = 1
 SECRETS = ("ca.key", "server.key", "key", "group.key", "state/secret")
 LEFT_OUT = (  # in any party's folder
-    "logs/*", "flower/*", "nginx/*", "events.log.*", "data.npz", "*.part", "*.lock", "state/.service", "state/alive",
+    "logs/*", "flower/*", "nginx/*", "events.log*", "data.npz", "*.part", "*.lock", "state/.service", "state/alive",
     "state/programs.json", "state/superlink.db*", "state/allowed.json", "state/nodes/*",
     "state/data.safetensors", "state/examined.json", "state/secret.*",
 )  # fmt: skip
@@ -111,10 +112,14 @@ def _at_rest(folder: Path) -> Iterator[None]:
 def _files(folder: Path) -> dict[str, Path]:
     """What is backed up, by its name in the folder."""
     found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    source = folder / SOURCE
+    data = Path(str(json_table(source, "start the silo again").get("path"))) if source.exists() else None
     return {
         name: path
         for name, path in found.items()
-        if not path.is_symlink() and not any(fnmatch(name, pattern) for pattern in LEFT_OUT)
+        if not path.is_symlink()
+        and data not in (path.resolve(), *path.resolve().parents)
+        and not any(fnmatch(name, pattern) for pattern in LEFT_OUT)
     }
 
 

@@ -1,23 +1,28 @@
-"""Looks at a silo's policy and data, and prints how many training samples it has."""
+"""Looks at a silo's policy and data before anything is asked of them: how many training samples, and what is odd."""
 
+import json
 import sys
 from pathlib import Path
 
 from coterie.deploy.home import settings
-from coterie.deploy.own import SiloSource, read_source
+from coterie.deploy.own import Raw, SiloSource, own_silo, read_source
 from coterie.deploy.policy import read_policy
-from coterie.deploy.silo import declared
 from coterie.errors import BadInput
 
 
 def main(folder: Path, source: SiloSource) -> None:
-    """The number on stdout, or the mistake as one line on stderr."""
+    """Both as JSON on stdout, or the mistake as one line on stderr."""
     try:
         read_policy(folder)
-        found = declared(settings(folder, name=str)["name"], source)
+        name, remarks = settings(folder, name=str)["name"], list[str]()
+        if source.archive:
+            samples = len(own_silo(name, source.path)[0].train)
+        else:
+            raw = Raw(name, source)
+            samples, remarks = len(raw.split.train), raw.remarks()
     except BadInput as error:
         sys.exit(str(error))
-    sys.stdout.write(f"{int(found.sizes[0, 0])}\n")
+    sys.stdout.write(json.dumps({"samples": samples, "remarks": remarks}))
 
 
 if __name__ == "__main__":

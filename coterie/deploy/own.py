@@ -18,6 +18,8 @@ from coterie.data.own.statistics import Statistics, declare, description_of
 from coterie.data.silo import Part, Silo, check_silos
 from coterie.errors import BadData, BadInput
 
+FEWEST = 5  # values of a column of which statistics leave: those of two are both of them
+
 
 @dataclass(frozen=True)
 class SiloSource:
@@ -76,10 +78,12 @@ class Raw:
 
     @for_the_owner()
     def statistics(self) -> Statistics:
-        """What of it all silos must know to encode alike."""
+        """What of it all silos must know to encode alike; of a column with few values nothing but that it is there."""
         own = self.split
         shared = not self.source.standardize
-        return declare(own.holding.x, own.label, own.train, self.source.task, shared, self.where, text=self.source.text)
+        made = declare(own.holding.x, own.label, own.train, self.source.task, shared, self.where, text=self.source.text)
+        enough = made.count >= FEWEST
+        return made.replace(count=made.count * enough, mean=made.mean * enough, scatter=made.scatter * enough)
 
     def remarks(self) -> list[str]:
         """What of it is taken otherwise than it stands there or may flatter; for its owner alone: it quotes values."""

@@ -39,6 +39,7 @@ class Policy:
     smallest_cohort: int = option(2, "silos that a round must ask, at least", low=1)
     smallest_batch: int = option(4, "samples of a training step, at least", low=1)
     fewest_steps: int = option(2, "training steps between two uploads, at least", low=1)
+    runs: int = option(20, "runs of an approved study, one for each seed, before its owner is asked again", low=1)
     answers: int = option(100_000, "answers over all runs, at most", low=0)
     epsilon: float = option(math.inf, "privacy that all runs together may spend; inf: none is demanded", above=0)
     require: Literal["none", "record", "silo"] = option(
@@ -175,6 +176,10 @@ def policy_text(approve: Literal["each", "all"] = "each") -> str:
 # "each": no study is trained or measured here before `coterie silo approve` has approved it: its columns, model,
 # method and training, by their hash. "all": every study within the limits below runs without asking.
 approve = "{approve}"
+
+# Runs of an approved study, one for each seed: once it has given as many answers as so many need (four for each round
+# and eight), it asks its owner again.
+runs = {default.runs}
 
 # Methods it takes part in.
 methods = [

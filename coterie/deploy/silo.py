@@ -78,13 +78,16 @@ class SiloSide:
                     policy.judge_upload(up)
                     body = encode_up(up)
                     budget.spend(request, up)
+                    if request.job is not None and policy.approve == "each":
+                        Approvals(self.folder).count(request.job)
                     # First of all: nothing leaves that is not written down.
                     if Ledger(self.folder).record(request, up, operator):
                         self.note("half a line was cut from the ledger's end: what it was to record never left")
                     vault.answer(request.kind, digest, body)
             except (Refused, BadInput) as error:
                 self.note(f"refused {request.kind} of run {request.run}, round {request.round + 1}: {error}")
-                return Answer(refusal=error.public if isinstance(error, BadInput) else str(error))
+                reason = error.public if isinstance(error, BadInput) else str(error)
+                return Answer(refusal=reason.replace(f"{self.folder}/", ""))  # where it lies is nobody else's business
             self.note(f"answered {request.kind} of run {request.run}, round {request.round + 1}: {len(body)} bytes")
             return Answer(body, to=digest)
 
@@ -110,7 +113,7 @@ class SiloSide:
 
     def _judge_approval(self, request: Request, policy: Policy) -> None:
         if policy.approve == "each":
-            Approvals(self.folder).judge(request.jobs, request.run)
+            Approvals(self.folder).judge(request.jobs, request.run, policy.runs)
 
     @torch.no_grad()
     def _computed(self, request: Request, vault: Vault, policy: Policy) -> tuple[Up, type[Up]]:
@@ -183,6 +186,8 @@ class SiloSide:
             # What is more than asked for stays where the policy does not name it.
             allowed = read_policy(self.folder).fields
             values |= {key: each for key, each in further.items() if not allowed or key[1] in allowed}
+            if policy.demanded != "none":  # a measure has no noise, which rows that are trained on need
+                values |= {key: torch.full_like(each, math.nan) for key, each in values.items() if key[0] == "train"}
             if request.hold:
                 vault.hold(personal, request.hold)
             return as_measured(values, request.splits), Measured

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.data.own.agree import Difference
+from coterie.errors import LONGEST, plain
 from coterie.measure.measures import measure_of
 from coterie.measure.metrics import ERRORS, lower_better, plain_measure, silo_scores
 from coterie.measure.significance import beside
@@ -259,7 +260,7 @@ def differences_table(differences: Sequence[Difference]) -> Table:
         table.add_column(heading, overflow="fold")
     for each in sorted(differences, key=lambda each: not each.stops):
         style = "bold red" if each.stops else ""
-        table.add_row(*(Text(text, style) for text in (each.column, each.silo, each.what)))
+        table.add_row(*(Text(plain(text, LONGEST), style) for text in (each.column, each.silo, each.what)))
     return table
 
 

@@ -79,6 +79,21 @@ def test_with_a_passphrase_the_keys_come_back_for_who_knows_it(fed: Path, tmp_pa
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "north").rglob("*"))
 
 
+@pytest.mark.parametrize("data", ["rows/patients.csv", "rows"])
+def test_no_backup_holds_rows_wherever_in_the_folder_they_lie_nor_a_log_that_quotes_them(
+    data: str, fed: Path, tmp_path: Path
+) -> None:
+    north, file = fed / "silos" / "north", tmp_path / "backup.zip"
+    (north / "rows").mkdir()
+    (north / "rows" / "patients.csv").write_text("id,age\np1,987654321")
+    (north / "events.log").write_text("'age': far from the others: 987654321 in row 1\n")
+    (north / "state" / "source.json").write_text(json.dumps({"path": str(north / data), "device": "cpu"}))
+    back_up(north, file)
+    restore(file, tmp_path / "again", "silo", lambda: "")
+    assert "rows/patients.csv" not in contents(tmp_path / "again") and "events.log" not in contents(tmp_path / "again")
+    assert b"987654321" not in b"".join(zipfile.ZipFile(file).read(name) for name in zipfile.ZipFile(file).namelist())
+
+
 def test_a_file_that_was_altered_is_refused_and_nothing_is_left(fed: Path, tmp_path: Path) -> None:
     file, other = tmp_path / "backup.zip", tmp_path / "other.zip"
     back_up(fed / "coordinator", file)

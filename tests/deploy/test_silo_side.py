@@ -85,6 +85,16 @@ def test_a_request_outside_the_policy_is_refused_with_its_reason_and_no_bytes_le
     assert not [each for each in (side.folder / "state").glob("*") if each.is_dir()]  # ever new names fill a disk
 
 
+def test_no_refusal_tells_where_a_silos_folder_lies(tmp_path: Path) -> None:
+    side = with_policy(tmp_path, "")
+    assert side.answer(question()).refusal == ""
+    (side.folder / "spent.json").write_text("{")
+    lost, side = side.answer(question(run="b")).refusal, with_policy(tmp_path / "other", "surprise = 1\nanswers = [")
+    assert "spent.json: damaged" in lost and "silo.toml: not valid TOML" in side.answer(question()).refusal
+    assert str(tmp_path) not in lost + side.answer(question()).refusal
+    assert str(tmp_path) in (side.folder / "events.log").read_text()  # its owner may look for the file
+
+
 @pytest.mark.parametrize(
     ("allowed", "method", "label", "options", "reason"),
     [

@@ -22,6 +22,7 @@ from coterie.data.own.ready import OwnData, ready
 from coterie.data.own.statistics import Statistics
 from coterie.deploy.home import EVENTS
 from coterie.deploy.ledger import Ledger
+from coterie.deploy.look import main as look
 from coterie.deploy.messages import Answer, Declared, Measured, Request
 from coterie.deploy.own import Raw, SiloSource, own_silo, read_source
 from coterie.deploy.policy import FILE, policy_text
@@ -87,6 +88,45 @@ def test_means_leave_only_where_the_policy_lets_them(tmp_path: Path) -> None:
         left = {e["field"]: e["shape"] for e in Ledger(sides[name].folder).entries() if e["kind"] == "describe"}
         assert left.keys() == {"count", "mean", "scatter", "target", "table"}
         assert left["mean"] == [1, numbers]  # of the only column of numbers
+
+
+def test_of_a_column_with_few_values_no_statistics_leave(tmp_path: Path) -> None:
+    """Of two values count, mean and spread are both of them, and nobody has approved anything yet."""
+    sides = settled(tmp_path)
+    for name, side in sides.items():
+        frame, train = pd.read_csv(side.source.path), Raw(name, side.source).split.train
+        for column, many in (("lab", 4), ("dose", 5), ("rare", 2)):
+            frame.loc[train[: many if name == "north" or column == "rare" else 20], column] = np.arange(20.0)[
+                : many if name == "north" or column == "rare" else 20
+            ]
+        frame.to_csv(side.source.path, index=False)
+    answer = sides["north"].answer(Request("describe", "north", "run", 0))
+    told = decode(Statistics, answer.body, rows=1)
+    assert torch.cat([told.count, told.mean, told.scatter])[:, 1:].tolist() == [[0, 5, 0], [0, 2.0, 0], [0, 10.0, 0]]
+    federated(tmp_path / "run", Loop(sides), TABLE).run("")
+    agreed = {each["name"]: each for each in json.loads((tmp_path / "run" / "schema.json").read_text())["columns"]}
+    assert agreed.keys() == {"age", "ward", "lab", "dose"} and agreed["lab"]["mean"] == 9.5
+    told_of = json.loads((tmp_path / "run" / "differences.json").read_text())
+    assert ("rare", "every silo", "too few values: left out") in [
+        (each["column"], each["silo"], each["what"]) for each in told_of
+    ]
+
+
+def test_a_table_that_cannot_be_described_is_refused_before_a_silo_connects(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its coordinator's people would only read that the data cannot be used, once they start a run."""
+    side = settled(tmp_path)["north"]
+    (side.folder / "settings.json").write_text(json.dumps({"name": "north", "host": "127.0.0.1", "port": 9443}))
+    with pytest.raises(SystemExit, match=r"'id': 26 different texts in 40 rows look like an identifier"):
+        look(side.folder, replace(side.source, drop=()))
+    rows = patients(0).assign(id=np.arange(40), weight=np.random.default_rng(0).normal(size=40))
+    pd.concat([rows] * 3).to_csv(side.source.path, index=False)
+    look(side.folder, side.source)
+    found = json.loads(capfd.readouterr().out)
+    assert found["samples"] == 77 and found["remarks"][1].startswith(
+        "column 'id': looks like an identifier that repeats"
+    )
 
 
 def test_a_model_carries_how_its_silo_encodes_rows(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from coterie.report.table import compared_score, main_score, summary_cells, summary_table
+from coterie.data.own.agree import Difference
+from coterie.report.table import compared_score, differences_table, main_score, summary_cells, summary_table
 
 SCORES = {
     "bmta": 90.0, "best_round": 12, "last": 88.0, "val_picked": None, "weighted": 89.0, "bottom_decile": 70.0,
@@ -169,3 +170,10 @@ def test_significance_is_marked_on_what_it_is_of():
     table = summary_table({"separate": low, "fedamp": high}, 100, pairs, "separate", found)
     Console(file=out, width=100).print(table)
     assert "90.00↑*" in out.getvalue() and "0.900*" in out.getvalue()
+
+
+def test_what_a_table_holds_commands_no_terminal() -> None:
+    printed = io.StringIO()
+    wild = Difference("age\x1b[2J", "east", "lacks level x\nnorth is well\x1b]0;title\x07", True)
+    Console(file=printed, width=120).print(differences_table([wild]))
+    assert "lacks level x north is well" in printed.getvalue() and "\x1b" not in printed.getvalue()

@@ -159,7 +159,8 @@ def _columns(
         column, differences = _column(name, moments, described)
         found += differences
         if column is None:
-            found.append(Difference(name, "every silo", "always the same or empty: left out"))
+            what = "too few values" if _told_of_none(moments) else "always the same or empty"
+            found.append(Difference(name, "every silo", f"{what}: left out"))
         else:
             columns.append(column)
     return tuple(columns), found
@@ -170,6 +171,8 @@ def _column(
 ) -> tuple[Column | None, list[Difference]]:
     """A column of all silos, or None where it tells nothing."""
     gaps = any(name in own.missing for own in described.values())
+    if _told_of_none(moments):
+        return None, []
     if any(name in own.numbers for own in described.values()):
         mean, scale = _pooled(moments) if moments else (0.0, 1.0)
         if scale == 0 and not gaps:
@@ -190,6 +193,11 @@ def _column(
     found = [Difference(name, silo, f"lacks {_named('level', absent)}") for silo, absent in lacking.items() if absent]
     telling = len(levels) > 1 or (bool(levels) and gaps)
     return (Column(name, "category", levels=tuple(levels)), found) if telling else (None, [])
+
+
+def _told_of_none(moments: Sequence[Moments]) -> bool:
+    """Whether all silos share statistics, and none has enough values of a column of numbers to tell of them."""
+    return bool(moments) and not any(count for count, _, _ in moments)
 
 
 def _pooled(parts: Sequence[Moments]) -> tuple[float, float]:

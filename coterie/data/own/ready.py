@@ -17,7 +17,7 @@ from coterie.data.own.gather import Holding, gather
 from coterie.data.own.incumbent import by_trees, given, is_column
 from coterie.data.own.label import Label, Task, read_label
 from coterie.data.own.leaks import RARE, by_chance, copies, copies_elsewhere, repeating_identifiers
-from coterie.data.own.schema import Schema
+from coterie.data.own.schema import Schema, standard
 from coterie.data.own.sides import (
     NAMES,
     TEST,
@@ -317,7 +317,7 @@ def encoded(
 def _targets(own: SplitHolding, schema: Schema) -> Array:
     if not schema.classes:
         values = within(own.label.values, fence(own.label.values[own.train]))
-        return ((values - schema.centre) / schema.unit).astype(np.float32)
+        return standard(values, schema.centre, schema.unit).astype(np.float32)
     place = {name: i for i, name in enumerate(schema.classes)}
     return np.array([place[name] for name in own.label.names()], np.int64)
 

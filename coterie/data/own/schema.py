@@ -46,7 +46,7 @@ class Column:
         read = as_days if self.kind == "date" else as_number
         raw = within(read(values, where), self.fence)
         there = ~np.isnan(raw)
-        into[:, 0] = np.where(there, _standard(raw, self.mean, self.scale), 0.0)
+        into[:, 0] = np.where(there, standard(raw, self.mean, self.scale), 0.0)
         if self.kind == "date":
             into[there, 1:DATE] = self._calendar(raw[there])
         if self.indicator:
@@ -59,7 +59,7 @@ class Column:
         year = 1970 + day.astype("datetime64[Y]").astype(int)
         turn = 2 * np.pi * (day.astype("datetime64[M]").astype(int) % 12) / 12
         made = np.zeros((len(days), DATE - 1), np.float32)
-        made[:, 0] = _standard(year, 2000 + self.mean / YEAR, max(self.scale / YEAR, 1.0))
+        made[:, 0] = standard(year, 2000 + self.mean / YEAR, max(self.scale / YEAR, 1.0))
         made[:, 1], made[:, 2] = np.sin(turn), np.cos(turn)
         made[np.arange(len(days)), 3 + (day.astype(int) + 3) % 7] = 1  # day 0 was a Thursday
         return made
@@ -74,8 +74,8 @@ class Column:
         return (DATE if self.kind == "date" else 1) + self.indicator
 
 
-def _standard(values: Array, mean: float, scale: float) -> Array:
-    """Standardised; a value to predict from, far beyond any trained on, is as far as an input goes."""
+def standard(values: Array, mean: float, scale: float) -> Array:
+    """Standardised; a value far beyond any trained on is as far as an input or a target goes, and none is refused."""
     with np.errstate(over="ignore"):
         made: Array = np.clip((values - mean) / scale, -FAR, FAR)
     return made

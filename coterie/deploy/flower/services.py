@@ -1,5 +1,6 @@
 """Starts Flower's programs for a party, starts them again when they die, and ends them with it."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -125,7 +126,7 @@ def silo(folder: Path, source: str, form: Form = "plain", metrics: int | None = 
 
 
 def _take_part(folder: Path, own: dict[str, Any], source: str, say: Say) -> None:
-    samples, ca = _looked(folder, source), _ca(folder, own)
+    looked, ca = _looked(folder, source), _ca(folder, own)
     address = f"{own['host']}:{own['port']}"
     proxy = proxy_of(folder, own["host"]) if ca is not None else ""
     env = commands.environment(folder / "flower", **{SILO: str(folder)}, **commands.through(proxy))
@@ -134,7 +135,9 @@ def _take_part(folder: Path, own: dict[str, Any], source: str, say: Say) -> None
         end_left_over(folder)
         close_folder(folder)
         write_whole(folder / SOURCE, source.encode())
-        say(f"silo {own['name']}: {samples} training samples, coterie {build()}; connecting to {address}")
+        for remark in looked["remarks"]:  # before anything leaves
+            say(remark)
+        say(f"silo {own['name']}: {looked['samples']} training samples, coterie {build()}; connecting to {address}")
         refused, failures = time.monotonic(), 0
         events, known, room = Follower(folder / EVENTS), folder / "state" / "connected", True
         while True:
@@ -210,13 +213,14 @@ def _introduced(folder: Path, own: dict[str, str], program: Program) -> bool:
     return True
 
 
-def _looked(folder: Path, source: str) -> str:
-    """Check policy and data before anything is asked of them, in a process that ends with its imports."""
+def _looked(folder: Path, source: str) -> dict[str, Any]:
+    """What is found of policy and data before anything is asked of them, in a process that ends with its imports."""
     arguments = [sys.executable, "-m", "coterie.deploy.look", str(folder), source]
     done = subprocess.run(arguments, capture_output=True, text=True)
     if done.returncode:
         raise BadInput((done.stderr.splitlines() or ["the silo's folder could not be read"])[-1])
-    return done.stdout.strip()
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def _judge_end(program: Program, since: float, known: bool, say: Say) -> None:
