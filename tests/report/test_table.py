@@ -5,7 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from coterie.report.table import compared_score, main_score, summary_cells, summary_table
+from coterie.data.own.agree import Difference
+from coterie.report.table import compared_score, differences_table, main_score, summary_cells, summary_table
 
 SCORES = {
     "bmta": 90.0, "best_round": 12, "last": 88.0, "val_picked": None, "weighted": 89.0, "bottom_decile": 70.0,
@@ -169,3 +170,16 @@ def test_significance_is_marked_on_what_it_is_of():
     table = summary_table({"separate": low, "fedamp": high}, 100, pairs, "separate", found)
     Console(file=out, width=100).print(table)
     assert "90.00↑*" in out.getvalue() and "0.900*" in out.getvalue()
+
+
+def test_silos_that_differ_alike_share_a_line_and_what_stops_comes_first():
+    found = [Difference("sector", str(1000 + i), "lacks level Public") for i in range(70)]
+    found += [Difference("sector", "2000", "lacks level Catholic"), Difference("ses", "2000", "is text", stops=True)]
+    out = io.StringIO()
+    Console(file=out, width=100).print(differences_table(found))
+    lines = [line.split("  ") for line in out.getvalue().splitlines()[2:]]
+    assert [[word.strip() for word in line if word.strip()] for line in lines] == [
+        ["ses", "2000", "is text"],
+        ["sector", "1000, 1001, 1002, 1003 and 66 more", "lacks level Public"],
+        ["sector", "2000", "lacks level Catholic"],
+    ]
