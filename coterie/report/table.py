@@ -220,13 +220,14 @@ def summary_table(
     other = _compared(summary)
     ours = f" Ours - paper: of {ACCURACY[other]}, which the paper reports." if other else ""
     sure = f" {ABOVE}{BELOW} significantly better or worse than {reference} over the silos." if found else ""
+    cloud = " cloud: of the model that the server keeps for a silo." if any("cloud" in heading for heading in needed) else ""
     more = f" In the report: {', '.join(left_out)}." if left_out else ""
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=0,
         pad_edge=False,
         show_edge=False,
-        caption=f"{MARK} best of its column. {_rounds(summary, verdict, own)}{ours}{sure}{more}",
+        caption=f"{MARK} best of its column. {_rounds(summary, verdict, own)}{ours}{cloud}{sure}{more}",
         caption_justify="left",
     )
     table.add_column("method", overflow="fold", vertical="bottom", min_width=names)
