@@ -220,7 +220,11 @@ def summary_table(
     other = _compared(summary)
     ours = f" Ours - paper: of {ACCURACY[other]}, which the paper reports." if other else ""
     sure = f" {ABOVE}{BELOW} significantly better or worse than {reference} over the silos." if found else ""
-    cloud = " cloud: of the model that the server keeps for a silo." if any("cloud" in heading for heading in needed) else ""
+    cloud = (
+        " cloud: of the model that the server keeps for a silo."
+        if any("cloud" in heading for heading in needed)
+        else ""
+    )
     more = f" In the report: {', '.join(left_out)}." if left_out else ""
     table = Table(
         box=box.SIMPLE_HEAD,

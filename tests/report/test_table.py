@@ -56,7 +56,9 @@ def test_cloud_column_only_where_a_method_has_one():
     assert (rows["a"][column].text, rows["b"][column].text) == ("-", "50.00")
     assert not rows["b"][column].best  # there is nothing to be better than
     legend = "cloud: of the model that the server keeps for a silo."
-    assert legend in printed({"a": SCORES, "b": {**SCORES, "bmta_cloud": 50.0}}) and legend not in printed({"a": SCORES})
+    assert legend in printed({"a": SCORES, "b": {**SCORES, "bmta_cloud": 50.0}}) and legend not in printed(
+        {"a": SCORES}
+    )
 
 
 def test_a_full_table_fits_100_columns():
