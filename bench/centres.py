@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.data.centres import CENTRES, place
+from coterie.measure.verdict_words import listed
 from coterie.methods import METHODS, make
 from coterie.run.experiment import prepare, resume, run_into
 from coterie.runs.folder import UNFINISHED
@@ -27,16 +28,13 @@ TRAIN = {
     "rounds": 40, "patience": 10, "local_epochs": 2, "batch_size": 0, "optimizer": "adam", "lr": "auto",
     "weight_decay": "auto", "clip_gradient": 5.0, "whole_batches": True,
 }  # fmt: skip
-HEAD = """# Real centres
-
-Tables of real centres ([where they are from](../studies.md#real-centres)), each centre a silo. The figures are
-log-loss, of schools and exams rmse, on test rows, the mean over silos and seeds; lower is better, and the best of a
+HEAD = """Tables of real centres ([where they are from](../studies.md#real-centres)), each centre a silo. The figures
+are log-loss, of schools and exams rmse, on test rows, the mean over silos and seeds; lower is better, and the best of a
 column is bold. `separate` is each silo alone; `stack` mixes what its members found. Rounds are picked and learning
 rates are found on validation rows, alike for all methods; a method that a table's model does not allow (a linear one
 has no body to share; some methods need classes) has a dash. Below them are plain models of each silo alone, and of all
 rows pooled in one place, which a federation is there to avoid. Made by `python bench/centres.py --on NAME --page
-docs/results/centres.md`, with three seeds; the last line has the commit of each run. The script runs every method that
-fits; the runs shown are of fourteen, from before it did.
+docs/results/centres.md`, with three seeds; the last line has the commit of each run.
 """
 
 
@@ -72,6 +70,21 @@ def kept(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {"commit": commit[:7] + commit[40:], "scores": scores, "verdict": " ".join(words)}
 
 
+def bought(runs: Mapping[str, Mapping[str, Any]]) -> str:
+    """On which tables it is shown that training together is worth it, by what their verdicts say."""
+    sides: dict[str, list[str]] = {}
+    for name, run in runs.items():
+        gains, guess = "the silos gain" in run["verdict"], "No method is chosen" in run["verdict"]
+        sides.setdefault("gain" if gains else "guess" if guess else "open", []).append(name)
+    words = {
+        "gain": "the silos gain over training alone, in the mean and beyond chance, by the method that is taken",
+        "open": "no such gain is shown",
+        "guess": "no method is better than a guess",
+    }
+    told = [f"on {listed(sides[side])} {word}" for side, word in words.items() if side in sides]
+    return f"O{'; '.join(told)[1:]}."
+
+
 def page(runs: Mapping[str, Mapping[str, Any]]) -> str:
     """All of them as one page."""
     best = {name: min(run["scores"].values()) for name, run in runs.items()}
@@ -80,7 +93,11 @@ def page(runs: Mapping[str, Mapping[str, Any]]) -> str:
         value = runs[name]["scores"].get(label)
         return "-" if value is None else f"**{value:.4g}**" if value == best[name] else f"{value:.4g}"
 
-    lines = [HEAD, "| | " + " | ".join(runs) + " |", "|---|" + "--:|" * len(runs)]
+    few = [name for name, run in runs.items() if "fedprox" not in run["scores"]]
+    older = "The script runs every method that fits. From when it had fourteen (there a dash may also mean not run): "
+    lines = ["# Real centres", "", bought(runs), "", HEAD]
+    lines += [f"{older}{listed(few)}.", ""] if few else []
+    lines += ["| | " + " | ".join(runs) + " |", "|---|" + "--:|" * len(runs)]
     scored = dict.fromkeys(label for run in runs.values() for label in run["scores"])
     for label in sorted(scored, key=[*METHODS, *scored].index):
         lines.append(f"| {label} | {' | '.join(cell(name, label) for name in runs)} |")

@@ -15,6 +15,7 @@ from command import call
 from own_silos import hospitals
 from typer.main import get_command
 
+import coterie as co
 from coterie.commands.main import app
 from coterie.studies import study
 from coterie.studies.own import OWN
@@ -142,6 +143,13 @@ def test_the_site_has_every_page_and_no_other() -> None:
     pages = {str(path.relative_to(DOCS).with_suffix(".md")) for path in sources}
     apart = {page for page in pages if page.startswith("results/")}  # those of tables are reached from the papers'
     assert pages - apart <= listed <= pages
+
+
+def test_the_reference_has_what_users_call_by_the_names_they_call_it() -> None:
+    named = set(re.findall(r"^::: coterie\.(\S+)$", (DOCS / "api.md").read_text("utf-8"), re.M))
+    rooms = ("coterie.api", "coterie.result", "coterie.personal", "coterie.methods.wrappers.")
+    called = {name for name in co.__all__ if getattr(getattr(co, name), "__module__", "").startswith(rooms)}
+    assert named == called
 
 
 def test_the_site_loads_nothing_from_elsewhere() -> None:

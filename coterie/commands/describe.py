@@ -111,7 +111,7 @@ def data_table(console: Console) -> None:
     places = {name: cache.place(name) for name in FORMS} | {name: centres.place(name) for name in CENTRES}
     for name, entry in CATALOG.items():
         size = f"{entry.size:,}" if entry.size else "-"
-        classes = str(entry.classes) if entry.classes is not None else "-"
+        classes = str(entry.classes) if entry.classes else "-"  # none where a number is predicted
         here = "-" if name in ("npz", "own") else "yes" if places.get(name, True) else "no"
         licence = credits(CATALOG, name, entry.licence)
         table.add_row(f"[bold]{name}[/]", escape(entry.title), size, classes, licence, here)

@@ -53,7 +53,9 @@ def new(
     ] = None,
     insecure: Annotated[bool, typer.Option(help="no TLS and no keys, to try on this machine alone")] = False,
 ) -> None:
-    """Make the folder of a federation's coordinator: certificates, settings, and a README with the one start command.
+    """Make the coordinator's folder.
+
+    In it are certificates, settings, and a README with the one command that starts it.
 
     With --silos also one for each silo, with its key and a policy that approves every study: to try things out. Silos
     that shall trust nobody make their own with `coterie silo init`, and are let in with `coterie federation enroll`.
@@ -75,7 +77,10 @@ def new(
 
 @federation.command()
 def add(folder: Place, silo: Annotated[str, typer.Argument(metavar="SILO", help="its name")]) -> None:
-    """Make the folder of one more silo; a running coordinator registers its key within seconds."""
+    """Make the folder of one more silo.
+
+    A running coordinator registers its key within seconds.
+    """
     need_flower()
     from coterie.deploy.parties import add_silo
 
@@ -89,7 +94,10 @@ def enroll(
     key: Annotated[Path, typer.Argument(metavar="KEY", help="key.pub of a folder that `coterie silo init` made")],
     name: Annotated[str, typer.Option(help="the silo's name; none: as the key's file has it")] = "",
 ) -> None:
-    """Let a silo in by the public key that it made, or by a new one; a running coordinator does so within seconds."""
+    """Let a silo in by the public key that it made, or by a new one.
+
+    A running coordinator does so within seconds.
+    """
     need_flower()
     from coterie.deploy.certificates import read_authority
     from coterie.deploy.parties import enroll
@@ -101,7 +109,10 @@ def enroll(
 
 @federation.command()
 def operator(key: Annotated[Path, typer.Argument(metavar="KEY", help="the file to make, named after you")]) -> None:
-    """Make an operator's key, with which runs are signed; silos trust its public part with `coterie silo trust`."""
+    """Make an operator's key, with which runs are signed.
+
+    Silos trust its public part with `coterie silo trust`.
+    """
     need_flower()
     from coterie.deploy.parties import make_operator
 
@@ -114,7 +125,10 @@ def operator(key: Annotated[Path, typer.Argument(metavar="KEY", help="the file t
 
 @federation.command()
 def remove(folder: Place, silo: Annotated[str, typer.Argument(metavar="SILO", help="its name")]) -> None:
-    """Lock a silo out, at once if the coordinator runs, and for good: its key is not taken again."""
+    """Lock a silo out for good.
+
+    At once if the coordinator runs; its key is not taken again.
+    """
     need_flower()
     from coterie.deploy.parties import remove
 
@@ -124,7 +138,10 @@ def remove(folder: Place, silo: Annotated[str, typer.Argument(metavar="SILO", he
 
 @federation.command()
 def renew(folder: Place) -> None:
-    """Renew the coordinator's certificate, by the same CA; a running coordinator takes it up by itself."""
+    """Renew the coordinator's certificate, by the same CA.
+
+    A running coordinator takes it up by itself.
+    """
     need_flower()
     from coterie.deploy.parties import renew
 
@@ -134,7 +151,10 @@ def renew(folder: Place) -> None:
 
 @federation.command()
 def share(folder: Place, study: Annotated[str, typer.Argument(metavar="STUDY", help="a study")]) -> None:
-    """Give every silo a share of a study's data, to try a federation on one machine."""
+    """Give every silo a share of a study's data.
+
+    To try a federation on one machine.
+    """
     from coterie.data import catalog
     from coterie.deploy.home import owner_only
     from coterie.deploy.own import save_silo
@@ -169,9 +189,10 @@ def run(
     ] = None,
     resume: Annotated[str | None, typer.Option(help="the name of a run that was stopped")] = None,
 ) -> None:
-    """Run a study on a federation whose coordinator is running on this machine.
+    """Run a study on a federation.
 
-    Its [data] are left aside: every silo brings its own. Silos missing when it begins arrive after training.
+    Its coordinator must be running on this machine. The study's [data] are left aside: every silo brings its own.
+    Silos missing when it begins arrive after training.
     """
     need_flower()
     from coterie.commands.federation_view import View
@@ -248,7 +269,10 @@ def status(
 def backup(
     folder: Place, file: Annotated[Path, typer.Argument(metavar="FILE", help="the file to make")], keys: Keys = False
 ) -> None:
-    """Back the coordinator up to one file: certificates, members, runs; refused while a run goes on."""
+    """Back the coordinator up to one file.
+
+    Certificates, members and runs; refused while a run goes on.
+    """
     need_flower()
     show_backup(folder / "coordinator", file, keys)
 
@@ -258,7 +282,10 @@ def restore(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="the federation's folder to make")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a backup")],
 ) -> None:
-    """Make a coordinator's folder from a backup; runs go on with `coterie federation run --resume`."""
+    """Make a coordinator's folder from a backup.
+
+    Runs go on with `coterie federation run --resume`.
+    """
     need_flower()
     show_restored(file, folder / "coordinator", "coordinator")
 
@@ -289,7 +316,10 @@ def show_restored(file: Path, folder: Path, kind: str) -> str:
 
 @federation.command()
 def health(folder: Place) -> None:
-    """Whether the coordinator on this machine is well: exit code 0, or 1 and a line that tells what is wrong."""
+    """Whether the coordinator on this machine is well.
+
+    Exit code 0, or 1 and a line that tells what is wrong.
+    """
     show_health(folder / "coordinator")
 
 

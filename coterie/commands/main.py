@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 import typer.core
+import typer.main
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -22,6 +23,21 @@ from coterie.run.stopping import STOPPED, promptly
 
 # Help is plain text (`rich_markup_mode=None`); where Rich is installed Typer escapes brackets in it all the same.
 typer.core.HAS_RICH = False
+
+
+class Argument(typer.core.TyperArgument):
+    """An argument that keeps its help: Typer 0.20, the last that Flower takes, loses it to Click 8.5."""
+
+    def __init__(self, *, help: str | None = None, **options: Any) -> None:
+        super().__init__(help=help, **options)
+        self.described = help
+
+    def get_help_record(self, ctx: Any) -> Any:
+        self.help = self.described  # not before: Click would list the arguments a second time
+        return super().get_help_record(ctx)
+
+
+setattr(typer.main, "TyperArgument", Argument)  # noqa: B010
 
 app = typer.Typer(
     help="Personalized federated learning: every silo its own model, trained with the silos that are like it.",

@@ -55,15 +55,29 @@ def silo(
 ) -> None:
     """Take part in a federation until Ctrl-C, or look after it.
 
-    ledger DIR: show and verify what has left this silo. approve DIR [HASH]: show the studies that wait to be approved
-    and ask about each, or approve the one with that hash. rejoin DIR RUN: go on in a run from an older state.
-    init DIR: make the silo's folder, with a key that never leaves it. rotate DIR: make another key.
-    trust DIR KEY.pub: answer only runs that this operator has signed. health DIR: whether its service is well.
-    group DIR KEY.pub ...: make a group key for runs whose models the server cannot read, sealed to each member's key.
-    join DIR FILE.sealed KEY.pub: take the group key that was sealed to this silo by the one with that public key.
-    meet DIR KEY.pub ...: keep other silos' public keys, for runs whose uploads the server sees the sum of alone.
-    backup DIR FILE: write the folder to one file, between two answers; restore DIR FILE: make it again.
-    repair DIR: find what is damaged, and mend what can be without losing the budget.
+    \b
+    Without an ACTION it takes part. Others:
+    init DIR            make its folder, with a key that never leaves it
+    approve DIR [HASH]  show the studies that wait and ask about each,
+                        or approve the one with that hash
+    ledger DIR          show and verify what has left this silo
+    health DIR          whether its service is well
+    rotate DIR          make another key
+    trust DIR KEY.pub   answer only runs that this operator has signed
+    rejoin DIR RUN      go on in a run from an older state
+    repair DIR          find what is damaged, and mend what can be
+                        without losing the budget
+    backup DIR FILE     write the folder to one file, between two answers
+    restore DIR FILE    make it again
+
+    \b
+    For runs that hide models from the server:
+    group DIR KEY.pub ...         make a group key, sealed to each
+                                  member's public key
+    join DIR FILE.sealed KEY.pub  take the group key that the silo with
+                                  that public key sealed to this one
+    meet DIR KEY.pub ...          keep other silos' public keys: the
+                                  server sees the sum of uploads alone
     """
     action, *rest = arguments
     if action == "init" and len(rest) == 1:

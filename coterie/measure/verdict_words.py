@@ -52,6 +52,7 @@ def ranked(standings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def silo(standing: Mapping[str, Any], verdict: Verdict) -> str:
     """One silo: what it gains and from whom."""
     name, gain = standing["silo"], standing["gain"]
+    name = f"silo {name}" if name.isdecimal() else name
     if gain is None:
         return f"{name}: {DIVERGED[standing['outcome']]}"
     size = f"{amount(abs(gain), verdict)}{unit(verdict)}"

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.data.own.agree import Difference
+from coterie.data.own.remarks import listed
 from coterie.errors import LONGEST, plain
 from coterie.measure.measures import measure_of
 from coterie.measure.metrics import ERRORS, lower_better, plain_measure, silo_scores
@@ -220,13 +221,18 @@ def summary_table(
     other = _compared(summary)
     ours = f" Ours - paper: of {ACCURACY[other]}, which the paper reports." if other else ""
     sure = f" {ABOVE}{BELOW} significantly better or worse than {reference} over the silos." if found else ""
+    cloud = (
+        " cloud: of the model that the server keeps for a silo."
+        if any("cloud" in heading for heading in needed)
+        else ""
+    )
     more = f" In the report: {', '.join(left_out)}." if left_out else ""
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=0,
         pad_edge=False,
         show_edge=False,
-        caption=f"{MARK} best of its column. {_rounds(summary, verdict, own)}{ours}{sure}{more}",
+        caption=f"{MARK} best of its column. {_rounds(summary, verdict, own)}{ours}{cloud}{sure}{more}",
         caption_justify="left",
     )
     table.add_column("method", overflow="fold", vertical="bottom", min_width=names)
@@ -254,13 +260,16 @@ def _rounds(summary: Scores, verdict: Verdict | None, own: bool) -> str:
 
 
 def differences_table(differences: Sequence[Difference]) -> Table:
-    """How the tables of own silos differ, column by column."""
+    """How the tables of own silos differ, column by column; silos that differ alike share a line."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
     for heading in ("column", "silo", "what differs"):
         table.add_column(heading, overflow="fold")
-    for each in sorted(differences, key=lambda each: not each.stops):
-        style = "bold red" if each.stops else ""
-        table.add_row(*(Text(plain(text, LONGEST), style) for text in (each.column, each.silo, each.what)))
+    alike: dict[tuple[bool, str, str], list[str]] = {}
+    for each in differences:
+        alike.setdefault((not each.stops, each.column, each.what), []).append(each.silo)
+    for (fine, column, what), silos in sorted(alike.items(), key=lambda line: line[0][0]):
+        style = "" if fine else "bold red"
+        table.add_row(*(Text(plain(text, LONGEST), style) for text in (column, listed(silos), what)))
     return table
 
 

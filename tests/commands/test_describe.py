@@ -97,6 +97,11 @@ def test_the_page_of_a_data_set_names_the_other_splits():
     assert "split =" not in printed(data_page, "synthetic")
 
 
+def test_a_data_set_whose_label_is_a_number_has_no_classes():
+    lines = {line.split(" ")[0]: line for line in printed(data_table, width=200).splitlines()}
+    assert re.search(r"7,185 +- ", lines["schools"]) and re.search(r"1,070 +2 ", lines["store"])
+
+
 def test_an_unknown_data_set_is_refused():
     with pytest.raises(BadInput, match="unknown data set 'digit'; did you mean 'digits'"):
         printed(data_page, "digit")

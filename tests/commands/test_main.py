@@ -241,7 +241,21 @@ def test_nothing_asked_is_the_help(capfd):
     assert call() == 0
     out, err = capfd.readouterr()
     assert all(word in out for word in ("run", "methods", "studies", "data")) and err == ""
-    assert "..." not in out.replace("[ARGS]...", "")  # no sentence is cut
+
+
+@pytest.mark.parametrize("group", [(), ("federation",), ("data",)])
+def test_no_sentence_of_a_list_of_commands_is_cut(group, capfd):
+    assert call(*group, "--help") == 0
+    assert "..." not in capfd.readouterr().out.replace("[ARGS]...", "")
+
+
+def test_help_says_what_each_argument_is(capfd):
+    assert call("report", "--help") == 0
+    listed = capfd.readouterr().out
+    assert listed.count("the folder of a run, finished or not") == 1
+    assert listed.count("rguments:") == 1
+    assert call("silo", "--help") == 0
+    assert "\n  approve DIR [HASH]  show" in capfd.readouterr().out  # a line for each action
 
 
 def test_lists_name_everything(capfd):

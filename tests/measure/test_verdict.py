@@ -81,6 +81,12 @@ def test_an_interval_beside_zero_that_decides_nothing_among_many_silos_says_why(
     assert verdict_words.silo(north, verdict).endswith("200 test rows; of 6 silos one may look so by chance)")
 
 
+def test_a_silo_with_a_number_for_a_name_is_called_a_silo():
+    told = {"silo": "29", "gain": None, "outcome": "worse"}
+    assert verdict_words.silo(told, {}).startswith("silo 29: ")
+    assert verdict_words.silo(told | {"silo": "north"}, {}).startswith("north: ")
+
+
 def test_a_silo_with_few_rows_is_drawn_towards_the_others():
     names = [f"s{i}" for i in range(6)]
     verdict = judged(

@@ -55,6 +55,10 @@ def test_cloud_column_only_where_a_method_has_one():
     column = headings.index("cloud BMTA")
     assert (rows["a"][column].text, rows["b"][column].text) == ("-", "50.00")
     assert not rows["b"][column].best  # there is nothing to be better than
+    legend = "cloud: of the model that the server keeps for a silo."
+    assert legend in printed({"a": SCORES, "b": {**SCORES, "bmta_cloud": 50.0}}) and legend not in printed(
+        {"a": SCORES}
+    )
 
 
 def test_a_full_table_fits_100_columns():
@@ -177,3 +181,16 @@ def test_what_a_table_holds_commands_no_terminal() -> None:
     wild = Difference("age\x1b[2J", "east", "lacks level x\nnorth is well\x1b]0;title\x07", True)
     Console(file=printed, width=120).print(differences_table([wild]))
     assert "lacks level x north is well" in printed.getvalue() and "\x1b" not in printed.getvalue()
+
+
+def test_silos_that_differ_alike_share_a_line_and_what_stops_comes_first():
+    found = [Difference("sector", str(1000 + i), "lacks level Public") for i in range(70)]
+    found += [Difference("sector", "2000", "lacks level Catholic"), Difference("ses", "2000", "is text", stops=True)]
+    out = io.StringIO()
+    Console(file=out, width=100).print(differences_table(found))
+    lines = [line.split("  ") for line in out.getvalue().splitlines()[2:]]
+    assert [[word.strip() for word in line if word.strip()] for line in lines] == [
+        ["ses", "2000", "is text"],
+        ["sector", "1000, 1001, 1002, 1003 and 66 more", "lacks level Public"],
+        ["sector", "2000", "lacks level Catholic"],
+    ]

@@ -248,8 +248,11 @@ def copied_elsewhere(splits: Sequence[SplitHolding], silos: Sequence[Silo]) -> l
         name = own.holding.name
         if name in elsewhere and by_chance(own.holding.x, own.label.values, among) <= RARE:
             count, others = elsewhere[name]
-            what = f"{count} rows are exact copies of training rows of {named(others)}; what is trained together has "
-            found.append(Difference("rows", name, what + "seen them, so its score flatters: remove them here or there"))
+            one = count in ("1 test", "1 validation")
+            what = "row is an exact copy of a training row" if one else "rows are exact copies of training rows"
+            seen = f"what is trained together has seen {'it' if one else 'them'}, so its score flatters"
+            remedy = f"remove {'it' if one else 'them'} here or there"
+            found.append(Difference("rows", name, f"{count} {what} of {named(others)}; {seen}: {remedy}"))
     return found
 
 

@@ -95,6 +95,16 @@ def test_rows_that_another_silo_trains_on_are_counted():
     assert "exact copies of training rows of 1 silo: south; what is trained together has seen them" in found[0][2]
 
 
+def test_one_row_that_another_silo_trains_on_is_said_of_one():
+    part = ["train"] * 120 + ["validation"] * 40 + ["test"] * 40
+    north, south = (table(seed=seed).assign(part=part) for seed in (0, 1))
+    south.iloc[0, :-1] = north.iloc[-1, :-1]
+    options = OwnData(label="y", split_column="part")
+    held = [from_frame(n, f, "y", (), n, options.columns) for n, f in (("north", north), ("south", south))]
+    ((silo, what),) = [(d.silo, d.what) for d in ready(held, options, 0).differences if "cop" in d.what]
+    assert silo == "north" and what.startswith("1 test row is an exact copy of a training row of 1 silo: south;")
+
+
 def test_a_row_of_another_silo_with_another_label_or_of_few_categories_is_no_copy():
     turned = table().assign(y=lambda f: np.where(f["y"] == "no", "yes", "no"))
     assert remarks({"north": table(), "south": turned}) == []
