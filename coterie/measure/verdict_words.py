@@ -143,9 +143,10 @@ def _today(verdict: Verdict) -> list[str]:
     within = span(*_sided(today["low"], today["high"], today["gain"]), verdict)
     gain = f"{amount(abs(today['gain']), verdict)}{unit(verdict)}{within}"
     ahead = "ahead of" if today["gain"] >= 0 else "behind"
-    text = (
-        f"On test rows {chosen} is {gain} {ahead} {today['name']} on each silo alone ({score(today['test'], verdict)})."
-    )
+    low, high = (0.0 if end is None else end for end in (today["low"], today["high"]))
+    chance = ", which may be chance" if low <= 0 <= high else ""
+    alone = f"{today['name']} on each silo alone ({score(today['test'], verdict)})"
+    text = f"On test rows {chosen} is {gain} {ahead} {alone}{chance}."
     if today["beats"] and stays(verdict) is None:
         text += (
             f" Validation rows preferred {today['name']} ({score(today['validation'], verdict)}), and these test rows "

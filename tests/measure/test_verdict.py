@@ -339,6 +339,14 @@ def test_todays_model_is_to_be_stayed_with_only_where_its_lead_is_no_chance(righ
     assert first.startswith("Take fedamp.") and ("test rows contradict them" in last) is beats
 
 
+def test_a_lead_over_todays_model_that_may_be_chance_is_said_to_be():
+    verdict = judged(samples={"separate": dict.fromkeys("ab", 100), "fedamp": dict.fromkeys("ab", 140)})
+    today = {"name": "boosted trees", "test": 69.0, "validation": 60.0, "gain": 1.0, "beats": False}
+    for ends, chance in (((-1.0, 3.0), True), ((0.2, 1.8), False), ((-1.8, -0.2), False), ((None, None), True)):
+        verdict["baseline"] = today | dict(zip(("low", "high"), ends, strict=True))
+        assert verdict_words.consortium(verdict)[-1].endswith(", which may be chance.") is chance
+
+
 def test_of_numbers_no_log_loss_is_spoken_of():
     samples = {
         method: dict.fromkeys("ab", right) for method, right in (("separate", 100), ("fedamp", 40), ("fedem", 40))
