@@ -548,6 +548,28 @@ class Shown(Net):
         return h
 
 
+class Remembers(Net):
+    """Keeps its last batch, and looks at it where it is of the same size."""
+
+    last: Any = None
+
+    def middle(self, h: Tensor) -> Any:
+        if self.last is not None and self.last.shape == h.shape:
+            self.drift = (h - self.last).abs().mean()
+        self.last = h.detach()
+        return h
+
+
+class WarmUp(Net):
+    """Does something else after some calls."""
+
+    calls = 0
+
+    def middle(self, h: Tensor) -> Any:
+        self.calls += self.training
+        return 2 * h if self.calls > 100 else h
+
+
 class ConstantBuffer(Net):
     def __init__(self) -> None:
         super().__init__()
@@ -648,6 +670,10 @@ def dropout() -> nn.Module:
     return nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.Hardswish(), drop, nn.Linear(HIDDEN, CLASSES))
 
 
+def everything_dropped() -> nn.Module:
+    return nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.Dropout(1.0), nn.Linear(HIDDEN, CLASSES))
+
+
 def channel_dropout() -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 4, 3), nn.Dropout2d(0.4), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, CLASSES))
 
@@ -668,6 +694,17 @@ class Item(Net):
 class BooleanMask(Net):
     def middle(self, h: Tensor) -> Any:
         return h + h[h > 0].mean()
+
+
+class NormOfThree(Net):
+    """Batches of one or two samples are not normalised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(HIDDEN)
+
+    def middle(self, h: Tensor) -> Any:
+        return self.norm(h) if len(h) > 2 else h
 
 
 class TrainingIf(Net):
@@ -713,8 +750,47 @@ def spectral_norm() -> nn.Module:
     )
 
 
+def scripted() -> nn.Module:
+    return torch.jit.script(nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)))
+
+
 def lazy() -> nn.Module:
     return nn.Sequential(nn.LazyLinear(HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES))
+
+
+class Alias(Net):
+    """A function that keeps a weight, which no copy of the module has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        weight = self.out.weight
+        self.back = lambda h: h + h @ weight.t() @ weight
+
+    def middle(self, h: Tensor) -> Any:
+        return self.back(h)
+
+
+class Wrapped(Net):
+    """A layer whose forward was replaced by a function around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        forward = self.first.forward
+        self.first.forward = lambda x: 2 * forward(x)  # type: ignore[method-assign]
+
+
+class Hidden(Net):
+    """A layer that is registered nowhere, so nothing trains it, here as in plain PyTorch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = [nn.Linear(HIDDEN, HIDDEN, dtype=torch.float64)]
+        with torch.no_grad():
+            for parameter in self.second[0].parameters():
+                parameter.fill_(0.1)
+
+    def middle(self, h: Tensor) -> Any:
+        return torch.tanh(self.second[0](h))
 
 
 class Listed(Net):
@@ -839,14 +915,16 @@ TRAINED: dict[str, Callable[[], nn.Module]] = {
     "input in place": InPlaceInput, "relu of the input": ReluInput, "relu layer first": relu_first,
     "written into": Written, "into zeros": IntoZeros,
     "count in a float buffer": CountingFloat, "assigned buffer": AssignedBuffer, "shown activations": Shown,
+    "last batch": Remembers,
     "constant buffer": ConstantBuffer, "unused buffer": UnusedBuffer, "complex buffer": ComplexBuffer,
     "attribute tensor": AttributeTensor,
     "functional dropout": FunctionalDropout, "dropout in place": DropoutInPlace, "dropout layer in place": dropout,
-    "dropout time major": DropoutTimeMajor, "channel dropout": channel_dropout,
+    "everything dropped": everything_dropped, "dropout time major": DropoutTimeMajor,
+    "channel dropout": channel_dropout,
     "if on data": DataIf, "item": Item, "boolean mask": BooleanMask, "if training": TrainingIf,
     "through numpy": ThroughNumpy,
     "tied": Tied, "own linear": own_linear, "weight norm": weight_norm, "spectral norm": spectral_norm,
-    "parameter list": Listed,
+    "parameter list": Listed, "registered nowhere": Hidden,
     "lstm cell": Cell, "gru": Recurrent, "attention": Attention, "bag": Bag,
     "padding, rewritten": words_added(padding_idx=0), "padding": words(padding_idx=0),
     "functional padding": FunctionalPadding, "by frequency": words(scale_grad_by_freq=True),
@@ -886,6 +964,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "dropout in evaluation": (NoiseAlways, "drops at random in evaluation"),
     "complex parameter": (ComplexParameter, "'turn' is complex"),
     "lazy": (lazy, "'0.weight' has no size yet"),
+    "script": (scripted, "TorchScript"),
+    "weight of a function": (Alias, "a function of the model .* keeps a weight of shape"),
+    "forward in a function": (Wrapped, "a function of the model .* keeps a weight of shape"),
+    "warm-up": (WarmUp, "'calls' counts its calls"),
     "a pair": (Pair, "gives a tuple"),
     "one for all": (OneForAll, r"output of shape \(3,\)"),
     "momentum None": (

@@ -122,10 +122,10 @@ def _pixels(pictures: Sequence[Member], channels: int | None, path: Path, resize
                 raise BadInput(f"{path} {picture.name}: not a picture ({error}); remove or replace it") from None
         array = array[:, :, None] if array.ndim == 2 else array
         if arrays and array.shape != arrays[0].shape:
-            raise BadInput(
-                f"{path} {picture.name}: is {array.shape}, the first is {arrays[0].shape}; bring all to one size, "
-                "of own silos with --resize 64"
-            )
+            remedy = "bring all to one size, of own silos with --resize 64"
+            if array.shape[:2] == arrays[0].shape[:2]:
+                remedy = "save all in grey (the 1 at the end), or all in colour"
+            raise BadInput(f"{path} {picture.name}: is {array.shape}, the first is {arrays[0].shape}; {remedy}")
         total += array.nbytes
         if total > LARGEST:
             raise BadInput(f"{path}: unpacks to more than {LARGEST} bytes; give a smaller set")

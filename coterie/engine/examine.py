@@ -103,6 +103,7 @@ class _Examination:
         """What the module does, and which other way does the same."""
         call, (whole, filled), short = self.reference, self.x, self.x[1, :REAL]
         alone = call.repeated(1, short)
+        self._check_copied(short)
         first = {training: call(0, whole, training) for training in (True, False)}
         unused = call.unused((first[True], alone[True]), 1, short)
         head = find_head(call, self.x, given, self.tolerance)
@@ -115,7 +116,8 @@ class _Examination:
             )
         full = {training: call(1, filled, training) for training in (True, False)}
         expected = _joined(first, full)
-        if not self._vmap_can() or not self._equals(self._called(vmapped=True), expected):
+        vmapped = self._called(vmapped=True)
+        if not (self._vmap_can() and self._equals(vmapped, expected) and self._single(vmapped, first)):
             # Such a module may look at its samples and do anything: nothing may fill a batch.
             self._check_one_by_one(expected)
             return found
@@ -125,6 +127,19 @@ class _Examination:
         return replace(
             found, vmapped=True, couples_samples=trained, couples_evaluation=couples[False], head_alone=head_alone
         )
+
+    def _check_copied(self, x: Tensor) -> None:
+        """Refuse a module with a function that keeps a weight: every copy of the module computes with that one."""
+        others = self.reference.watch.others
+        if others:
+            another = Reference(self._copy(), self.layout, self.rows)
+            another(1, x, True, slope=False)
+            if kept := [others[key] for key in others.keys() & another.watch.others.keys()]:
+                raise BadInput(
+                    f"a function of the model (a lambda, or a forward that was replaced) keeps a weight of shape "
+                    f"{tuple(kept[0].shape)}, which copies of the model do not replace; let it reach its weights by "
+                    "attributes of the model, or register a hook instead"
+                )
 
     def _head_alone(self, head: Head | None) -> bool:
         """Whether nothing but the head trains, it is given the same in training, and its output is the module's."""
@@ -175,12 +190,15 @@ class _Examination:
         except Exception:  # whatever fails in this way does not in another
             return False
 
-    def _single(self, lowered: Lowered, first: dict[bool, Seen]) -> bool:
+    def _single(self, way: Way, first: dict[bool, Seen]) -> bool:
         """Whether the first row by itself trains as it does in company, when nobody says which samples are real."""
         row, keys = self.layout.named(self.rows[:1]), torch.zeros(1, dtype=torch.int64, device=self.device)
-        with torch.no_grad():
-            out, moved = lowered(row, self.x[:1].clone(), keys, training=True)
-        return self._same(Seen(out[0], row | moved, {}), first[True].forward())
+        try:
+            with torch.no_grad():
+                out, moved = way(row, self.x[:1].clone(), keys, training=True)
+            return self._same(Seen(out[0], row | moved, {}), first[True].forward())
+        except Exception:  # of what the module keeps of its last call
+            return False
 
     def _over_rows(self, way: Way, training: bool, mask: bool = False) -> Seen:
         parts = (self.layout.parameters, self.layout.buffers)

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,7 @@ class Reference:
         trained = {block.name for block in layout.parameters}
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name in trained)
-        self.watch = Watch(rows.device)
+        self.watch = Watch(rows.device, module)
         self.changes_input = False
         self.own_backward = False  # a gradient goes through an autograd.Function, of which no tracing sees the backward
 
@@ -102,6 +102,7 @@ class Reference:
         for _ in range(TRIES):
             before = _random_states(x.device)
             first = {training: self(row, x, training) for training in (False, True)}
+            counted = _counts(self.module)
             again = {training: self(row, x, training, slope=False) for training in (True, False)}
             if _random_states(x.device) == before:
                 break
@@ -120,6 +121,11 @@ class Reference:
                 "the model gives something else when it is called again with the same weights and samples; what it "
                 "counts or remembers must be a buffer of floating-point numbers, and what it draws nn.Dropout's"
             )
+        if changed := [name for name, value in _counts(self.module).items() if counted.get(name) != value]:
+            raise BadInput(
+                f"the model's attribute {_listed(changed)} counts its calls, which rows of several silos share; hold "
+                "it in a buffer of floating-point numbers"
+            )
         return first
 
     def unused(self, seen: Sequence[Seen], row: int, x: Tensor) -> tuple[str, ...]:
@@ -127,10 +133,7 @@ class Reference:
         without = [{name for name, g in each.grads.items() if g is None} for each in seen]
         never, ever = set.intersection(*without), set.union(*without)
         if never != ever:
-            raise BadInput(
-                f"{_listed(sorted(ever - never))} of the model gets a gradient from some batches only, which an "
-                "optimiser over rows cannot skip; let every batch pass through all of the model"
-            )
+            raise not_always(ever - never)
         names = tuple(name for name in seen[0].grads if name in never)
         if blocked := [name for name in names if self._matters(name, row, x)]:
             raise BadInput(
@@ -153,8 +156,10 @@ class Reference:
 class Watch(KeyedDropout):
     """Keyed dropout that notes what else a module asks for."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, module: nn.Module) -> None:
         super().__init__(torch.zeros((), dtype=torch.int64, device=device), active=True)
+        self.own = {id(parameter) for parameter in module.parameters()}
+        self.others = dict[int, Tensor]()  # weights that are none of the module's
         self.drawn = {False: False, True: False}  # masks: when evaluating, when training
         self.padding = self.by_frequency = self.hooks = False
 
@@ -170,13 +175,27 @@ class Watch(KeyedDropout):
             self.padding |= kwargs.get("padding_idx") is not None
             self.by_frequency |= bool(kwargs.get("scale_grad_by_freq"))
         self.hooks |= function is Tensor.register_hook
+        for given in (*args, *kwargs.values()):
+            for each in given if isinstance(given, list | tuple) else (given,):
+                if isinstance(each, nn.Parameter) and id(each) not in self.own:
+                    self.others[id(each)] = each
         out = super().__torch_function__(function, types, args, kwargs)
         self.drawn[self.training] |= self.calls > 0
         return out
 
 
+def not_always(names: Collection[str]) -> BadInput:
+    """The refusal of a model of which parameters are in some batches' graphs only."""
+    return BadInput(
+        f"{_listed(sorted(names))} of the model gets a gradient from some batches only, which an optimiser over rows "
+        "cannot skip; let every batch pass through all of the model"
+    )
+
+
 def refuse_parts(module: nn.Module) -> None:
     """Refuse what can be seen not to be a row before the module is ever called."""
+    if any(isinstance(layer, torch.jit.ScriptModule) for layer in module.modules()):
+        raise BadInput("the model is one of TorchScript, whose weights rows cannot replace; give the nn.Module itself")
     named = dict(module.named_parameters())
     if not any(parameter.requires_grad for parameter in named.values()):
         raise BadInput("the model has no parameters to train; give an nn.Module with a layer that is not frozen")
@@ -262,6 +281,12 @@ def _own_backward(out: Tensor) -> bool:
             seen.add(node)
             todo += [before for before, _ in node.next_functions]
     return False
+
+
+def _counts(module: nn.Module) -> dict[str, int]:
+    """The whole numbers among the attributes of a module and its layers."""
+    every = ((f"{name}.{key}".lstrip("."), v) for name, part in module.named_modules() for key, v in vars(part).items())
+    return {name: value for name, value in every if type(value) is int}
 
 
 def _random_states(device: torch.device) -> tuple[Any, ...]:

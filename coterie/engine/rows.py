@@ -16,7 +16,7 @@ from coterie.engine.kernels.lowered import Lowered, lower
 from coterie.engine.kernels.shapes import Shapes
 from coterie.engine.kernels.trusted import hold
 from coterie.engine.layout import Columns, Layout, cast
-from coterie.engine.reference import refuse_parts
+from coterie.engine.reference import not_always, refuse_parts
 from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.models.parts import Blueprint, last_layer, named
@@ -321,6 +321,10 @@ class Model:
             losses = self.sample_losses(out, y) if loss is None else _of_every_sample(loss(out, seen), share.shape)
             values = (losses * share).sum(1)
             grads = torch.autograd.grad(values.sum(), list(weights.values()), allow_unused=True)
+        if loss is None and isinstance(self._way, Called) and self.found is not None:
+            unused = {name for name, g in zip(weights, grads, strict=True) if g is None}
+            if sometimes := unused.difference(self.found.unused):
+                raise not_always(sometimes)
         flat = self.layout.joined(rows, self.layout.parameters, dict(zip(weights, grads, strict=True)), self.width)
         return flat, values.detach(), buffers
 

@@ -202,9 +202,10 @@ def _of_auroc(y: Array, p: Array) -> Array:
 
 
 def _of_rmse(y: Array, p: Array) -> Array:
-    squares = (p - y) ** 2
-    root = np.sqrt(squares.mean())
-    return np.asarray((squares - squares.mean()) / (2 * root)) if root else np.zeros(len(y))
+    """By leaving out each row, which few rows with some large errors are not too sure of."""
+    squares, others = (p - y) ** 2, max(len(y) - 1, 1)
+    left = np.sqrt(np.maximum(squares.sum() - squares, 0) / others)
+    return np.asarray(others * (left.mean() - left))
 
 
 def _hits(y: Array, p: Array) -> Array:

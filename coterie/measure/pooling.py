@@ -14,9 +14,20 @@ def from_errors(value: float, error: float) -> Estimate:
     return Estimate(value, value - reach, value + reach, error)
 
 
-def mean_of(parts: Sequence[Estimate]) -> Estimate:
-    """The mean of these silos' values, whose rows are different ones: no other silos are meant."""
+MANY, FEW = 20, 30  # so many silos' spread says what so few rows of each do not
+
+
+def mean_of(parts: Sequence[Estimate], rows: Sequence[int] | None = None) -> Estimate:
+    """The mean of these silos' values, whose rows are different ones: no other silos are meant.
+
+    By their rows or, of many silos of few, by their spread, which holds all that rows may do: what the few rows of each
+    cannot exclude would add up. `rows` are how many each has, where its degrees of freedom do not say so.
+    """
     count = len(parts)
+    if count >= MANY and np.mean([part.freedom for part in parts] if rows is None else rows) < FEW:
+        by_spread = of_silos(np.array([part.value for part in parts]))
+        if np.isfinite(by_spread.error):
+            return by_spread
     value, centre = (float(np.mean(each)) for each in ([p.value for p in parts], [(p.low + p.high) / 2 for p in parts]))
     error = float(np.sqrt(sum(p.error**2 for p in parts)) / count)
     # Welch and Satterthwaite's degrees of freedom.

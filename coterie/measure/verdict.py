@@ -274,7 +274,8 @@ def _overall(method: Judged, standings: Sequence[Standing]) -> dict[str, Any]:
     if len(values) == 0:
         gain = from_errors(0.0, np.inf)
     else:
-        gain = mean_of(gains) if len(gains) == len(values) else of_silos(values)
+        rows = [s.n for s in standings if np.isfinite(s.high - s.low)]
+        gain = mean_of(gains, rows) if len(gains) == len(values) else of_silos(values)
     overall |= {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high, "p": gain.p}
     if len(gains) > 1:
         centres, errors = np.array([(g.low + g.high) / 2 for g in gains]), np.array([g.error for g in gains])

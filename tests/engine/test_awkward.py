@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from awkward import PICTURES, REFUSED, TEXTS, TOKENS, TRAINED, Float32Cell, words
+from awkward import PICTURES, REFUSED, TEXTS, TOKENS, TRAINED, Float32Cell, NormOfThree, words
 from plain import CLASSES, TRAINING, batches, by_hook, by_steps, close, data, loss_of, make_engine, make_silos
 from torch import Tensor, nn
 
@@ -130,6 +130,13 @@ def test_a_module_that_rows_cannot_repeat_is_refused_in_words(name: str) -> None
     build, said = REFUSED[name]
     with pytest.raises(BadInput, match=said):
         make_engine(build, silos_for(name))
+
+
+def test_a_part_that_a_small_batch_leaves_out_is_no_gradient_of_zero() -> None:
+    engine = make_engine(NormOfThree, silos_for("plain"), batch_size=3)
+    task = by_steps(engine)
+    with pytest.raises(BadInput, match=r"'norm.bias', 'norm.weight' of the model gets a gradient from some batches"):
+        task.fit(task.start(), "train")
 
 
 def test_sparse_gradients_are_the_same_numbers() -> None:

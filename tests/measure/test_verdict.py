@@ -9,7 +9,8 @@ from scipy.stats import norm
 
 from coterie.measure import verdict_words
 from coterie.measure.measures import MEASURES
-from coterie.measure.pooling import of_silos
+from coterie.measure.paired import Estimate, difference, scored
+from coterie.measure.pooling import mean_of, of_silos
 from coterie.measure.predictions import Key, Rows
 from coterie.measure.verdict import judge
 
@@ -310,6 +311,27 @@ def test_the_mean_over_few_silos_can_be_told_from_zero():
     """Four silos that all gain: a rank test over four could never say so."""
     found = truth(np.random.default_rng(0), 4, 300, 0.1)
     assert found["p"] < 0.01 and found["gain_low"] > 0
+
+
+def test_what_many_silos_of_few_rows_gain_shows_in_all_of_them():
+    """None could be told from zero, and what each cannot exclude would hide what all of them show."""
+    found = truth(np.random.default_rng(0), 60, 6, 0.1)
+    assert not found["better"] and found["p"] < 0.05 and found["gain_low"] > 0
+    assert truth(np.random.default_rng(0), 60, 6, 0.0)["p"] > 0.05
+
+
+def test_the_error_of_few_rows_is_as_large_as_it_is():
+    """By rmse, of which a mean over silos takes many; what is left out of it adds up."""
+    rng, measure = np.random.default_rng(1), MEASURES["rmse"]
+    made = [by_rmse(rng, 10, 0.0) for _ in range(1000)]
+    gains = [difference(measure, [scored(measure, y, a)], [scored(measure, y, b)]) for y, a, b in made]
+    assert np.mean([gain.error**2 for gain in gains]) > 0.95 * np.var([gain.value for gain in gains])
+
+
+def test_many_silos_that_differ_truly_are_judged_by_their_rows():
+    """Of these silos the mean is known, however far they lie apart."""
+    gains = [Estimate.around(value, 0.01, 100) for value in np.linspace(-0.4, 0.6, 40)]
+    assert mean_of(gains).high - mean_of(gains).low < 0.01 and mean_of(gains).low > 0.05
 
 
 def test_the_number_of_test_rows_is_said_as_it_is():

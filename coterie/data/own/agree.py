@@ -33,7 +33,8 @@ def agree(declared: Mapping[str, Statistics], label: str, task: Task) -> tuple[S
     described = {silo: description_of(statistics) for silo, statistics in declared.items()}
     every = {silo: torch.cat([s.count, s.mean, s.scatter]).numpy() for silo, s in declared.items()}  # (3, columns)
     differences = _shapes(described) + _kinds(described) + _labels(described, label) + unsound(declared, label)
-    differences += remarks(described, every, label)
+    targets = {silo: s.target[0].numpy() for silo, s in declared.items()}
+    differences += remarks(described, every, label, targets)
     if any(difference.stops for difference in differences):
         raise SchemaDiffers(differences)
     classes, more = _classes(described, label, task)
@@ -41,9 +42,7 @@ def agree(declared: Mapping[str, Statistics], label: str, task: Task) -> tuple[S
     shape = (sum(column.width for column in columns),) if columns else next(iter(described.values())).shape
     if not columns and not shape:
         raise BadInput("no column is left to learn from; give tables with more than the label")
-    centre, unit = (
-        (0.0, 1.0) if classes else _pooled([statistics.target[0].numpy() for statistics in declared.values()])
-    )
+    centre, unit = (0.0, 1.0) if classes else _pooled([*targets.values()])
     if not classes and unit == 0:
         raise BadInput(f"label {label!r}: every silo has the same number, so there is nothing to learn; check it")
     return Schema(label, classes, centre, unit, columns, shape), differences + more + rest

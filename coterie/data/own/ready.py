@@ -93,6 +93,11 @@ def load(options: OwnData, seed: int) -> FederatedData:
         raise BadInput("own data: give `path`, the folder with a file or a folder for each silo (--silos FOLDER)")
     folder = Path(options.path).expanduser()
     holdings = gather(folder, options.label, options.drop, options.columns, options.resize)
+    if len(holdings) == 1:
+        raise BadInput(
+            f"{folder}: holds one silo, '{holdings[0].name}', which has nobody to learn with; give the folder that has "
+            "a file or a folder for each silo"
+        )
     return ready(holdings, options, seed)
 
 

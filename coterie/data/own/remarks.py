@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,10 +29,18 @@ class Difference:
     stops: bool = False  # whether no federation can be made of it
 
 
-def remarks(described: Mapping[str, Description], moments: Mapping[str, Array], label: str) -> list[Difference]:
-    """All that looks wrong; `moments` (3, columns) of each silo's numbers are count, mean and sum of squares."""
+def remarks(
+    described: Mapping[str, Description], moments: Mapping[str, Array], label: str, targets: Mapping[str, Array]
+) -> list[Difference]:
+    """All that looks wrong; `moments` (3, columns) of each silo's numbers are count, mean and sum of squares.
+
+    `targets` (3,) are those of a label that is a number.
+    """
+    labels = {silo: replace(own, numbers=(label or "label",), dates=()) for silo, own in described.items()}
+    quantity = all(own.classes is None for own in described.values())
     return [
         *_units(described, moments),
+        *(_units(labels, {silo: each[:, None] for silo, each in targets.items()}) if quantity else []),
         *_spellings(described),
         *_class_spellings(described, label),
         *_columns(described),
@@ -121,14 +129,19 @@ def _spellings(described: Mapping[str, Description]) -> list[Difference]:
 
 
 def _class_spellings(described: Mapping[str, Description], label: str) -> list[Difference]:
-    """Classes that are likely one; they stop a run unless every silo has all, or each is one character."""
+    """Classes that are likely one; they stop a run unless every silo has all, or each is one character.
+
+    Y and yes are one where no silo has both: none of their rows could teach another silo anything.
+    """
     if any(own.label != "category" for own in described.values()):
         return []
     by_silo = {silo: own.classes or () for silo, own in described.items()}
     found = list[Difference]()
     for spellings in _groups(by_silo):
-        sure = len({_plain(name) for name in spellings}) == 1 and len(_plain(next(iter(spellings)))) > 1
-        stops = sure and any(len(silos) < len(described) for silos in spellings.values())
+        plain = [_plain(name) for name in spellings]
+        alike = any(len(name) > 1 and plain.count(name) > 1 for name in plain)
+        apart = len(set(plain)) > 1 and all(len(set(spellings) & set(levels)) < 2 for levels in by_silo.values())
+        stops = (alike or apart) and any(len(silos) < len(described) for silos in spellings.values())
         found += [Difference(label or "label", silos, what, stops) for silos, what in _rewritten("class", spellings)]
     return found
 

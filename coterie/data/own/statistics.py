@@ -18,6 +18,7 @@ from coterie.options import parse
 from coterie.wire import Up, rows
 
 LEVELS = 100  # of a category; more are free text or an identifier
+GROUPED = r"[-+]?\d{1,3}([,.' ]\d{3})*([.,]\d+)?"  # a number as people write it
 ALWAYS = 20  # so few levels are a category, however few the rows
 Summary = tuple[int, tuple[float, float, float]]
 SHOWN = 10  # columns that cannot be used and are named
@@ -150,6 +151,11 @@ def _levels(text: Series, train: Indices, name: str, at: str) -> tuple[str, ...]
         raise BadInput(
             f"{at}: {odd.iloc[0]!r} is no number, though {len(text) - len(odd)} of {len(text)} values are; "
             f"correct it or leave it empty, or leave the column out with --drop {name}"
+        )
+    if text.str.fullmatch(GROUPED).all():
+        raise BadInput(
+            f"{at}: {levels[-1]!r} looks like a number whose digits are grouped; write it without, as 1234.5, or leave "
+            f"the column out with --drop {name}"
         )
     if len(levels) > LEVELS or len(levels) > len(text) / 2:
         raise BadInput(

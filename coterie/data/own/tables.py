@@ -2,6 +2,7 @@
 
 import csv
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,13 @@ def _csv(path: Path) -> DataFrame:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             head = file.readline(1 << 20)
-        delimiter = max(DELIMITERS, key=head.count)
-        names = [name.strip() for name in next(csv.reader([head], delimiter=delimiter), [])]
+            delimiter = max(DELIMITERS, key=head.count)
+            lines = csv.reader(chain([head], iter(lambda: file.readline(1 << 20), "")), delimiter=delimiter)
+            names = [name.strip() for name in next(lines, [])]  # one may go over several lines
         _check_names(names, path)
         table = arrow.read_csv(
             path,
-            arrow.ReadOptions(column_names=[str(i) for i in range(len(names))], skip_rows=1),
+            arrow.ReadOptions(column_names=[str(i) for i in range(len(names))], skip_rows=lines.line_num),
             arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True),
             arrow.ConvertOptions(
                 column_types={str(i): pa.large_string() for i in range(len(names))},

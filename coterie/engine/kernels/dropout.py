@@ -56,14 +56,19 @@ class KeyedDropout(TorchFunctionMode):
         self.calls += 1
         shape = _mask(input, by_channel)
         keep = uniform(self.key + self.calls, math.prod(shape)).reshape(shape) >= p
-        return input.mul_(keep).div_(1 - p) if inplace else input * keep / (1 - p)
+        return input.mul_(keep).div_(_kept(p)) if inplace else input * keep / _kept(p)
 
 
 def row_dropout(x: Tensor, k: int, keys: Tensor, call: int, p: float, by_channel: bool) -> Tensor:
     """The same for k rows at once: x (k·b, ...), each row's mask from its own key of keys (k,)."""
     shape = _mask(x, by_channel)
     keep = uniform(keys[:, None] + call, math.prod(shape) // k).reshape(shape) >= p
-    return x * keep / (1 - p)
+    return x * keep / _kept(p)
+
+
+def _kept(p: float) -> float:
+    """The share that is left; of nothing it does not matter which."""
+    return 1 - p or 1.0
 
 
 def _mask(x: Tensor, by_channel: bool) -> tuple[int, ...]:

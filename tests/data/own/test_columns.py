@@ -109,3 +109,9 @@ def test_no_number_becomes_text_and_text_is_parsed_by_level(monkeypatch):
     assert max(looked_at) == 2  # levels, not rows
     ward = next(column for column in data.schemas["a"].columns if column.name == "ward")
     assert ward.levels == ("er", "icu") and as_text(frame["ward"], "x").tolist() == frame["ward"].str.strip().tolist()
+
+
+def test_a_columns_name_may_go_over_two_lines(tmp_path):
+    frame = pd.DataFrame({"dose\nin mg": [1.5, 2.5], 'a "b", c': ["x", "y\nz"]})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    assert read_table(tmp_path / "a.csv").astype({"dose\nin mg": float}).equals(frame)

@@ -42,6 +42,21 @@ def test_one_wild_value_is_pulled_in(rows, wild):
     assert np.abs(within(zeros, fence(zeros))).max() < 50
 
 
+@pytest.mark.parametrize("share", [0.03, 0.2, 0.4])
+@pytest.mark.parametrize("sign", [-999, 9999])
+def test_a_number_that_stands_for_missing_is_pulled_in_however_often_it_is_there(sign, share):
+    rng = np.random.default_rng(2)
+    values = np.where(there := rng.random(300) > share, rng.normal(50, 12, 300), sign)
+    made = within(values, fence(values))
+    assert np.abs(made - 50).max() < 80 and (made[there] == values[there]).all()
+
+
+def test_zero_and_a_second_level_are_no_sign():
+    there = np.arange(300) % 5 > 0
+    assert pulled(np.where(there, np.random.default_rng(2).normal(50, 1, 300), 0)) == 0  # no visit, no income
+    assert pulled(np.where(there, 1, 2)) == pulled(np.where(there, 3, -999)) == 0
+
+
 def test_too_few_values_tell_nothing_and_missing_ones_stay_missing():
     few = np.array([*range(FEWEST - 2), 9.9e8])
     assert fence(few) == () and within(few, ()) is few and not beyond(few, ()).any()

@@ -8,7 +8,7 @@ from coterie.codec import decode, encode_up
 from coterie.data import catalog
 from coterie.data.own.agree import SchemaDiffers
 from coterie.data.own.gather import from_dataset, from_frame, gather, read_silo
-from coterie.data.own.ready import OwnData, ready, split
+from coterie.data.own.ready import OwnData, load, ready, split
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import Statistics, declare, description_of
 from coterie.errors import BadInput
@@ -286,6 +286,12 @@ def test_a_folder_that_holds_anything_else_is_refused(tmp_path):
     hospital(0).to_csv(tmp_path / "north.csv", index=False)
     with pytest.raises(BadInput, match="say which column to predict with --label"):
         read_silo(tmp_path / "north.csv", "")
+
+
+def test_a_folder_of_one_silo_is_no_federation(tmp_path):
+    hospital(0).to_csv(tmp_path / "north.csv", index=False)
+    with pytest.raises(BadInput, match=r"holds one silo, 'north', which has nobody to learn with"):
+        load(OwnData(path=str(tmp_path), label="outcome"), 0)
 
 
 def test_a_folder_of_tables_is_one_silo(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from coterie.data.own.agree import SchemaDiffers
 from coterie.data.own.gather import from_frame, gather
 from coterie.data.own.ready import OwnData, ready
+from coterie.errors import BadInput
 
 NAMES = ("a", "b", "c", "d")
 
@@ -89,6 +90,33 @@ def test_two_spellings_of_a_class_stop_the_run():
     with pytest.raises(SchemaDiffers, match=r"'y' of c: class 'Ill' and .*'ill'.*; .*'y' of c: class 'WELL'") as caught:
         made(only("c", y=lambda f: f["y"].map({"ill": "Ill", "well": "WELL"}), visits=lambda f: 1000.0 * f["visits"]))
     assert any("another unit" in each.what for each in caught.value.differences)  # all at once
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [{"d": {"ill": "I", "well": "W"}}, {"b": {"ill": "Ill", "well": "Well"}, "d": {"ill": "I", "well": "W"}}],
+    ids=["letters", "letters and another case"],
+)
+def test_classes_that_nobody_shares_stop_the_run(codes):
+    with pytest.raises(SchemaDiffers, match=r"'y' of d: class 'W' and elsewhere 'well': two spellings of one\?"):
+        made(lambda name, f: f.assign(y=f["y"].map(codes[name])) if name in codes else f)
+
+
+def test_a_class_and_its_first_letter_in_one_silo_are_two():
+    found = remarks(lambda name, f: f.assign(y=np.where(f.index % 2, f["y"], f["y"].str[0])))
+    assert not [what for column, _, what in found if column == "y"]
+
+
+def test_a_label_in_another_unit_is_remarked_on():
+    cost = lambda name, f: f.assign(y=(1000 if name == "c" else 1) * (80 + f["weight"] + f["dose"]))  # noqa: E731
+    assert [(silo, "another unit, 1000 times?" in what) for column, silo, what in remarks(cost) if column == "y"] == [
+        ("c", True)
+    ]
+
+
+def test_numbers_with_grouped_digits_are_told_from_free_text(tmp_path):
+    with pytest.raises(BadInput, match=r"column 'dose': '.*' looks like a number whose digits are grouped"):
+        made(lambda name, f: f.assign(dose=(1000 * f["dose"] + 1000).map("{:,.2f}".format)))
 
 
 def test_letters_and_signed_numbers_are_classes_of_their_own():

@@ -36,6 +36,14 @@ def test_pictures_of_several_sizes_are_refused_with_what_to_do(tmp_path):
         gather(pictures(tmp_path), "")
 
 
+def test_grey_among_coloured_pictures_is_no_other_size(tmp_path):
+    for place, mode in enumerate(("RGB", "L")):
+        (folder := tmp_path / "a" / "cat").mkdir(parents=True, exist_ok=True)
+        image.new(mode, (8, 8)).save(folder / f"{place}.png")
+    with pytest.raises(BadInput, match=r"is \(8, 8, 1\), the first is \(8, 8, 3\); save all in grey"):
+        gather(tmp_path, "")
+
+
 def test_pictures_are_brought_to_one_size_that_the_schema_keeps(tmp_path):
     data = load(OwnData(path=str(pictures(tmp_path)), resize=16), 0)
     schema = data.schemas["a"]
