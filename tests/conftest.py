@@ -30,7 +30,7 @@ def spared() -> Iterator[None]:
         if not torch.cuda.is_available():  # where every seed is kept for a GPU to come, with the stack that set it
             for device in ("cuda.random", "xpu.random", "mtia"):
                 patch.setattr(f"torch.{device}._lazy_call", lambda *_, **__: None)
-        patch.setattr("coterie.run.seeds.MINUTE", 0.0)  # one seed, whatever the machine has time for
+        patch.setattr("coterie.run.seeds.MINUTE", 0.0)  # one seed: three take three times as long
         examined.remember(patch)
         fitted.remember(patch)
         patch.setattr("coterie.run.baselines.TREES", 10)  # how many there are, no test looks at

@@ -43,7 +43,7 @@ from coterie.run.finished import (
     write,
 )
 from coterie.run.method_file import CHECKSUM
-from coterie.run.seeds import with_seeds
+from coterie.run.seeds import models_of, with_seeds
 from coterie.run.spread import Tell, spread
 from coterie.run.trained import keeps_models, train_one
 from coterie.run.tuning import tuned
@@ -139,13 +139,15 @@ def run(study: Study, federations: Mapping[int, Assembly], out: Path, watch: Wat
         name, seed = cell
         train_one(study, name, federations[seed], folders[cell], out, lambda progress: tell(asdict(progress)))
 
-    def heavy(cell: tuple[str, int]) -> float:
-        method = study.methods[cell[0]]
-        return len(method.of) if isinstance(method, Stack) else 1
-
     first = federations[study.seeds[0]]
     thin = ranks.count() == 1 and all(each.thin for each in federations.values())
-    spread(cells, train, lambda cell, report: watch(cell[0], cell[1], Progress(**report)), thin, heavy)
+    spread(
+        cells,
+        train,
+        lambda cell, report: watch(cell[0], cell[1], Progress(**report)),
+        thin,
+        lambda cell: models_of(study.methods[cell[0]]),
+    )
     outcomes = dict[tuple[str, int], Outcome]()
     for cell, folder in folders.items():
         ended = Checkpoint(folder, cell[0], cell[1]).ended()
@@ -255,16 +257,15 @@ def _check_plugins(machine: Mapping[str, str], out: Path) -> None:
 
 def _go_on(study: Study, out: Path, watch: Watch, say: Say, like: Assembly | None = None) -> Finished:
     _meet(out)
-    begun, began = Begun.read(out), time.perf_counter()
+    begun = Begun.read(out)
     study, federations = prepare_all(study, like)
-    seed, prepared = study.seeds[0], time.perf_counter()
+    seed = study.seeds[0]
     study, tried = tuned(study, federations[seed], lambda name, progress: watch(name, seed, progress))
     if len(tried):
         tried.to_parquet(out / TUNING, index=False)
     if study.auto_seeds:
-        if len(tried) and not torchrun.used():  # whose processes would each decide by their own clock
-            ended = time.perf_counter()
-            study, why = with_seeds(study, ended - prepared, ended - began)
+        if len(tried) and not torchrun.used():  # whose other processes have their share of one seed alone
+            study, why = with_seeds(study, federations[seed])
             say(why)
             if len(study.seeds) > 1:
                 study, federations = prepare_all(study, federations[seed])

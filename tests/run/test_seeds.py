@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 from command import call
-from own_silos import hospitals
+from own_silos import hospital, hospitals
 
 from coterie.run import seeds
+from coterie.run.experiment import prepare
+from coterie.run.seeds import with_seeds
 from coterie.studies.own import OWN
 from coterie.studies.study import check
 
@@ -53,3 +55,22 @@ def test_a_study_that_was_stopped_before_it_decided_decides_again():
     study = check({**OWN, "data": {"name": "own", "path": "hospitals", "label": "outcome"}})
     assert study.as_table()["seeds"] == "auto" and check(study.as_table()).auto_seeds
     assert not study.fixed().auto_seeds
+
+
+def decided(folder: str, measure_every: int = 1) -> tuple[int, float]:
+    """How many seeds own data in a folder get, and what one of them is thought to take."""
+    table = {**OWN, "data": {"name": "own", "path": folder, "label": "outcome", "drop": ["patient", "cost"]}}
+    table["train"] = table["train"] | {"measure_every": measure_every}
+    study, federation = prepare(check(table).pinned(), 0)
+    return len(with_seeds(study, federation)[0].seeds), seeds.seconds(study, federation)
+
+
+def test_work_decides_and_no_clock(monkeypatch):
+    monkeypatch.setattr(seeds, "MINUTE", 60.0)
+    Path("many").mkdir()
+    for place in range(60):
+        hospital(place % 4, 30).to_csv(f"many/{place}.csv", index=False)
+    few, many = decided("hospitals"), decided("many")
+    assert (few[0], many[0]) == (3, 1)
+    assert decided("hospitals") == few
+    assert decided("many", measure_every=10)[1] < many[1] / 3
