@@ -35,7 +35,7 @@ from coterie.data.own.statistics import Statistics, declare
 from coterie.data.own.subgroups import check_levels, read_subgroups
 from coterie.data.own.trees import TREES
 from coterie.data.silo import Array, FederatedData, HoldsData, Indices, Part, Share, Silo, named
-from coterie.errors import BadInput, nearest
+from coterie.errors import BadInput, nearest, warn
 from coterie.keys import generator
 from coterie.options import option
 
@@ -93,12 +93,13 @@ def load(options: OwnData, seed: int) -> FederatedData:
         raise BadInput("own data: give `path`, the folder with a file or a folder for each silo (--silos FOLDER)")
     folder = Path(options.path).expanduser()
     holdings = gather(folder, options.label, options.drop, options.columns, options.resize)
+    data = ready(holdings, options, seed)
     if len(holdings) == 1:
-        raise BadInput(
+        warn(
             f"{folder}: holds one silo, '{holdings[0].name}', which has nobody to learn with; give the folder that has "
             "a file or a folder for each silo"
         )
-    return ready(holdings, options, seed)
+    return data
 
 
 def ready(holdings: Sequence[Holding], options: OwnData, seed: int) -> FederatedData:

@@ -288,10 +288,10 @@ def test_a_folder_that_holds_anything_else_is_refused(tmp_path):
         read_silo(tmp_path / "north.csv", "")
 
 
-def test_a_folder_of_one_silo_is_no_federation(tmp_path):
-    hospital(0).to_csv(tmp_path / "north.csv", index=False)
-    with pytest.raises(BadInput, match=r"holds one silo, 'north', which has nobody to learn with"):
-        load(OwnData(path=str(tmp_path), label="outcome"), 0)
+def test_a_folder_of_one_silo_is_warned_of(tmp_path, capsys):
+    hospital(0).drop(columns="patient").to_csv(tmp_path / "north.csv", index=False)
+    assert len(load(OwnData(path=str(tmp_path), label="outcome"), 0).silos) == 1
+    assert "holds one silo, 'north', which has nobody to learn with" in capsys.readouterr().err
 
 
 def test_a_folder_of_tables_is_one_silo(tmp_path):
