@@ -242,7 +242,9 @@ class Compared:
         return float(np.quantile(self.accuracy[method].reshape(-1, silos), 0.1, axis=1).mean())
 
     def beforehand(self) -> float:
-        """What the best single method by all other seeds' test data is worth, mean over seeds."""
+        """What the best single method by all other seeds' test data is worth, mean over seeds; NaN of one seed."""
+        if len(self.seeds) == 1:
+            return float("nan")
         by_seed = {m: self.accuracy[m].reshape(len(self.seeds), -1).mean(1) for m in MEMBERS}
         others = {m: each.sum() - each for m, each in by_seed.items()}
         return float(np.mean([by_seed[max(MEMBERS, key=lambda m: others[m][i])][i] for i in range(len(self.seeds))]))

@@ -156,8 +156,8 @@ def _beats(known: list[Tensor | None], there: Tensor, level: float) -> Tensor:
 
     Where that is known, by betting: who stakes a share λ of 1 / −min(least) on every unit multiplies a capital of 1 by
     1 + λ off each time, and if the mean is not above zero, the chance that the mean capital over the stakes ever comes
-    to 1 / level is at most that (Ville, 1939; Waudby-Smith and Ramdas, 2024). Else by a t-test with two units more, both
-    lost by as much as any was won or lost: a candidate that is mostly a little better loses much when it loses.
+    to 1 / level is at most that (Ville, 1939; Waudby-Smith and Ramdas, 2024). Else by a t-test with two units more,
+    both lost by as much as any was won or lost: a candidate that is mostly a little better loses much when it loses.
     """
     off, least = known
     assert off is not None
