@@ -94,12 +94,12 @@ def others(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappas: Tensor, uni
     To take only the sample's own r_cj out of the sums is not enough: what it did to the others' shares would stay.
     """
     fold = _folds(mask, units)
-    found = prior[:, None, :, None].expand(-1, kappas.shape[-1], -1, mask.shape[1])
-    for each in range(min(FOLDS, mask.shape[1])):
-        inside = fold == each
-        pi = weigh(likelihoods, mask * ~inside, prior, kappas, ITERATIONS)
-        found = torch.where(inside[:, None, None], pi[..., None], found)
-    return found
+    many = min(FOLDS, mask.shape[1])
+    kept = (mask[:, None] * (fold[:, None] != torch.arange(many, device=mask.device)[:, None])).flatten(0, 1)
+    each = (likelihoods, kept, prior, kappas.expand(len(mask), -1))
+    every = (given if given is kept else given.repeat_interleave(many, 0) for given in each)
+    pi = weigh(*every, ITERATIONS).unflatten(0, (len(mask), many))  # (k, folds, g, c)
+    return pi.gather(1, fold[..., None, None].expand(-1, -1, *pi.shape[2:])).permute(0, 2, 3, 1)
 
 
 def weighed(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappa: Tensor, units: Tensor | None = None) -> Weighed:
