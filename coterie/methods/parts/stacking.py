@@ -96,9 +96,11 @@ def others(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappas: Tensor, uni
     fold = _folds(mask, units)
     many = min(FOLDS, mask.shape[1])
     kept = (mask[:, None] * (fold[:, None] != torch.arange(many, device=mask.device)[:, None])).flatten(0, 1)
-    each = (likelihoods, kept, prior, kappas.expand(len(mask), -1))
-    every = (given if given is kept else given.repeat_interleave(many, 0) for given in each)
-    pi = weigh(*every, ITERATIONS).unflatten(0, (len(mask), many))  # (k, folds, g, c)
+    often, priors, strengths = (
+        each.repeat_interleave(many, 0) for each in (likelihoods, prior, kappas.expand(len(mask), -1))
+    )
+    pi = weigh(often, kept, priors, strengths, ITERATIONS)
+    pi = pi.reshape(len(mask), many, *pi.shape[1:])  # (k, folds, g, c)
     return pi.gather(1, fold[..., None, None].expand(-1, -1, *pi.shape[2:])).permute(0, 2, 3, 1)
 
 
