@@ -7,6 +7,7 @@ import pytest
 import stack
 
 from coterie.engine.training import Training
+from coterie.errors import BadInput
 
 
 def line(method: str, seed: int, right: list[str]) -> stack.Line:
@@ -36,12 +37,25 @@ def test_the_stack_is_set_beside_the_best_in_hindsight() -> None:
     assert found.worse() == (0, 4)
     begun = line("fedavg", 2, ["1111", "1111"])  # a seed that is not whole does not count
     assert stack.page([*lines(), begun]) == stack.page(lines())
-    assert "| it | ditto 62.50 | 75.00 | +12.50 ± 14.1" in stack.page(lines())
+    assert "| it | 2 | ditto 62.50 | 75.00 | +12.50 ± 14.1" in stack.page(lines())
+
+
+def test_the_best_by_other_seeds_is_not_chosen_by_its_own_luck() -> None:
+    def lucky(method: str, seed: int) -> str:
+        return "1111" if (method, seed) in (("ditto", 0), ("fedem", 1)) else "1100"
+
+    found = stack.Compared([line(m, seed, [lucky(m, seed)]) for m in stack.METHODS for seed in (0, 1)])
+    assert found.accuracy[found.best].mean() == 75.0 and found.beforehand() == 50.0
 
 
 def test_a_silo_that_loses_many_rows_is_worse_off() -> None:
     made = [line(m, 0, ["1" * 40]) for m in stack.MEMBERS] + [line("stack", 0, ["0" * 30 + "1" * 10])]
     assert stack.Compared([*made, {"federation": "it", "method": "fedavg", "lr": 0.1}]).worse() == (1, 1)
+
+
+def test_the_files_of_a_data_set_are_where_one_says(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=str(tmp_path)):
+        stack.assembled("fashion-mnist-iid-mlp", 0, paths={"fashion-mnist": str(tmp_path)})
 
 
 def test_what_is_done_is_not_done_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -94,12 +94,14 @@ def others(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappas: Tensor, uni
     To take only the sample's own r_cj out of the sums is not enough: what it did to the others' shares would stay.
     """
     fold = _folds(mask, units)
-    found = prior[:, None, :, None].expand(-1, kappas.shape[-1], -1, mask.shape[1])
-    for each in range(min(FOLDS, mask.shape[1])):
-        inside = fold == each
-        pi = weigh(likelihoods, mask * ~inside, prior, kappas, ITERATIONS)
-        found = torch.where(inside[:, None, None], pi[..., None], found)
-    return found
+    many = min(FOLDS, mask.shape[1])
+    kept = (mask[:, None] * (fold[:, None] != torch.arange(many, device=mask.device)[:, None])).flatten(0, 1)
+    often, priors, strengths = (
+        each.repeat_interleave(many, 0) for each in (likelihoods, prior, kappas.expand(len(mask), -1))
+    )
+    pi = weigh(often, kept, priors, strengths, ITERATIONS)
+    pi = pi.reshape(len(mask), many, *pi.shape[1:])  # (k, folds, g, c)
+    return pi.gather(1, fold[..., None, None].expand(-1, -1, *pi.shape[2:])).permute(0, 2, 3, 1)
 
 
 def weighed(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappa: Tensor, units: Tensor | None = None) -> Weighed:
@@ -156,8 +158,8 @@ def _beats(known: list[Tensor | None], there: Tensor, level: float) -> Tensor:
 
     Where that is known, by betting: who stakes a share λ of 1 / −min(least) on every unit multiplies a capital of 1 by
     1 + λ off each time, and if the mean is not above zero, the chance that the mean capital over the stakes ever comes
-    to 1 / level is at most that (Ville, 1939; Waudby-Smith and Ramdas, 2024). Else by a t-test with two units more, one
-    won and one lost by as much as any.
+    to 1 / level is at most that (Ville, 1939; Waudby-Smith and Ramdas, 2024). Else by a t-test with two units more,
+    both lost by as much as any was won or lost: a candidate that is mostly a little better loses much when it loses.
     """
     off, least = known
     assert off is not None
@@ -171,7 +173,7 @@ def _beats(known: list[Tensor | None], there: Tensor, level: float) -> Tensor:
         return enough & (torch.logsumexp(gains.sum(2), 1) - math.log(len(STAKES)) >= -math.log(level))
     n = there.sum(1) + 2
     farthest = (off.abs() * there).amax(1)
-    mean = (off * there).sum(1) / n
+    mean = ((off * there).sum(1) - 2 * farthest) / n
     spread = (((off * there).square().sum(1) + 2 * farthest.square() - n * mean.square()) / (n - 1)).clamp_min(1e-24)
     sure = off.new_tensor([-student_quantile(level, int(each) - 1) for each in n])
     return enough & (mean * n.sqrt() > sure * spread.sqrt())

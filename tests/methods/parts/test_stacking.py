@@ -188,6 +188,17 @@ def test_of_numbers_whose_differences_have_no_bound_the_gate_seldom_closes_by_ch
     assert closes(none, None, 0.05)[:, 0].double().mean() < 0.05
 
 
+@pytest.mark.parametrize("n", [8, 12, 30])
+def test_of_numbers_errors_that_are_mostly_smaller_do_not_close_the_gate_when_seldom_ones_outweigh_them(n):
+    """A candidate with normal errors that in the mean is as good as a mixture of it and two others, by its density."""
+    sizes = np.array([0.8258, 1.0, 1.0])
+    errors = sizes[:, None, None] * np.random.default_rng(1).normal(size=(3, 4000, n))
+    density = np.exp(-0.5 * (errors / sizes[:, None, None]) ** 2) / sizes[:, None, None]
+    off = np.log(density[0] / density.mean(0))
+    for level in (0.05, 0.005):
+        assert closes(off, None, level)[:, 0].double().mean() < level + 3 * np.sqrt(level / 4000)
+
+
 @pytest.mark.parametrize("least", [-3.0, None])
 def test_rows_of_one_unit_are_one_to_the_gate(least):
     """10 patients of 20 rows each, whose differences are the patient's own: nothing is better than anything."""
