@@ -16,15 +16,20 @@ Fence = tuple[float, ...]  # what no value may lie below and above; or nothing: 
 def fence(values: Array) -> Fence:
     """The fence of a column, from the values of its training rows (n,).
 
-    Of a number at an end that many rows have, and that lies beyond the fence of all others, nothing is taken: it is no
-    number but a sign, as -999 for a value that is missing.
+    Of a number of nines at an end that many rows have, and that lies beyond the fence of all others, nothing is taken:
+    it is no number but a sign, as -999 for a value that is missing.
     """
     there = values[~np.isnan(values)]
     for end in (there.min(), there.max()) if len(there) else ():
         rest = there[there != end]
-        bounds = _fence(rest) if end and len(rest) > len(there) / 2 else ()
+        bounds = _fence(rest) if _of_nines(end) and len(rest) > len(there) / 2 else ()
         there = rest if bounds and not bounds[0] <= end <= bounds[1] else there
     return _fence(there)
+
+
+def _of_nines(value: float) -> bool:
+    """Whether a number is 99, -999, 9999 and so on."""
+    return 99 <= abs(value) <= 1e12 and set(f"{abs(value):.0f}") == {"9"} and value == int(value)
 
 
 def _fence(there: Array) -> Fence:

@@ -53,6 +53,8 @@ def test_a_number_that_stands_for_missing_is_pulled_in_however_often_it_is_there
 
 def test_zero_and_a_second_level_are_no_sign():
     there = np.arange(300) % 5 > 0
+    assert pulled(np.where(there, 762.0, 397.0)) == 0  # an airline that flies to two places
+    assert pulled(np.where(there, np.random.default_rng(2).normal(762, 5, 300), 397.0)) == 0
     assert pulled(np.where(there, np.random.default_rng(2).normal(50, 1, 300), 0)) == 0  # no visit, no income
     assert pulled(np.where(there, 1, 2)) == pulled(np.where(there, 3, -999)) == 0
 
