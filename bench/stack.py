@@ -32,6 +32,7 @@ from coterie.data.silo import Part, Silo
 from coterie.engine.method import Deployable, Task
 from coterie.engine.training import Training
 from coterie.errors import BadInput
+from coterie.measure.distributions import student_quantile
 from coterie.measure.measures import log_loss
 from coterie.measure.metrics import Rank, pick_of
 from coterie.methods import make
@@ -79,8 +80,9 @@ Test accuracy in percent at the round that validation data pick, mean over silos
 method was searched for in the same way on the first seed's validation data, and the stack takes its members' rates. The
 best single method is the best in hindsight, by test data. What chance alone adds to the best of six shows where each
 seed takes the method that is best on all other seeds; beside it the one that validation accuracy picks. ± is half of a
-95% interval over silos and seeds. A silo is worse off than alone by a sign test of its test rows at 5%, Bonferroni over
-all silos and seeds. CPU time is the stack's by the sum of its members'.
+95% interval over silos and seeds; of bottom deciles (of each seed's silos, interpolated) over seeds.
+A silo is worse or better off than alone by a sign test of its test rows at 5%, Bonferroni over all silos and seeds. CPU
+time is the stack's by the sum of its members'.
 """
 
 
@@ -236,10 +238,19 @@ class Compared:
         """The mean over silos and seeds."""
         return float(np.mean([loss for line in self._of(method) for loss in line[split]["log_loss"]]))
 
+    def deciles(self, method: str) -> np.ndarray:
+        """The bottom decile of the silos, of each seed."""
+        return np.asarray(np.quantile(self.accuracy[method].reshape(len(self.seeds), -1), 0.1, axis=1))
+
     def decile(self, method: str) -> float:
         """The bottom decile of the silos, mean over seeds."""
-        silos = len(self.accuracy[method]) // len(self.seeds)
-        return float(np.quantile(self.accuracy[method].reshape(-1, silos), 0.1, axis=1).mean())
+        return float(self.deciles(method).mean())
+
+    def decile_gain(self) -> tuple[float, float]:
+        """The stack's bottom decile over the best single method's, and half of a 95% interval over seeds."""
+        off, n = self.deciles("stack") - self.deciles(self.best), len(self.seeds)
+        spread = off.std(ddof=1) / np.sqrt(n) if n > 1 else float("nan")
+        return float(off.mean()), student_quantile(0.975, n - 1) * float(spread)
 
     def beforehand(self) -> float:
         """What the best single method by all other seeds' test data is worth, mean over seeds; NaN of one seed."""
@@ -254,13 +265,14 @@ class Compared:
         off = self.accuracy["stack"] - self.accuracy[self.best]
         return float(off.mean()), float(1.96 * off.std(ddof=1) / np.sqrt(len(off)))
 
-    def worse(self) -> tuple[int, int]:
-        """Silos (of a seed) that are worse off than alone by a test at 5% over all of them, and how many there are."""
-        found = []
-        for mine, alone in zip(self._right("stack"), self._right("separate"), strict=True):
+    def beside_alone(self) -> tuple[int, int, int]:
+        """Silos (of a seed) that are worse and better off than alone by a test at 5% over all of them, of how many."""
+        worse, better, silos = 0, 0, self._right("separate")
+        for mine, alone in zip(self._right("stack"), silos, strict=True):
             won, lost = (sum(a + b == pair for a, b in zip(mine, alone, strict=True)) for pair in ("10", "01"))
-            found.append(float(binom.sf(lost - 1, won + lost, 0.5)) if lost else 1.0)
-        return sum(p < 0.05 / len(found) for p in found), len(found)
+            sure = binom.sf(max(won, lost) - 1, won + lost, 0.5) < 0.05 / len(silos)
+            worse, better = worse + int(sure and lost > won), better + int(sure and won > lost)
+        return worse, better, len(silos)
 
     def cost(self) -> str:
         """The stack's CPU time by that of its members together, where it was taken."""
@@ -278,16 +290,19 @@ def page(lines: list[Line]) -> str:
     names = list(dict.fromkeys(line["federation"] for line in whole))
     found = {name: Compared([line for line in whole if line["federation"] == name]) for name in names}
     columns = "federation | seeds | best single | stack | difference | best by other seeds | picked by validation"
-    others = "bottom decile, best / stack | log-loss, best / stack | worse off than alone | CPU time"
-    rows = [f"| {columns} | {others} |", "|---" * 11 + "|"]
+    others = "bottom decile, best / stack | difference there | log-loss, best / stack"
+    last = "worse off than alone | better off | CPU time"
+    rows = [f"| {columns} | {others} | {last} |", "|---" * 13 + "|"]
     for name, each in found.items():
-        (gain, reach), (worse, silos), best = each.gain(), each.worse(), each.best
+        (gain, reach), (lower, wide), best = each.gain(), each.decile_gain(), each.best
+        worse, better, silos = each.beside_alone()
         rows.append(
             f"| {name} | {len(each.seeds)} | {best} {each.accuracy[best].mean():.2f} "
             f"| {each.accuracy['stack'].mean():.2f} | {gain:+.2f} ± {reach:.2f} | {each.beforehand():.2f} "
             f"| {each.picked} {each.accuracy[each.picked].mean():.2f} "
-            f"| {each.decile(best):.1f} / {each.decile('stack'):.1f} "
-            f"| {each.log_loss(best):.3f} / {each.log_loss('stack'):.3f} | {worse} of {silos} | {each.cost()} |"
+            f"| {each.decile(best):.1f} / {each.decile('stack'):.1f} | {lower:+.1f} ± {wide:.1f} "
+            f"| {each.log_loss(best):.3f} / {each.log_loss('stack'):.3f} "
+            f"| {worse} of {silos} | {better} | {each.cost()} |"
         )
     rows += ["", "Every method: accuracy (log-loss).", ""]
     rows += ["| federation | " + " | ".join(METHODS) + " |", "|---" * (len(MEMBERS) + 2) + "|"]

@@ -34,7 +34,7 @@ def test_the_stack_is_set_beside_the_best_in_hindsight() -> None:
     assert found.best == found.picked == "ditto"
     assert found.gain() == (12.5, pytest.approx(1.96 * 14.434 / 2, rel=1e-3))
     assert found.decile("stack") == pytest.approx(55.0) and found.cost() == "0.50"
-    assert found.worse() == (0, 4)
+    assert found.beside_alone() == (0, 0, 4)
     begun = line("fedavg", 2, ["1111", "1111"])  # a seed that is not whole does not count
     assert stack.page([*lines(), begun]) == stack.page(lines())
     assert "| it | 2 | ditto 62.50 | 75.00 | +12.50 ± 14.1" in stack.page(lines())
@@ -48,9 +48,21 @@ def test_the_best_by_other_seeds_is_not_chosen_by_its_own_luck() -> None:
     assert found.accuracy[found.best].mean() == 75.0 and found.beforehand() == 50.0
 
 
-def test_a_silo_that_loses_many_rows_is_worse_off() -> None:
-    made = [line(m, 0, ["1" * 40]) for m in stack.MEMBERS] + [line("stack", 0, ["0" * 30 + "1" * 10])]
-    assert stack.Compared([*made, {"federation": "it", "method": "fedavg", "lr": 0.1}]).worse() == (1, 1)
+def test_the_difference_of_deciles_has_an_interval_over_seeds() -> None:
+    found = [line(m, seed, ["1100"] * 11) for m in stack.MEMBERS for seed in range(3)]
+    worst = ("1100", "1110", "1000")  # the second of 11 silos, after one without a row right
+    found += [line("stack", seed, ["0000", worst[seed]] + ["1111"] * 9) for seed in range(3)]
+    gain, reach = stack.Compared(found).decile_gain()
+    assert gain == pytest.approx(0.0) and reach == pytest.approx(4.3027 * 25 / np.sqrt(3), rel=1e-4)
+    assert "| 50.0 / 50.0 | +0.0 ± 62.1 |" in stack.page(found)
+    one = [each for each in found if each["seed"] == 0]
+    assert "| 50.0 / 50.0 | +0.0 ± nan |" in stack.page(one)
+
+
+def test_a_silo_that_loses_many_rows_is_worse_off_and_one_that_wins_many_better() -> None:
+    few, many = "0" * 30 + "1" * 10, "1" * 40
+    made = [line(m, 0, [many, few, few]) for m in stack.MEMBERS] + [line("stack", 0, [few, many, few])]
+    assert stack.Compared([*made, {"federation": "it", "method": "fedavg", "lr": 0.1}]).beside_alone() == (1, 1, 3)
 
 
 def test_the_files_of_a_data_set_are_where_one_says(tmp_path: Path) -> None:
