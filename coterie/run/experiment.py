@@ -178,7 +178,7 @@ def _baselines(study: Study, federations: Mapping[int, Assembly]) -> dict[Key, R
     """What people use today, of silos with tables of their own; papers compare with other things."""
     found = dict[Key, Rows]()
     for seed, each in federations.items():
-        if each.schemas and suits(each.members, each.model.classes):
+        if each.schemas and suits(each.members):
             found |= dict(baselines(each.members, each.model.classes, seed, each.schemas, study.training.positive))
     return found
 

@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from coterie.data.own.trees import threads_for
 from coterie.data.silo import Part, Silo
 from coterie.measure.measures import accuracy, log_loss, rmse
-from coterie.run.baselines import POOLED, WEIGHTS, baselines, names, pooled, suits
+from coterie.run.baselines import POOLED, WEIGHTS, baselines, names, pooled
 
 
 def silo(name, seed, rows=200, classes=2, shift=0.0):
@@ -90,10 +90,15 @@ def test_few_validation_rows_do_not_flatter_a_baseline():
     assert means["validation"] == pytest.approx(means["test"], abs=0.02)
 
 
-def test_rows_of_too_many_inputs_have_none():
-    wide = Part(np.zeros((4, 4000), np.float32), np.zeros(4, np.int64))
-    assert not suits([Silo("a", wide, wide, wide)], 2)
-    assert suits([silo("a", 0)], 2) and not suits([silo("a", 0)], 30)
+def test_beside_many_classes_or_inputs_stands_a_guess_alone():
+    wide = Part(np.zeros((4, 4000), np.float32), np.arange(4) % 2)
+    for each, classes in ((Silo("a", wide, wide, wide), 2), (silo("a", 0, classes=30), 30)):
+        found = dict(baselines([each], classes, 0, {}))
+        assert {key.method for key in found} == {"majority", "majority, pooled"}
+        assert {key.split for key in found} == {"validation", "test"}
+
+
+def test_a_pooled_one_is_known_by_its_name():
     assert pooled("ridge, pooled") and not pooled("ridge")
 
 
