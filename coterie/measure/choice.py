@@ -84,7 +84,7 @@ def choose(
     margin = measure.margin * (abs(means[best]) if measure.relative else 1)
     leads = {label: _lead(best, label, grid, scores) for label in ranked[1:]}
     level = [best, *(label for label, lead in leads.items() if lead.low <= 0)]  # whose difference may be chance
-    losses = {label: loss for label in level if (loss := _log_loss(label, predictions)) is not None}
+    losses = {label: loss for label in level if (loss := log_loss_of(label, predictions)) is not None}
     first = min(losses, key=losses.__getitem__) if best in losses else best
     close = [
         label
@@ -105,7 +105,7 @@ def choose(
     }
 
 
-def _log_loss(label: str, predictions: Predictions) -> float | None:
+def log_loss_of(label: str, predictions: Predictions) -> float | None:
     """A method's mean log-loss over the silos' validation rows, which says more of few rows than how many are right."""
     found = [
         log_loss(rows.labels, rows.predicted)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame
 
-from coterie.measure.choice import AS_GOOD, NOTHING, Judged, Scores, choose
+from coterie.measure.choice import AS_GOOD, NOTHING, Judged, Scores, choose, log_loss_of
 from coterie.measure.distributions import normal_quantile
 from coterie.measure.measures import Array, Measure, measure_of
 from coterie.measure.metrics import main_measure, picked
@@ -80,8 +80,7 @@ def judge(
     }
     choice = choose(methods, scores, costs, predictions, flattered)
     guess = _today([name for name in baselines if name in GUESSES], scores)
-    best = choice["best"]
-    if guess and best and measure.better(float(np.mean(list(methods[best].validation.values()))), guess[1]) <= 0:
+    if guess and choice["chosen"] and not _learned(choice, methods, guess, scores, predictions):
         choice = NOTHING | {"guess": guess[0]}
     standings = {}
     if alone in methods:
@@ -134,6 +133,26 @@ def _today(baselines: Sequence[str], scores: Scores) -> tuple[str, float] | None
         return None
     best = max(found, key=lambda name: found[name] if scores.measure.higher else -found[name])
     return best, found[best]
+
+
+def _learned(
+    choice: Mapping[str, Any],
+    methods: Mapping[str, Judged],
+    guess: tuple[str, float],
+    scores: Scores,
+    predictions: Predictions,
+) -> bool:
+    """Whether validation rows show a method to be ahead of a guess: of many that learned nothing one is by chance.
+
+    Its lead is more than chance, or the method taken has a lower log-loss too, which says more of few rows.
+    """
+    name, value = guess
+    best, measure = choice["best"], scores.measure
+    if measure.better(float(np.mean(list(methods[best].validation.values()))), value) <= 0:
+        return False
+    losses = [log_loss_of(label, predictions) for label in (choice["chosen"], name)]
+    leads = scores.gains(methods[best].validation, "validation", best, name)
+    return None in losses or losses[0] < losses[1] or not leads or over(leads).low > 0
 
 
 def _beside(label: str, today: str, method: Judged, scores: Scores) -> dict[str, dict[str, Any]]:

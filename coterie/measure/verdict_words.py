@@ -13,6 +13,7 @@ OUTCOMES = {
     "equivalent": "as well off alone",
     "undecided": "undecided",
 }
+GUESS = {"majority": "always predicting the majority class", "median": "always predicting the median"}
 DIVERGED = {
     "better": "its model diverges alone, and not in the federation",
     "worse": "its model diverges in the federation, and not alone",
@@ -57,18 +58,18 @@ def silo(standing: Mapping[str, Any], verdict: Verdict) -> str:
         return f"{name}: {DIVERGED[standing['outcome']]}"
     size = f"{amount(abs(gain), verdict)}{unit(verdict)}"
     within = span(standing["low"], standing["high"], verdict)
-    signed = f"{'+' if gain >= 0 else '−'}{size}{within}"
+    by = f"{signed(gain, verdict)}{unit(verdict)}{within}"
     if standing["outcome"] == "better":
         peers = f", mostly from {listed(standing['peers'])}" if standing["peers"] else ""
         return f"{name} gains {size}{within}{peers}"
     if standing["outcome"] == "worse":
         return f"{name} loses {size}{within} and is better off alone"
     if standing["outcome"] == "equivalent":
-        return f"{name} would do as well alone ({signed})"
+        return f"{name} would do as well alone ({by})"
     more = f"; about {standing['needs']:,} more test rows would decide" if standing.get("needs") else ""
     if standing["low"] is not None and standing["high"] is not None and standing["low"] * standing["high"] > 0:
         more = f"; of {len(verdict['silos'])} silos one may look so by chance"  # what p_adjusted is for
-    return f"{name}: undecided ({signed}, {standing['n']:,} test rows{more})"
+    return f"{name}: undecided ({by}, {standing['n']:,} test rows{more})"
 
 
 def stays(verdict: Verdict) -> str | None:
@@ -86,7 +87,7 @@ def _which(verdict: Verdict) -> str:
     chosen, best, title = verdict["chosen"], verdict["best"], _title(verdict)
     if chosen is None and verdict.get("guess"):
         return (
-            f"No method is chosen: on validation rows none is better than always predicting the {verdict['guess']}. "
+            f"No method is chosen: on validation rows none is shown to be better than {GUESS[verdict['guess']]}. "
             "Check the label and the columns, or add rows."
         )
     if chosen is None:
@@ -115,10 +116,9 @@ def _which(verdict: Verdict) -> str:
         why = "of such methods it has the lowest log-loss, or nearly so and sends less"
         if measure_of(verdict["measure"]).kind == "numbers":
             why = "of such methods it sends least"
-        text = (
-            f"{first}. Its mean {title} on validation data ({own}) is not clearly behind the best ({best}, "
-            f"{score(verdict['methods'][best]['validation'], verdict)}); {why}; {tested}."
-        )
+        highest = score(verdict["methods"][best]["validation"], verdict)
+        beside = f"level with that of {best}" if own == highest else f"not clearly behind the best ({best}, {highest})"
+        text = f"{first}. Its mean {title} on validation data ({own}) is {beside}; {why}; {tested}."
     others = {
         f"Shown to be as good as {best}, within {margin(verdict)}": verdict["equals"],
         f"Too few rows to say whether as good as {best}": verdict["undecided"],
@@ -141,12 +141,16 @@ def _today(verdict: Verdict) -> list[str]:
     if today is None or chosen is None or today.get("gain") is None:
         return []
     within = span(*_sided(today["low"], today["high"], today["gain"]), verdict)
-    gain = f"{amount(abs(today['gain']), verdict)}{unit(verdict)}{within}"
+    size = amount(abs(today["gain"]), verdict)
+    gain = f"{size}{unit(verdict)}{within}"
     ahead = "ahead of" if today["gain"] >= 0 else "behind"
     low, high = (0.0 if end is None else end for end in (today["low"], today["high"]))
     chance = ", which may be chance" if low <= 0 <= high else ""
-    alone = f"{today['name']} on each silo alone ({score(today['test'], verdict)})"
+    plain = GUESS.get(today["name"], f"{today['name']} on each silo alone")
+    alone = f"{plain} ({score(today['test'], verdict)})"
     text = f"On test rows {chosen} is {gain} {ahead} {alone}{chance}."
+    if not float(size):
+        text = f"On test rows {chosen} is level with {alone}: {gain}."
     if today["beats"] and stays(verdict) is None:
         text += (
             f" Validation rows preferred {today['name']} ({score(today['validation'], verdict)}), and these test rows "
@@ -165,7 +169,7 @@ def _whether(verdict: Verdict) -> str:
             return "There is no federated method in the study to be better off with."
         most = max(federated, key=lambda name: federated[name]["better"])
         if not federated[most]["better"]:
-            return "With none of the methods a silo is shown to be better off than alone."
+            return "No silo is shown to be better off than alone with any of the methods."
         return f"Most silos are better off than alone with {most}: {federated[most]['better']}."
     scores, silos = verdict["methods"][judged], verdict["silos"]
     gain, chance = scores["gain"] or 0.0, scores["p"] >= ALPHA
@@ -225,11 +229,17 @@ def amount(value: float, verdict: Verdict) -> str:
     return measure.amount(value / 100 if measure.percent else value)
 
 
+def signed(value: float, verdict: Verdict) -> str:
+    """A difference with its sign, if one is left of it."""
+    size = amount(abs(value), verdict)
+    return f"{'+' if value > 0 else '−'}{size}" if float(size) else size
+
+
 def span(low: float | None, high: float | None, verdict: Verdict) -> str:
     """An interval of a difference, as it follows one; nothing where the rows say nothing."""
     if low is None or high is None:
         return ""
-    ends = [f"{'−' if end < 0 else ''}{amount(abs(end), verdict)}" for end in (low, high)]
+    ends = [signed(end, verdict).removeprefix("+") for end in (low, high)]
     return f" [{', '.join(ends)}]"
 
 

@@ -14,6 +14,7 @@ from coterie.runs.read import Run
 
 BESIDE_PLAIN = OUTCOMES | {"equivalent": "as well off"}
 NAMED = 5  # silos; more are counted
+TOLD = 3  # remarks; more are counted
 LINKED = 12  # folders of models; more are folded away
 
 
@@ -26,6 +27,7 @@ def decision(run: Run, beside: Path | None = None) -> str:
     if found["chosen"] is None:
         body += f"<p>{escape(found['words']['consortium'][0])}</p>"
     answers = {
+        "Caution": escape(_caution(run.flattering)),
         "Gain": escape(gain(found)) if found["judged"] is not None else "",
         "Risk": escape(risk(found)) if found["silos"] else "",
         "Plain models": escape(baselines(found)),
@@ -51,19 +53,30 @@ def headline(found: Verdict) -> str:
     return f"Take {chosen}{'; a gain over training alone is not shown' if unsure else ''}."
 
 
+def _caution(remarks: Sequence[str]) -> str:
+    """What of the silos' tables makes scores flatter."""
+    if not remarks:
+        return ""
+    more = len(remarks) - TOLD
+    return f"The scores may flatter. {'; '.join(remarks[:TOLD])}{f'; and {more} more' if more > 0 else ''}."
+
+
 def gain(found: Verdict) -> str:
     """What the method brings on average, and how sure that is."""
     judged, alone = found["judged"], found["alone"]
     scores, before = found["methods"][judged], found["methods"][alone]
     what = judged if found["chosen"] in (judged, None) else f"{judged}, the best method that federates,"
-    text = (
-        f"With {what} the silos' {found['title']} is on average {_side(scores['gain'] or 0.0, found)} than alone: "
-        f"{score(scores['test'], found)} instead of {score(before['test'], found)}."
-    )
+    by = scores["gain"] or 0.0
+    text = f"With {what} the silos' {found['title']} is on average "
+    if same := not float(amount(abs(by), found)):
+        text += f"the same as alone: {score(scores['test'], found)}."
+    else:
+        instead = f"{score(scores['test'], found)} instead of {score(before['test'], found)}"
+        text += f"{_side(by, found)} than alone: {instead}."
     if scores["gain_low"] is None or scores["gain_high"] is None:
         return text
-    sure = ": unlikely to be chance" if scores["p"] < ALPHA else ", so it may be chance"
-    return f"{text} With 95% confidence the average lies between {_ends(scores, found)}{sure}."
+    sure = ": unlikely to be chance" if scores["p"] < ALPHA else "" if same else ", so it may be chance"
+    return f"{text} With 95% confidence the difference lies between {_ends(scores, found)}{sure}."
 
 
 def cost(run: Run) -> str:

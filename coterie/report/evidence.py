@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 from coterie.measure.measures import MEASURES, Measure, measure_of
-from coterie.measure.verdict_words import OUTCOMES, amount, listed, margin, ranked, score, silo, unit
+from coterie.measure.verdict_words import OUTCOMES, amount, listed, margin, ranked, score, signed, silo, unit
 from coterie.report.figures import gains
 from coterie.report.html import cell, cells, facts, note, plot, section, table
 from coterie.report.table import marked
@@ -205,6 +205,4 @@ def _how(found: Mapping[str, Any]) -> str:
 
 
 def _signed(value: float | None, found: Mapping[str, Any]) -> str:
-    if value is None:
-        return "-"
-    return f"{'+' if value >= 0 else '−'}{amount(abs(value), found)}"
+    return "-" if value is None else signed(value, found)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.measure.measures import measure_of
-from coterie.measure.verdict_words import amount, listed, score, span, unit
+from coterie.measure.verdict_words import OUTCOMES, listed, score, signed, span, unit
 from coterie.personal.file import about_of, copy_whole
 
 FOLDER = "deploy"
@@ -92,8 +92,8 @@ def _card(about: Mapping[str, Any]) -> str:
     if about["beside_alone"] is not None and about["beside_alone"]["gain"] is not None:
         found, verdict = about["beside_alone"], {"measure": about["measure"]}
         within = span(found["low"], found["high"], verdict)
-        gain = f"{'+' if found['gain'] >= 0 else '−'}{amount(abs(found['gain']), verdict)}{unit(verdict)}"
-        lines += ["", f"Beside a model of this silo alone: {found['outcome']} ({gain}{within}, 95%)."]
+        gain = f"{signed(found['gain'], verdict)}{unit(verdict)}{within}"
+        lines += ["", f"Beside a model of this silo alone: {OUTCOMES[found['outcome']]} ({gain}, 95%)."]
     lines += ["", "## Use", "", f"`coterie predict {MODEL} --data new-rows.csv`"]
     if about["temperature"] is not None:
         lines += [f"Probabilities are tempered (temperature {about['temperature']:.3g})."]

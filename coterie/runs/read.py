@@ -42,6 +42,7 @@ class Run:
     significance: DataFrame | None = None
     about: Mapping[str, Any] = field(default_factory=dict)  # what `ABOUT` lists, and toml
     differences: Sequence[str] = ()  # between the tables of own silos, a line each
+    flattering: Sequence[str] = ()  # those of them that make scores look better than they are in use
     finished: bool = True
     data: Mapping[str, Any] = field(default_factory=dict)  # the study's [data]
     baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # plain models, each with its measures
@@ -121,7 +122,8 @@ def read_run(folder: Path) -> Run:
             _current(summary.get("verdict")),
             DataFrame(summary["significance"]) if summary.get("significance") else None,
             {**{key: summary.get(key) for key in ABOUT}, "toml": toml},
-            [f"{each['column']}, {each['silo']}: {each['what']}" for each in own.get("differences", ())],
+            [_line(each) for each in own.get("differences", ())],
+            [_line(each) for each in own.get("differences", ()) if each.get("flatters")],
             data=data,
             baselines=summary.get("baselines") or {},
             subgroups=summary.get("subgroups") or {},
@@ -171,6 +173,11 @@ def seeds_of(study: Mapping[str, Any]) -> list[int]:
     """Those of a study; of one that has yet to choose them the first."""
     seeds = study.get("seeds", [0])
     return [0] if seeds == AUTO else [int(seed) for seed in seeds]
+
+
+def _line(difference: Mapping[str, Any]) -> str:
+    """A difference between the tables of own silos."""
+    return f"{difference['column']}, {difference['silo']}: {difference['what']}"
 
 
 def _scores(scores: Mapping[str, Any]) -> dict[str, Any]:

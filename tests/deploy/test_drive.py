@@ -291,6 +291,7 @@ def test_a_silo_may_keep_its_shares_and_the_summary_names_it(policy: str, tmp_pa
             "silo": "east",
             "what": "keeps the shares of its classes to itself: judged by accuracy",
             "stops": False,
+            "flatters": False,
         }
     ]
     left = {e["field"] for e in Ledger(loop.sides["east"].folder).entries() if e["kind"] == "declare"}

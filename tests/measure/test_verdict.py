@@ -82,6 +82,28 @@ def test_an_interval_beside_zero_that_decides_nothing_among_many_silos_says_why(
     assert verdict_words.silo(north, verdict).endswith("200 test rows; of 6 silos one may look so by chance)")
 
 
+@pytest.mark.parametrize("gain", [0.0, -1e-15, 0.04])
+def test_a_gain_that_rounds_to_zero_has_no_sign(gain):
+    verdict = judged()
+    for outcome in ("undecided", "equivalent"):
+        told = verdict_words.silo(standing(verdict, "west") | {"gain": gain, "outcome": outcome}, verdict)
+        assert "(0.0 points [" in told
+    verdict["baseline"] = {"name": "boosted trees", "test": 69.0, "validation": 60.0, "gain": gain, "beats": False}
+    verdict["baseline"] |= {"low": -2.0, "high": 2.0}
+    text = "On test rows fedamp is level with boosted trees on each silo alone (69.0%): "
+    assert f"{text}0.0 points [−2.0, 2.0]." in verdict_words.consortium(verdict)
+    verdict["baseline"]["name"] = "majority"
+    assert "level with always predicting the majority class (69.0%)" in verdict_words.consortium(verdict)[2]
+
+
+def test_methods_with_the_same_score_are_said_to_be_level():
+    validation = {"separate": 0.85, "fedamp": 0.85, "fedavg": 0.7}
+    verdict = judged(validation=validation, costs={"separate": 1.0, "fedamp": 0.0, "fedavg": 3.0})
+    assert (verdict["best"], verdict["chosen"]) == ("separate", "fedamp")
+    text = verdict_words.consortium(verdict)[0]
+    assert text.startswith("Take fedamp. Its mean accuracy on validation data (85.0%) is level with that of separate; ")
+
+
 def test_a_silo_with_a_number_for_a_name_is_called_a_silo():
     told = {"silo": "29", "gain": None, "outcome": "worse"}
     assert verdict_words.silo(told, {}).startswith("silo 29: ")
@@ -104,7 +126,7 @@ def test_of_equals_the_one_that_sends_less_is_taken():
     costs = {"separate": 0.0, "fedamp": 9.0, "fedavg": 3.0}
     verdict = judged(validation=validation, costs=costs)
     assert (verdict["best"], verdict["chosen"], verdict["judged"]) == ("fedamp", "fedavg", "fedavg")
-    assert "is not clearly behind the best (fedamp, 85.0%)" in verdict_words.consortium(verdict)[0]
+    assert "(85.0%) is level with that of fedamp; " in verdict_words.consortium(verdict)[0]
     assert judged(validation={**validation, "fedavg": 0.83}, costs=costs)["chosen"] == "fedamp"
 
 
@@ -155,11 +177,24 @@ def test_where_nothing_was_learned_no_method_is_taken():
     sizes = {0: dict.fromkeys(results["silo"].unique(), N)}
     verdict = judge(results, predictions | guessed, {}, "separate", sizes, "accuracy", {}, ["majority"])
     assert verdict["chosen"] is None and verdict["silos"] == []
-    assert "none is better than always predicting the majority" in verdict_words.consortium(verdict)[0]
+    text = verdict_words.consortium(verdict)[0]
+    assert "none is shown to be better than always predicting the majority class" in text
     guessed = {key: rows(100) for key in guessed}
     assert (
         judge(results, predictions | guessed, {}, "separate", sizes, "accuracy", {}, ["majority"])["chosen"] == "fedamp"
     )
+
+
+@pytest.mark.parametrize(("right", "sure", "chosen"), [(169, 0.51, None), (169, 0.99, "fedamp"), (150, 0.51, "fedamp")])
+def test_a_lead_over_a_guess_that_may_be_chance_needs_a_lower_log_loss(right, sure, chosen):
+    """Of nine methods that learned nothing one is a little ahead: fedamp has 170 right of 200 validation rows."""
+    results, predictions = made()
+    guess = rows(right)
+    guess.predicted[right:] = [sure, 1 - sure]  # where it is wrong
+    guessed = {Key("majority", 0, silo, "validation"): guess for silo in SAMPLES["separate"]}
+    sizes = {0: dict.fromkeys(results["silo"].unique(), N)}
+    verdict = judge(results, predictions | guessed, {}, "separate", sizes, "accuracy", {}, ["majority"])
+    assert verdict["chosen"] == chosen
 
 
 def test_what_validation_rows_can_tell_of_the_others():

@@ -54,7 +54,7 @@ def test_the_gain_is_a_sentence_with_its_interval():
     assert headline(found) == "Take fedamp; a gain over training alone is not shown."
     assert gain(found) == (
         "With fedamp the silos' accuracy is on average 13.3 points better than alone: 87.2% instead of 73.9%. With 95% "
-        "confidence the average lies between 8.5 points worse and 31.4 points better, so it may be chance."
+        "confidence the difference lies between 8.5 points worse and 31.4 points better, so it may be chance."
     )
     found["methods"]["fedamp"] |= {"gain_low": 3.0, "p": 0.01}
     assert headline(found) == "Take fedamp."
@@ -129,6 +129,24 @@ def test_models_to_deploy_are_linked(tmp_path):
         render(run, place)
         links = re.findall("<a href='([^'#]*deploy[^']*)'", place.read_text("utf-8"))
         assert len(links) == 2 and all((place.parent / unquote(link)).is_dir() for link in links)
+
+
+def test_what_makes_scores_flatter_comes_before_the_gain():
+    lines = [f"{column}, every silo: tells the label by itself {EVIL}" for column in "abcd"]
+    shown = decision(run_of(verdict([standing("a", "better")]), flattering=lines))
+    assert shown.index("Caution") < shown.index("<dt>Gain")
+    assert "a, every silo: tells the label by itself &lt;img" in shown and "d, every silo" not in shown
+    assert "1 more" in shown and EVIL not in shown
+    assert "Caution" not in decision(run_of(verdict([standing("a", "better")])))
+
+
+def test_equal_scores_are_said_to_be_the_same():
+    found = verdict([standing("a", "undecided", -1e-15)])
+    found["methods"]["fedamp"] |= {"gain": -1e-15, "gain_low": -2.0, "gain_high": 2.0, "p": 1.0, "test": 73.9}
+    assert gain(found) == (
+        "With fedamp the silos' accuracy is on average the same as alone: 73.9%. With 95% confidence the difference "
+        "lies between 2.0 points worse and 2.0 points better."
+    )
 
 
 def test_why_a_measure_was_taken_is_said():

@@ -244,7 +244,7 @@ def copied(own: SplitHolding, options: OwnData) -> list[Difference]:
     others = {"test": own.test, "validation": own.validation}
     found = copies(own.holding.x, own.label.values, own.train, others)
     remedy = "" if options.group else " or give --group"
-    return [Difference("rows", own.holding.name, found + remedy)] if found else []
+    return [Difference("rows", own.holding.name, found + remedy, flatters=True)] if found else []
 
 
 def copied_elsewhere(splits: Sequence[SplitHolding], silos: Sequence[Silo]) -> list[Difference]:
@@ -258,7 +258,8 @@ def copied_elsewhere(splits: Sequence[SplitHolding], silos: Sequence[Silo]) -> l
             what = "row is an exact copy of a training row" if one else "rows are exact copies of training rows"
             seen = f"what is trained together has seen {'it' if one else 'them'}, so its score flatters"
             remedy = f"remove {'it' if one else 'them'} here or there"
-            found.append(Difference("rows", name, f"{count} {what} of {named(others)}; {seen}: {remedy}"))
+            what = f"{count} {what} of {named(others)}; {seen}: {remedy}"
+            found.append(Difference("rows", name, what, flatters=True))
     return found
 
 
@@ -286,7 +287,7 @@ def identified(splits: Sequence[SplitHolding], options: OwnData) -> list[Differe
             for name in repeating_identifiers(every, Series(own.label.values)):
                 silos.setdefault(name, []).append(own.holding.name)
     what = "looks like an identifier that repeats: give --group {}"
-    return [Difference(name, named(where), what.format(name)) for name, where in silos.items()]
+    return [Difference(name, named(where), what.format(name), flatters=True) for name, where in silos.items()]
 
 
 def _numbers(own: SplitHolding, name: str) -> Array:

@@ -27,6 +27,7 @@ class Difference:
     silo: str
     what: str
     stops: bool = False  # whether no federation can be made of it
+    flatters: bool = False  # whether scores look better by it than they are in use
 
 
 def remarks(
@@ -62,7 +63,8 @@ def _columns(described: Mapping[str, Description]) -> list[Difference]:
     for name in dict.fromkeys(name for own in described.values() for name in own.telling):
         silos = [silo for silo, own in described.items() if name in own.telling]
         what = f"tells the label by itself; if it is not known when you predict, leave it out with --drop {name}"
-        found.append(Difference(name, EVERY if len(silos) == len(described) else listed(silos), what))
+        where = EVERY if len(silos) == len(described) else listed(silos)
+        found.append(Difference(name, where, what, flatters=True))
     return found
 
 

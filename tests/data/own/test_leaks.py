@@ -76,6 +76,7 @@ def test_copies_in_arrays_are_counted():
     for held, expected in ((plain, 0), (twice, 1)):
         found = ready([from_dataset("a", held)], OwnData(), 0).differences
         assert sum("exact copies" in d.what for d in found) == expected
+        assert all(d.flatters for d in found)
     pair = [from_dataset(name, plain) for name in "ab"]
     for validation in (0.2, 0.0):  # also where nothing validates
         found = ready(pair, OwnData(validation=validation), 0).differences
@@ -101,7 +102,7 @@ def test_one_row_that_another_silo_trains_on_is_said_of_one():
     south.iloc[0, :-1] = north.iloc[-1, :-1]
     options = OwnData(label="y", split_column="part")
     held = [from_frame(n, f, "y", (), n, options.columns) for n, f in (("north", north), ("south", south))]
-    ((silo, what),) = [(d.silo, d.what) for d in ready(held, options, 0).differences if "cop" in d.what]
+    ((silo, what),) = [(d.silo, d.what) for d in ready(held, options, 0).differences if d.flatters]
     assert silo == "north" and what.startswith("1 test row is an exact copy of a training row of 1 silo: south;")
 
 
@@ -125,6 +126,8 @@ def test_an_identifier_that_repeats_is_remarked_on(number, seed):
         ("patient", "2 silos: north, south", "looks like an identifier that repeats: give --group patient")
     ]
     assert remarks(frames, group="patient") == []
+    held = [from_frame(name, frame, "y", drop, name) for name, frame in frames.items()]
+    assert [d.flatters for d in ready(held, OwnData(label="y", drop=drop), 0).differences] == [True]
 
 
 def test_a_group_of_most_rows_is_remarked_on():

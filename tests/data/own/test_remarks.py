@@ -155,6 +155,7 @@ def test_a_column_that_tells_the_label_by_itself_is_remarked_on():
         ward, cost = np.where(ill, "icu", "home"), np.where(ill, 500.0, 100.0) + frame["dose"]
         return frame.assign(ward=ward, cost=cost, unlike=ward if name == "b" else frame["sex"])
 
+    assert {d.column for d in made(leaking).differences if d.flatters} == {"ward", "cost", "unlike"}
     found = {column: (silo, what) for column, silo, what in remarks(leaking) if "tells the label" in what}
     assert found.keys() == {"ward", "cost", "unlike"} and found["unlike"][0] == "b"
     assert found["cost"][0] == "every silo" and "--drop cost" in found["cost"][1]
