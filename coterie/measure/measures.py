@@ -57,16 +57,22 @@ class Measure:
         """A value for people."""
         if value is None or not np.isfinite(value):
             return "∞" if value is not None and np.isinf(value) else "–"
-        return f"{100 * value:.1f}%" if self.percent else f"{value:.3f}" if self.row else f"{value:.4g}"
+        return f"{100 * value:.1f}%" if self.percent else f"{value:.3f}" if self.row else rounded(value, 4)
 
     def amount(self, value: float) -> str:
         """A difference of two values for people, without its unit."""
-        return f"{100 * value:.1f}" if self.percent else f"{value:.3f}" if self.row else f"{value:.3g}"
+        return f"{100 * value:.1f}" if self.percent else f"{value:.3f}" if self.row else rounded(value, 3)
 
     @property
     def unit(self) -> str:
         """What differences are counted in."""
         return " points" if self.percent else ""
+
+
+def rounded(value: float, digits: int) -> str:
+    """A number of so many digits, written out where it is large: 11,900 and not 1.19e+04."""
+    text = f"{value:.{digits}g}"
+    return f"{float(text):,.0f}" if 1e3 <= abs(float(text)) < 1e15 else text
 
 
 def accuracy(y: Array, p: Array) -> float:

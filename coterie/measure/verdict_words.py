@@ -21,7 +21,7 @@ DIVERGED = {
 }
 REFIT = (
     "The saved models were trained again with the test rows, which are the newest: so in use they are about as old as "
-    "when they were tested, and the scores hold for what follows."
+    "when they were tested, and should do about as well on what follows, if it changes no faster."
 )
 FEW = 8  # silos that are named one by one in a terminal
 
@@ -119,14 +119,12 @@ def _which(verdict: Verdict) -> str:
         highest = score(verdict["methods"][best]["validation"], verdict)
         beside = f"level with that of {best}" if own == highest else f"not clearly behind the best ({best}, {highest})"
         text = f"{first}. Its mean {title} on validation data ({own}) is {beside}; {why}; {tested}."
-    others = {
-        f"Shown to be as good as {best}, within {margin(verdict)}": verdict["equals"],
-        f"Too few rows to say whether as good as {best}": verdict["undecided"],
-    }
-    for words, names in others.items():
-        names = [name for name in names if name != chosen]
-        if names:
-            text += f" {words}: {_some(names)}."
+    equals, unclear = ([name for name in verdict[key] if name != chosen] for key in ("equals", "undecided"))
+    if equals:
+        text += f" Shown to be as good as {best}, within {margin(verdict)}: {_some(equals)}."
+    if unclear:
+        are = "is" if len(unclear) == 1 else "are"
+        text += f" The rows are too few to say whether {_some(unclear)} {are} as good as {best}."
     out = [name for name in verdict.get("flattered", ()) if name not in verdict["ranked"]]
     if out:
         text += (
@@ -149,7 +147,7 @@ def _today(verdict: Verdict) -> list[str]:
     plain = GUESS.get(today["name"], f"{today['name']} on each silo alone")
     alone = f"{plain} ({score(today['test'], verdict)})"
     text = f"On test rows {chosen} is {gain} {ahead} {alone}{chance}."
-    if not float(size):
+    if nought(size):
         text = f"On test rows {chosen} is level with {alone}: {gain}."
     if today["beats"] and stays(verdict) is None:
         text += (
@@ -179,7 +177,7 @@ def _whether(verdict: Verdict) -> str:
     within = span(*_sided(scores["gain_low"], scores["gain_high"], gain), verdict)
     size = amount(abs(gain), verdict)
     mean = f"{what} {how}: mean {verdict['title']} is "
-    if chance and not float(size):
+    if chance and nought(size):
         mean += f"the same as alone{within}."
     else:
         mean += f"{size}{unit(verdict)}{within} {direction} than alone, "
@@ -232,7 +230,12 @@ def amount(value: float, verdict: Verdict) -> str:
 def signed(value: float, verdict: Verdict) -> str:
     """A difference with its sign, if one is left of it."""
     size = amount(abs(value), verdict)
-    return f"{'+' if value > 0 else '−'}{size}" if float(size) else size
+    return size if nought(size) else f"{'+' if value > 0 else '−'}{size}"
+
+
+def nought(size: str) -> bool:
+    """Whether nothing is left of a difference as it is written."""
+    return not size.strip("0.")
 
 
 def span(low: float | None, high: float | None, verdict: Verdict) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from coterie import toml
 from coterie.errors import BadInput
-from coterie.measure.measures import Measure, measure_of
+from coterie.measure.measures import Measure, measure_of, rounded
 from coterie.measure.metrics import plain_measure, silo_scores
 from coterie.measure.significance import ALPHA, holm, signed_rank
 from coterie.report.table import judged_scores, main_score, with_spread
@@ -98,7 +98,7 @@ def comparison(runs: Mapping[str, Run]) -> Table:
 
 def _mean(scores: Mapping[str, Any], measure: Measure, name: str) -> str:
     value = scores.get("measures", {}).get(name, {}).get("test")
-    return "-" if value is None else f"{100 * value:.2f}" if measure.percent else f"{value:.4g}"
+    return "-" if value is None else f"{100 * value:.2f}" if measure.percent else rounded(value, 4)
 
 
 def _change(change: Change | None, measure: Measure) -> list[Text]:

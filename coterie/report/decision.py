@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from coterie.measure.significance import ALPHA
-from coterie.measure.verdict_words import OUTCOMES, Verdict, amount, listed, score, stays, unit
+from coterie.measure.verdict_words import OUTCOMES, Verdict, amount, listed, nought, score, stays, unit
 from coterie.report.html import facts, note
 from coterie.runs.read import Run
 
@@ -68,7 +68,7 @@ def gain(found: Verdict) -> str:
     what = judged if found["chosen"] in (judged, None) else f"{judged}, the best method that federates,"
     by = scores["gain"] or 0.0
     text = f"With {what} the silos' {found['title']} is on average "
-    if same := not float(amount(abs(by), found)):
+    if same := nought(amount(abs(by), found)):
         text += f"the same as alone: {score(scores['test'], found)}."
     else:
         instead = f"{score(scores['test'], found)} instead of {score(before['test'], found)}"

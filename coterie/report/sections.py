@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
-from coterie.measure.measures import measure_of
+from coterie.measure.measures import measure_of, rounded
 from coterie.measure.significance import ALPHA, smallest_p
 from coterie.report import figures
 from coterie.report.evidence import measures, verdict
@@ -155,7 +155,7 @@ PARTS: dict[str, tuple[str, list[Callable[[Run], str]]]] = {
 
 
 def _silo_cells(values: Sequence[float | None], lower: bool) -> str:
-    texts = ["-" if v is None else f"{v:.4g}" if lower or abs(v) <= 1 else f"{v:.2f}" for v in values]
+    texts = ["-" if v is None else rounded(v, 4) if lower or abs(v) <= 1 else f"{v:.2f}" for v in values]
     known = [v for v in values if v is not None]
     best = texts[values.index((min if lower else max)(known))]
     return "".join(cell(text, text == best) for text in texts)

@@ -12,7 +12,7 @@ from rich.text import Text
 from coterie.data.own.agree import Difference
 from coterie.data.own.remarks import listed
 from coterie.errors import LONGEST, plain
-from coterie.measure.measures import measure_of
+from coterie.measure.measures import measure_of, rounded
 from coterie.measure.metrics import ERRORS, lower_better, plain_measure, silo_scores
 from coterie.measure.significance import beside
 from coterie.measure.verdict_words import Verdict
@@ -290,4 +290,4 @@ def _text(key: str, value: float | None) -> str:
     if key in COSTS:
         amount = value if key == "train_seconds" else value / 1e6
         return f"{amount:.2g}" if amount < 1 else f"{amount:,.1f}" if amount < 1000 else f"{amount:,.0f}"
-    return f"{value:.4g}" if is_error(key) else f"{value:.2f}"
+    return rounded(value, 4) if is_error(key) else f"{value:.2f}"

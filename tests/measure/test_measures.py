@@ -27,6 +27,13 @@ def rows(classes, n=300, seed=0, ties=False):
     return y, np.round(p, 1) if ties else p
 
 
+def test_large_numbers_are_written_out():
+    rmse, accuracy = measure_of("rmse"), measure_of("accuracy")
+    assert [rmse.shown(v) for v in (11904.476, 9992.4, 0.01234567, 0.0)] == ["11,900", "9,992", "0.01235", "0"]
+    assert [rmse.amount(v) for v in (1634.09, 999.6, 45.24, 2.5e6)] == ["1,630", "1,000", "45.2", "2,500,000"]
+    assert accuracy.shown(0.123) == "12.3%" and rmse.shown(1e30) == "1e+30"
+
+
 @pytest.mark.parametrize("ties", [False, True])
 def test_two_classes_are_as_scikit_learn_has_them(ties):
     y, p = rows(2, ties=ties)

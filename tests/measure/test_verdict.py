@@ -104,6 +104,13 @@ def test_methods_with_the_same_score_are_said_to_be_level():
     assert text.startswith("Take fedamp. Its mean accuracy on validation data (85.0%) is level with that of separate; ")
 
 
+def test_what_few_rows_cannot_tell_is_a_sentence():
+    verdict = judged() | {"best": "fedamp", "chosen": "fedamp", "equals": []}
+    one, two = (verdict_words.consortium(verdict | {"undecided": names})[0] for names in (["a"], ["a", "b"]))
+    assert one.endswith(" The rows are too few to say whether a is as good as fedamp.")
+    assert two.endswith(" The rows are too few to say whether a and b are as good as fedamp.")
+
+
 def test_a_silo_with_a_number_for_a_name_is_called_a_silo():
     told = {"silo": "29", "gain": None, "outcome": "worse"}
     assert verdict_words.silo(told, {}).startswith("silo 29: ")

@@ -234,8 +234,10 @@ def far_values(own: SplitHolding, numbers: Sequence[str], quantity: bool, label:
             named = ", ".join(f"{written(values[i], date)} in row {own.rows[i] + 1}" for i in far[:SHOWN])
             more = f" and {len(far) - SHOWN} more" if len(far) > SHOWN else ""
             low, high = (written(each, date, 4) for each in nearer(bounds))
-            what = f"far from the others, so taken as {low} or {high}: {named}{more}"
-            found.append(Difference(name, own.holding.name, what))
+            scored = name not in numbers  # the label
+            where = ", in scores too (if they are right, predict the logarithm)" if scored else ""
+            what = f"far from the others, so taken as {low} or {high}{where}: {named}{more}"
+            found.append(Difference(name, own.holding.name, what, flatters=scored))
     return found
 
 

@@ -68,6 +68,8 @@ def test_what_was_pulled_in_is_told_with_silo_column_value_and_row():
     told = [(d.silo, d.column, d.what, d.stops) for d in data(found).differences]
     assert [each[:2] for each in told] == [("c", "u"), ("c", "y")]
     assert all(f"9.9e+08 in row {row + 1}" in what and not stops for _, _, what, stops in told)
+    scored = [(d.column, d.flatters) for d in data(found).differences if "in scores too" in d.what]
+    assert scored == [("y", True)] and not data(found).differences[0].flatters
     found["c"].loc[:2, "y"] = np.nan  # rows are counted as in the file, whatever rows are left out
     assert any(f"9.9e+08 in row {row + 1}" in each.what for each in data(found).differences if each.column == "u")
     assert not data(frames("regression")).differences
