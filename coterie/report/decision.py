@@ -14,7 +14,7 @@ from coterie.runs.read import Run
 
 BESIDE_PLAIN = OUTCOMES | {"equivalent": "as well off"}
 NAMED = 5  # silos; more are counted
-TOLD = 3  # remarks; more are counted
+TOLD = 2  # remarks; more are counted
 LINKED = 12  # folders of models; more are folded away
 
 
@@ -27,7 +27,7 @@ def decision(run: Run, beside: Path | None = None) -> str:
     if found["chosen"] is None:
         body += f"<p>{escape(found['words']['consortium'][0])}</p>"
     answers = {
-        "Caution": escape(_caution(run.flattering)),
+        "Caution": _caution(run.flattering),
         "Gain": escape(gain(found)) if found["judged"] is not None else "",
         "Risk": escape(risk(found)) if found["silos"] else "",
         "Plain models": escape(baselines(found)),
@@ -53,12 +53,14 @@ def headline(found: Verdict) -> str:
     return f"Take {chosen}{'; a gain over training alone is not shown' if unsure else ''}."
 
 
-def _caution(remarks: Sequence[str]) -> str:
+def _caution(remarks: Mapping[str, str]) -> str:
     """What of the silos' tables makes scores flatter."""
     if not remarks:
         return ""
     more = len(remarks) - TOLD
-    return f"The scores may flatter. {'; '.join(remarks[:TOLD])}{f'; and {more} more' if more > 0 else ''}."
+    others = f" of {more} more column{'s' * (more > 1)}" if more > 0 else ""
+    named = ". ".join(list(remarks.values())[:TOLD])
+    return f"The scores may flatter. {escape(named)}. <a href='#training'>All remarks{others}</a>."
 
 
 def gain(found: Verdict) -> str:

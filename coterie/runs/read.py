@@ -42,7 +42,7 @@ class Run:
     significance: DataFrame | None = None
     about: Mapping[str, Any] = field(default_factory=dict)  # what `ABOUT` lists, and toml
     differences: Sequence[str] = ()  # between the tables of own silos, a line each
-    flattering: Sequence[str] = ()  # those of them that make scores look better than they are in use
+    flattering: Mapping[str, str] = field(default_factory=dict)  # by column the first that makes scores look better
     finished: bool = True
     data: Mapping[str, Any] = field(default_factory=dict)  # the study's [data]
     baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # plain models, each with its measures
@@ -123,7 +123,7 @@ def read_run(folder: Path) -> Run:
             DataFrame(summary["significance"]) if summary.get("significance") else None,
             {**{key: summary.get(key) for key in ABOUT}, "toml": toml},
             [_line(each) for each in own.get("differences", ())],
-            [_line(each) for each in own.get("differences", ()) if each.get("flatters")],
+            {each["column"]: _line(each) for each in own.get("differences", [])[::-1] if each.get("flatters")},
             data=data,
             baselines=summary.get("baselines") or {},
             subgroups=summary.get("subgroups") or {},

@@ -132,11 +132,13 @@ def test_models_to_deploy_are_linked(tmp_path):
 
 
 def test_what_makes_scores_flatter_comes_before_the_gain():
-    lines = [f"{column}, every silo: tells the label by itself {EVIL}" for column in "abcd"]
+    lines = {column: f"{column}, every silo: tells the label by itself {EVIL}" for column in "abcd"}
     shown = decision(run_of(verdict([standing("a", "better")]), flattering=lines))
     assert shown.index("Caution") < shown.index("<dt>Gain")
-    assert "a, every silo: tells the label by itself &lt;img" in shown and "d, every silo" not in shown
-    assert "1 more" in shown and EVIL not in shown
+    assert "a, every silo: tells the label by itself &lt;img" in shown and "c, every silo" not in shown
+    assert "of 2 more columns" in shown and "href='#training'" in shown and EVIL not in shown
+    alone = decision(run_of(verdict([standing("a", "better")]), flattering={"a": lines["a"]}))
+    assert "more column" not in alone and "href='#training'" in alone
     assert "Caution" not in decision(run_of(verdict([standing("a", "better")])))
 
 
