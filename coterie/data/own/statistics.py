@@ -159,7 +159,7 @@ def _levels(text: Series, train: Indices, name: str, at: str) -> tuple[str, ...]
         )
     if len(levels) > LEVELS or len(levels) > len(text) / 2:
         raise BadInput(
-            f"{at}: {len(levels)} different texts in {len(text)} rows look like an identifier or free text, "
+            f"{at}: {text.nunique()} different texts in {len(text)} rows look like an identifier or free text, "
             f"which no model should learn; leave it out with --drop {name}, or hash its words with --text {name}"
         )
     return tuple(levels)
