@@ -43,7 +43,13 @@ def test_five_tables_become_a_federation_and_the_study_runs_again_alike(capfd):
     assert told["name"] == "hospitals" and told["model"]["name"] in ("linear", "mlp")
     assert told["data"]["drop"] == ["patient", "cost"] and told["data"]["name"] == "own"
     said = summary("a")["data"]
-    assert {"column": "outcome", "silo": "valley", "what": "lacks class severe", "stops": False} in said["differences"]
+    assert {
+        "column": "outcome",
+        "silo": "valley",
+        "what": "lacks class severe",
+        "stops": False,
+        "flatters": False,
+    } in said["differences"]
     assert call("run", "a/study.toml", "--out", "b", "--quiet") == 0
     pd.testing.assert_frame_equal(results, pd.read_parquet("b/results.parquet"))
     made = {silo: json.loads(Path("a/deploy", silo, "card.json").read_text("utf-8")) for silo in NAMES}
