@@ -150,9 +150,9 @@ def _learned(
     best, measure = choice["best"], scores.measure
     if measure.better(float(np.mean(list(methods[best].validation.values()))), value) <= 0:
         return False
-    losses = [log_loss_of(label, predictions) for label in (choice["chosen"], name)]
+    own, guessed = log_loss_of(choice["chosen"], predictions), log_loss_of(name, predictions)
     leads = scores.gains(methods[best].validation, "validation", best, name)
-    return None in losses or losses[0] < losses[1] or not leads or over(leads).low > 0
+    return own is None or guessed is None or own < guessed or not leads or over(leads).low > 0
 
 
 def _beside(label: str, today: str, method: Judged, scores: Scores) -> dict[str, dict[str, Any]]:
