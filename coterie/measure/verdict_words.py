@@ -166,9 +166,12 @@ def _whether(verdict: Verdict) -> str:
         if not federated:
             return "There is no federated method in the study to be better off with."
         most = max(federated, key=lambda name: federated[name]["better"])
-        if not federated[most]["better"]:
+        better, silos = federated[most]["better"], sum(federated[most][outcome] for outcome in OUTCOMES)
+        if not better:
             return "No silo is shown to be better off than alone with any of the methods."
-        return f"Most silos are better off than alone with {most}: {federated[most]['better']}."
+        are = "is" if better == 1 else "are"
+        shown = f"{better} of {silos} silos {are} shown to be better off than alone"
+        return f"With {most} {shown}, and with no other method more."
     scores, silos = verdict["methods"][judged], verdict["silos"]
     gain, chance = scores["gain"] or 0.0, scores["p"] >= ALPHA
     what = f"With {judged}" if judged == verdict["chosen"] else f"{judged} is the best that federates; with it"

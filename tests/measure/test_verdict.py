@@ -146,6 +146,9 @@ def test_without_validation_data_nothing_is_chosen():
     verdict = judged(validation=None)
     assert (verdict["chosen"], verdict["judged"], verdict["silos"]) == (None, None, [])
     assert verdict["methods"]["fedamp"]["better"] == 1
+    assert verdict_words.consortium(verdict)[1] == (
+        "With fedamp 1 of 4 silos is shown to be better off than alone, and with no other method more."
+    )
     assert "no validation data" in verdict_words.consortium(verdict)[0]
     only = judged(validation=None, samples={key: SAMPLES[key] for key in ("separate", "fedamp")})
     assert only["judged"] == "fedamp" and standing(only, "north")["outcome"] == "better"
