@@ -49,12 +49,13 @@ def baselines(
     silos: Sequence[Silo], classes: int, seed: int, schemas: Mapping[str, Schema], positive: int | str = 1
 ) -> Iterator[tuple[Key, Rows]]:
     """What every baseline gives for the silos' validation and test rows; its settings are found on the first."""
-    together = _joined(silos)
-    for name in names(classes, int(np.prod(silos[0].train.x.shape[1:]))):
-        (of_all,) = _fitted(name, [together], classes, seed)
+    known = names(classes, int(np.prod(silos[0].train.x.shape[1:])))
+    together = [_joined(silos)] if len(known) > 1 else []
+    for name in known:
+        of_all = _fitted(name, together, classes, seed) if together else []
         for silo, alone in zip(silos, _fitted(name, silos, classes, seed), strict=True):
             schema = schemas.get(silo.name)
-            for label, model in ((name, alone), (f"{name}{POOLED}", of_all)):
+            for label, model in ((name, alone), *((f"{name}{POOLED}", each) for each in of_all)):
                 cut = 0.5
                 for split in SPLITS:
                     part = getattr(silo, split)

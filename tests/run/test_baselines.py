@@ -94,7 +94,7 @@ def test_beside_many_classes_or_inputs_stands_a_guess_alone():
     wide = Part(np.zeros((4, 4000), np.float32), np.arange(4) % 2)
     for each, classes in ((Silo("a", wide, wide, wide), 2), (silo("a", 0, classes=30), 30)):
         found = dict(baselines([each], classes, 0, {}))
-        assert {key.method for key in found} == {"majority", "majority, pooled"}
+        assert {key.method for key in found} == {"majority"}  # and no copy of all rows
         assert {key.split for key in found} == {"validation", "test"}
 
 
