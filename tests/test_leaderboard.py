@@ -1,6 +1,7 @@
 """The leaderboard made from the folders of runs (bench/leaderboard.py)."""
 
 import json
+import re
 from pathlib import Path
 
 import leaderboard
@@ -10,17 +11,19 @@ import pytest
 from finished_runs import read
 
 from coterie import toml
-from coterie.studies.study import check, select
+from coterie.studies.study import check, override, select
 from coterie.studies.study import read as study
 
 PAGES = Path(__file__).parents[1] / "docs" / "results"
 SILOS = [f"silo-{i}" for i in range(12)]
 
 
-def run(folder: Path, tested: dict[str, list[np.ndarray]], picked: int, seed: int = 0) -> Path:
+def run(
+    folder: Path, tested: dict[str, list[np.ndarray]], picked: int, seed: int = 0, changed: tuple[str, ...] = ()
+) -> Path:
     """A run whose methods have these test accuracies (silos,) after each round; validation data picked one of them."""
     folder.mkdir()
-    table = select(study("amp-table3"), "fmnist")
+    table = override(select(study("amp-table3"), "fmnist"), changed)
     (folder / "study.toml").write_text(toml.dumps(check(table, list(tested)).as_table()), "utf-8")
     scores = {
         method: {"per_seed": [{"seed": seed, "val_picked": round(100 * float(rounds[picked].mean()), 4)}]}
@@ -78,6 +81,21 @@ def test_methods_without_a_common_seed_are_not_compared(tmp_path: Path) -> None:
     apart = [run(tmp_path / "a", {"fedamp": high}, 1), run(tmp_path / "b", {"fedavg": low}, 1, seed=1)]
     (cell,) = read(apart)["amp-table3"].values()
     assert [(each.rank, each.behind) for each in leaderboard.places(cell)] == [(1, False), (2, False)]
+
+
+@pytest.mark.parametrize("other", ["train.rounds=24", "data.dirty=0.1"])
+def test_runs_of_other_rounds_or_data_are_not_ranked_among_each_other(tmp_path: Path, other: str) -> None:
+    high, low = ([accuracies(mean)] * 2 for mean in (0.8, 0.5))
+    apart = [run(tmp_path / "a", {"fedamp": high}, 1), run(tmp_path / "b", {"fedavg": low}, 1, changed=(other,))]
+    text = leaderboard.page(read(apart))
+    heads = [("fmnist", "100 rounds"), ("fmnist", "24 of 100 rounds" if "rounds" in other else "100 rounds")]
+    assert re.findall(r">(\w+)<small>([^<]*)</small>", text) == heads
+    assert "<small>2</small>" not in text and ("data.dirty = 0.1" in text) == ("data" in other)
+
+
+def test_who_has_fewer_seeds_than_others_of_its_column_is_marked(folders: list[Path]) -> None:
+    text = leaderboard.page(read(folders))
+    assert re.search(r"<small>2, 1 seed</small>", text) and not re.search(r", 2 seeds</small>", text)
 
 
 def test_the_page_has_every_method_and_sorts(folders: list[Path]) -> None:
