@@ -16,7 +16,10 @@ from coterie.options import option, resolved
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 FROM_FILES = ("weights", "weights_sha256")  # which a model that is saved has in its own file
 MATRICES = ("lora_A", "lora_B")  # of all adapters
-WORDS = ("head", "body", "norm", *MATRICES)
+WORDS = {  # and what a model lacks in which one names nothing
+    "head": "no weights in its head", "body": "no layer beside its head", "norm": "no layer that normalises",
+    **dict.fromkeys(MATRICES, "no adapters"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,8 @@ def last_layer(module: nn.Module) -> str:
 def named(module: nn.Module, pattern: str, head: Callable[[], str], empty: bool = False) -> set[str]:
     """The parameters and buffers that a pattern names; an error, where it names none and that may not be."""
     if not (found := _named(module, pattern, head)) and not empty:
+        if pattern in WORDS:
+            raise BadInput(f"the model has {WORDS[pattern]}, so '{pattern}' names nothing in it")
         layers = [name for name, _ in module.named_modules() if name]
         raise BadInput(f"the model has nothing named '{pattern}'; {nearest(pattern, [*WORDS, *layers])}")
     return found

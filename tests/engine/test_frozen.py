@@ -89,6 +89,15 @@ def test_patterns_freeze_and_train() -> None:
         left(["haed"], [])
 
 
+@pytest.mark.parametrize(
+    ("word", "lacks"),
+    [("norm", "no layer that normalises"), ("lora_A", "no adapters"), ("body", "no layer beside its head")],
+)
+def test_a_word_for_a_part_that_a_model_lacks_is_not_taken_for_a_slip_of_the_pen(word: str, lacks: str) -> None:
+    with pytest.raises(BadInput, match=f"the model has {lacks}, so '{word}' names nothing in it"):
+        freeze(nn.Linear(2, 2), [word], [], head="")
+
+
 def test_a_norm_that_is_frozen_whole_stays_in_evaluation() -> None:
     module = freeze(batch_norm(), ["body"], []).train()
     assert module.training
