@@ -108,6 +108,7 @@ class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
     by_columns: ClassVar[bool] = True  # whether what its class defines of the server's half is right for some columns
     from_own: ClassVar[bool] = False  # whether a silo may train on from its own model and leave what it was sent aside
     by_gradients: ClassVar[bool] = False  # whether silos' data reach their uploads by one gradient of each batch alone
+    one_model: ClassVar[bool] = True  # whether what a silo deploys is one model, which can be trained on
     learns_from_validation: ClassVar[bool] = False  # whether validation data flatter it, so that they cannot prefer it
 
     def __init_subclass__(cls) -> None:

@@ -46,6 +46,7 @@ class DFedEM(Gossip[MixtureWeights, Mixture]):
     paper = "Marfoq et al., NeurIPS 2021"
     summary = "FedEM without a server: each silo averages its components with its neighbours'"
     lr_by_row = True
+    one_model = False
     down = NeighbourComponentsDown
     up = NeighboursUp
 

@@ -50,6 +50,7 @@ class FedEM(Method[Components, ComponentsDown, ComponentsUp, MixtureWeights, Mix
     paper = "Marfoq et al., NeurIPS 2021"
     summary = "a few shared models, whose predictions each silo mixes with weights of its own"
     lr_by_row = True
+    one_model = False
     averages = True
 
     components: int = option(3, "M, how many components", low=1)

@@ -32,6 +32,7 @@ class KNNPer(OneModel[Weights]):
     paper = "Marfoq et al., ICML 2022"
     summary = "FedAvg's global model, mixed with the nearest neighbours among each silo's own samples"
     by_gradients = True
+    one_model = False
 
     neighbours: tuple[int, ...] = option((10, 5, 20), "how many neighbours to choose among on validation data", low=1)
     weight: float | Literal["auto"] = option(

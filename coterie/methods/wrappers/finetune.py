@@ -7,10 +7,12 @@ starts again from the method's model, so the federation does not notice.
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.engine.method import Deployable, Method, Predictor, Task
+from coterie.engine.method import Deployable, Method, Model, Predictor, Roster, Task
 from coterie.engine.wrapper import Wrapper
 from coterie.errors import BadInput
 from coterie.options import option
+
+REFUSAL = "finetune: it predicts with more than one model, so there is no single one to train further"
 
 
 @dataclass(frozen=True)
@@ -25,10 +27,13 @@ class FineTuned(Wrapper):
         epochs: int = self.ft_epochs  # type: ignore[attr-defined]
         return epochs
 
+    def refusal(self, roster: Roster, model: Model) -> str | None:
+        return self.base.refusal(roster, model) if self.base.one_model else REFUSAL
+
     def personal(self, task: Task, down: Any, private: Any) -> Deployable:
         model = super().personal(task, down, private)
         if not isinstance(model, Predictor) or model.weights is not None:
-            raise BadInput("fine-tuning needs a single model; this method predicts with a mixture of several")
+            raise BadInput(REFUSAL)
         return Predictor(models=task.fit(model.models, "finetune", self.epochs))
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from oracle import Oracle, close
 
-from coterie.conformance import CHECKS, Ground, trained
-from coterie.engine.method import Method
+from coterie.conformance import CHECKS, Ground, ground_of, trained
+from coterie.engine.method import Cohort, Method, Predictor
 from coterie.engine.training import Training
 from coterie.errors import BadInput
-from coterie.methods import make, written
+from coterie.methods import METHODS, make, written
 from coterie.methods.fedavg import FedAvg
 
 WRAPPED = {
@@ -78,8 +78,21 @@ def test_clipping_refuses_methods_that_do_not_exchange_one_model(name: str) -> N
     assert "clip" in (method.refusal(engine.roster, engine.model) or "")
 
 
-def test_fine_tuning_refuses_a_mixture() -> None:
-    with pytest.raises(BadInput, match="mixture"):
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "stack"])
+def test_fine_tuning_refuses_whatever_deploys_more_than_one_model_before_it_trains(name: str) -> None:
+    ground = ground_of(make(name, {}))
+    engine = ground.engine()
+    everyone = Cohort.everyone(engine.roster, engine.model, 0)
+    down = ground.method.send(ground.method.open(engine.roster, engine.model), everyone)
+    deployed = engine.personal(everyone, down)
+    single = isinstance(deployed, Predictor) and deployed.weights is None
+    reason = make(name, {"finetune": {}}).refusal(engine.roster, engine.model)
+    assert (reason is None) == single and ground.method.one_model == single, reason
+    assert single or "more than one model" in str(reason)
+
+
+def test_fine_tuning_that_was_not_refused_refuses_a_mixture_where_it_is_used() -> None:
+    with pytest.raises(BadInput, match="more than one model"):
         models(make("fedem", {"finetune": {}}))
 
 
