@@ -9,8 +9,8 @@ from coterie.engine.method import Deployable, Method, Task
 # What crosses, how it trains and what its server does is as inside.
 AS_INSIDE = (
     "down", "up", "private", "averages", "compares", "lr_by_row", "plain_steps", "from_own", "by_gradients",
-    "one_model", "learns_from_validation", "open", "send", "receive", "confirm", "confirmed", "summed", "unpacked", "axes", "shared",
-    "enroll", "step", "dpsgd", "host", "refusal", "trace",
+    "one_model", "learns_from_validation", "open", "send", "receive", "confirm", "confirmed", "summed", "unpacked",
+    "axes", "shared", "enroll", "step", "dpsgd", "host", "refusal", "trace",
 )  # fmt: skip
 
 
