@@ -9,6 +9,7 @@ import torch
 from oracle import CLASSES, FEATURES, Oracle, Played
 from torch import Tensor, nn
 
+from coterie.data.silo import Part
 from coterie.engine.method import Cohort, Method
 from coterie.engine.rows import Model
 
@@ -107,6 +108,14 @@ class TwoLayers(Oracle):
         cloud = engine.method.cloud(task, engine.method.send(played.servers[-1], everyone), played.privates[-1])
         assert cloud is not None
         return cloud.models  # type: ignore[attr-defined]
+
+
+def lacking() -> TwoLayers:
+    """The second silo lacks a class."""
+    oracle = TwoLayers()
+    silo = oracle.silos[1]
+    oracle.silos[1] = type(silo)(silo.name, Part(silo.train.x, silo.train.y % 2), silo.validation, silo.test)
+    return oracle
 
 
 def softmax(z: np.ndarray) -> np.ndarray:

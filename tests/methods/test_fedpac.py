@@ -11,7 +11,7 @@ from oracle import CLASSES, Oracle, close
 from plain import make_engine
 from scipy.optimize import minimize
 from torch import nn
-from two_layers import COHORTS, HIDDEN, TwoLayers
+from two_layers import COHORTS, HIDDEN, TwoLayers, lacking
 
 from coterie.conformance import Ground, ground_of
 from coterie.engine.method import Method
@@ -65,9 +65,11 @@ def trained(
     return w
 
 
+@pytest.mark.parametrize("make_oracle", [TwoLayers, lacking], ids=["all", "lacking"])
 @pytest.mark.parametrize("lam", [0.0, 0.7])
-def test_rounds_with_missing_silos(lam: float) -> None:
-    oracle = TwoLayers()
+def test_rounds_with_missing_silos(lam: float, make_oracle: Callable[[], TwoLayers]) -> None:
+    """In the third round one silo replies, which may lack a class: that keeps its centroid."""
+    oracle = make_oracle()
     played = oracle.play_cohorts(FedPAC(lam=lam))
     mean, own = oracle.start(), np.stack([oracle.start()] * 3)
     heads = own[:, oracle.head].copy()

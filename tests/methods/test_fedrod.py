@@ -9,10 +9,9 @@ from method_cases import conform
 from oracle import CLASSES, close
 from plain import make_engine
 from torch import nn
-from two_layers import COHORTS, TwoLayers, softmax
+from two_layers import COHORTS, TwoLayers, lacking, softmax
 
 from coterie.conformance import Ground, ground_of
-from coterie.data.silo import Part
 from coterie.engine.method import Method
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedrod import FedRoD
@@ -21,14 +20,6 @@ from coterie.methods.fedrod import FedRoD
 @conform("fedrod", {"balanced": False}, {"compress": {"bits": 8}, "clip_update": {"norm": 0.5}})
 def test_conformance(method: Method, check: Callable[[Ground], None]) -> None:
     check(ground_of(method))
-
-
-def lacking() -> TwoLayers:
-    """The second silo lacks a class."""
-    oracle = TwoLayers()
-    silo = oracle.silos[1]
-    oracle.silos[1] = type(silo)(silo.name, Part(silo.train.x, silo.train.y % 2), silo.validation, silo.test)
-    return oracle
 
 
 def trained(

@@ -11,6 +11,7 @@ from two_layers import COHORTS, TwoLayers
 
 from coterie.conformance import Ground, ground_of
 from coterie.engine.method import Method
+from coterie.methods import make
 from coterie.methods.fedavg_local import FedAvgLocal
 from coterie.methods.lg_fedavg import LGFedAvg
 
@@ -45,6 +46,17 @@ def test_a_warm_up_to_the_end_is_fedavg_local_bit_for_bit() -> None:
     ours, theirs = (oracle.play_cohorts(method) for method in (LGFedAvg(warm_rounds=4), FedAvgLocal()))
     assert torch.equal(ours.servers[-1].w, theirs.servers[-1].w)
     assert torch.equal(ours.deployed(), theirs.deployed())
+
+
+def test_after_the_warm_up_no_upload_moves_the_body() -> None:
+    """Not that of a silo which sends another than it was sent, here by noise."""
+    oracle, body = TwoLayers(), TwoLayers.body
+    played = oracle.play_cohorts(make("lg-fedavg", {"warm_rounds": 1, "privacy": {"clip": 1.0, "noise": 1.0}}))
+    bodies = [oracle.vector(server.w)[body] for server in played.servers]
+    assert not np.allclose(bodies[1], bodies[0])
+    assert not np.allclose(oracle.vector(played.ups[1].w)[:, body], bodies[1])
+    for later in bodies[2:]:
+        close(later, bodies[1])
 
 
 @pytest.mark.parametrize("warm", [0, 2])
