@@ -76,6 +76,7 @@ class Velocity(Record):
     """Heavy-ball momentum."""
 
     v: Tensor = rows("running sum of gradients", role="change")
+    n: Tensor = rows("what that is of a lasting gradient")
 
 
 class Moments(Record):
@@ -124,13 +125,20 @@ def _fused(update: Callable[..., Any], device: str) -> Callable[..., Any]:
 
 
 def _sgd(
-    w: Tensor, g: Tensor, v: Tensor | None, strength: Tensor | None, centre: Tensor | None, lr: Tensor | float,
+    w: Tensor, g: Tensor, strength: Tensor | None, centre: Tensor | None, lr: Tensor | float, weight_decay: float
+) -> Tensor:
+    return _drawn(_less(w, _direction(w, g, weight_decay), lr), strength, centre, lr)
+
+
+def _heavy_ball(
+    w: Tensor, g: Tensor, v: Tensor, n: Tensor, strength: Tensor | None, centre: Tensor | None, lr: Tensor | float,
     momentum: float, weight_decay: float,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    g = _direction(w, g, weight_decay)
-    v = None if v is None else torch.add(g, v, alpha=momentum)
-    # Momentum adds a lasting gradient up to 1/(1 − momentum) times itself; the pull must keep its weight beside it.
-    return _drawn(_less(w, g if v is None else v, lr), strength, centre, lr / (1 - momentum)), v
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    v = torch.add(_direction(w, g, weight_decay), v, alpha=momentum)
+    # A lasting gradient adds up to n times itself: 1 in the first step of a round, in the end 1/(1 − momentum). The
+    # pull must keep its weight beside it.
+    n = 1 + momentum * n
+    return _drawn(_less(w, v, lr), strength, centre, lr * n.view(-1, *[1] * (w.ndim - 1))), v, n
 
 
 def _adam(
@@ -158,7 +166,7 @@ class SGD:
     def init(self, w: Tensor, only: Columns | None = None) -> Record:
         """No velocity yet."""
         w = w if only is None else only.take(w)
-        return Velocity(v=torch.zeros_like(w)) if self.momentum else NoState()
+        return Velocity(v=torch.zeros_like(w), n=w.new_zeros(len(w))) if self.momentum else NoState()
 
     def step(
         self, w: Tensor, gradient: Gradient, state: Record, lr: Tensor | float, only: Columns | None = None
@@ -167,11 +175,13 @@ class SGD:
         if only is not None:
             part, state = self.step(only.take(w), gradient.of(only), state, lr)
             return only.put(w, part), state
-        v = state.v if isinstance(state, Velocity) else None
-        update = _fused(_sgd, w.device.type)
-        pull = (gradient.strength, gradient.centre)
-        new, v = update(w, gradient.grads, v, *pull, _rate(lr, w), self.momentum, self.weight_decay)
-        return _settled(w, new, gradient), state if v is None else Velocity(v=v)
+        last = (gradient.strength, gradient.centre, _rate(lr, w))
+        if not isinstance(state, Velocity):
+            new = _fused(_sgd, w.device.type)(w, gradient.grads, *last, self.weight_decay)
+            return _settled(w, new, gradient), state
+        update = _fused(_heavy_ball, w.device.type)
+        new, v, n = update(w, gradient.grads, state.v, state.n, *last, self.momentum, self.weight_decay)
+        return _settled(w, new, gradient), Velocity(v=v, n=n)
 
 
 @dataclass(frozen=True)

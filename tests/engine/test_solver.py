@@ -147,6 +147,16 @@ def test_training_ends_where_loss_and_pull_balance(name: str) -> None:
 
 
 @optimizers
+def test_a_pull_as_strong_as_a_lasting_gradient_holds_it_from_the_first_step_on(name: str) -> None:
+    """Local training starts with no momentum in every round: there the pull must not be stronger than at its end."""
+    ours, start, g, s = OPTIMIZERS[name], drawn(3, 2, 6), drawn(3, 2, 6, seed=1), 1e-6
+    w, state = start, ours.init(start)
+    for _ in range(30):
+        w, state = ours.step(w, pulled(g, start + g / s, s), state, 0.1)  # so far away that the pull is lasting too
+        torch.testing.assert_close(w, start, rtol=0, atol=1e-4)
+
+
+@optimizers
 def test_buffers_are_not_pulled(name: str) -> None:
     ours, w, buffers = OPTIMIZERS[name], drawn(3, 6), drawn(3, 2, seed=1)
     gradient = Gradient(torch.zeros(3, 6, dtype=torch.float64), torch.zeros(3), buffers)
