@@ -72,7 +72,7 @@ class WithCompression(Wrapper):
 
     def axes(self, roster: Roster, model: Model) -> dict[str, int]:
         inner = self.method.axes(roster, model)
-        about = list(described(self.method.up).values())
+        about = [each for each in described(self.method.up).values() if each.has_columns]
         sizes = [math.prod(inner[axis] for axis in each.axes) for each in about]
         columns = [columns_of(each, self.method, model) for each in about]
         return inner | {
