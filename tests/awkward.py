@@ -1,6 +1,8 @@
 """Modules as people write them: what a batch, a gradient, a random number or a state may do that rows must survive."""
 
 import random
+import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, prune
 from torch.utils.checkpoint import checkpoint
 
 from coterie.models.lora import LoRA, adapted
@@ -87,6 +89,40 @@ class SizeAsNumber(Net):
 class BatchMean(Net):
     def middle(self, h: Tensor) -> Any:
         return h - h.mean(0)
+
+
+class Median(Net):
+    """Samples meet in one number, which is one sample's."""
+
+    def middle(self, h: Tensor) -> Any:
+        return torch.cos(h - h.flatten().median())
+
+
+class InputMax(Net):
+    """The same before any weight."""
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x / x.abs().max())
+
+
+class TopSample(Net):
+    def middle(self, h: Tensor) -> Any:
+        return torch.sin(h) + h[h.sum(1).argmax()]
+
+
+class FromZeroVariance(Net):
+    """Beside a coupling that is not to be seen where a variance is taken for a negative number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("var", torch.zeros(HIDDEN))
+
+    def middle(self, h: Tensor) -> Any:
+        if self.training:
+            with torch.no_grad():
+                self.var.lerp_(h.var(0), 0.1)
+        h = h / (self.var.sqrt() + 0.1)
+        return torch.cos(h - h.mean(0))
 
 
 class BatchSoftmax(Net):
@@ -222,6 +258,34 @@ class ForwardHook(Net):
     def __init__(self) -> None:
         super().__init__()
         self.first.register_forward_hook(lambda module, given, out: 2 * out)
+
+
+class HookedFeatures(Net):
+    """A hook that keeps what it sees in the module that made it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def keep(module: nn.Module, given: Any, out: Tensor) -> None:
+            self.seen = out
+
+        self.first.register_forward_hook(keep)
+
+    def forward(self, x: Tensor) -> Any:
+        self.first(x)
+        return self.out(torch.tanh(self.seen))
+
+
+class FunctionNorm(Net):
+    """A function over a layer that has no weights, and a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = norm = nn.BatchNorm1d(HIDDEN, affine=False)
+        self.normed = lambda h: norm(h)
+
+    def middle(self, h: Tensor) -> Any:
+        return self.normed(h)
 
 
 class RootHook(Net):
@@ -470,6 +534,85 @@ class WeightClamp(Net):
     def forward(self, x: Tensor) -> Any:
         self.out.weight.data.clamp_(-0.1, 0.1)
         return super().forward(x)
+
+
+class MaxNorm(Net):
+    """Weights of a bounded length, as EEGNet has them; the bound is not reached yet."""
+
+    def forward(self, x: Tensor) -> Any:
+        self.out.weight.data = torch.renorm(self.out.weight.data, 2, 0, 5.0)
+        return super().forward(x)
+
+
+class LateBuffer(Net):
+    """Counts, and does something else only after a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.losses: list[float] = []
+        self.draw = random.Random(0)
+
+    def middle(self, h: Tensor) -> Any:
+        self.steps += self.training
+        return torch.where(self.steps > 100, 2 * h, h)
+
+
+class LateList(LateBuffer):
+    def middle(self, h: Tensor) -> Any:
+        self.losses.append(float(h.detach().sum()))
+        return 2 * h if len(self.losses) > 100 else h
+
+
+class LateDraw(LateBuffer):
+    """Its own stochastic depth."""
+
+    def middle(self, h: Tensor) -> Any:
+        return 0 * h if self.training and self.draw.random() < 1e-6 else h
+
+
+class LateRate(Net):
+    rate = 1.0
+
+    def middle(self, h: Tensor) -> Any:
+        self.rate *= 0.9
+        return 2 * h if self.rate < 1e-6 else h
+
+
+class StaleWeight(Net):
+    """What it computed from its weights in training, it computes with in evaluation."""
+
+    product: Any = None
+
+    def middle(self, h: Tensor) -> Any:
+        if self.training or self.product is None:
+            self.product = (self.first.weight @ self.first.weight.t()).detach()
+        return h @ self.product
+
+
+class LastNumber(Net):
+    """Keeps a number for whoever looks, and what is the same for all batches of a size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: dict[int, Tensor] = {}
+
+    def middle(self, h: Tensor) -> Any:
+        self.size = float(h.detach().abs().mean())
+        scale = self.made.setdefault(len(h), torch.linspace(1, 2, HIDDEN, dtype=h.dtype))
+        return h * scale
+
+
+class MovesAlways(Net):
+    """A running mean that forgets to ask whether it is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(HIDDEN))
+
+    def middle(self, h: Tensor) -> Any:
+        self.mean = 0.9 * self.mean + 0.1 * h.detach().mean(0)
+        return h - self.mean
 
 
 class CountingBuffer(Net):
@@ -750,6 +893,56 @@ def spectral_norm() -> nn.Module:
     )
 
 
+def old_weight_norm() -> nn.Module:
+    with warnings.catch_warnings(action="ignore"):
+        layer = nn.utils.weight_norm(nn.Linear(INPUTS, HIDDEN))
+    return nn.Sequential(layer, nn.Tanh(), nn.Linear(HIDDEN, CLASSES))
+
+
+def pruned() -> nn.Module:
+    net = Net()
+    prune.l1_unstructured(net.first, "weight", 0.3)  # type: ignore[no-untyped-call]
+    return net
+
+
+class NoAnswer(Net):
+    """`train` that forgets to give the module back."""
+
+    def train(self, mode: bool = True) -> Any:
+        super().train(mode)
+
+
+class Nothing(Net):
+    """A parameter and a buffer of no numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Parameter(torch.zeros(0, 4))
+        self.register_buffer("none", torch.zeros(0))
+
+
+class OneMemory(Net):
+    """Tied by memory, which a copy unties."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = nn.Linear(INPUTS, HIDDEN)
+        self.second.weight.data = self.first.weight.data
+
+
+class OwnParameters(Net):
+    """Names the parameters that an optimiser is to have."""
+
+    def parameters(self, recurse: bool = True) -> Any:
+        return self.out.parameters(recurse)
+
+
+class SparseBuffer(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("graph", torch.eye(HIDDEN).to_sparse())
+
+
 def scripted() -> nn.Module:
     return torch.jit.script(nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)))
 
@@ -777,6 +970,17 @@ class Wrapped(Net):
         super().__init__()
         forward = self.first.forward
         self.first.forward = lambda x: 2 * forward(x)  # type: ignore[method-assign]
+
+
+class Parent(Net):
+    """A reference that no copy of the module follows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.me = weakref.ref(self)
+
+    def middle(self, h: Tensor) -> Any:
+        return h * self.me().out.weight.sum()  # type: ignore[union-attr]
 
 
 class Hidden(Net):
@@ -906,16 +1110,21 @@ TRAINED: dict[str, Callable[[], nn.Module]] = {
     "norm kept in evaluation": FixedNorm, "functional batch norm": FunctionalBatchNorm,
     "stacked before samples": StackedFirst, "time major": TimeMajor, "first sample": FirstSample,
     "batch size as a number": SizeAsNumber, "batch mean": BatchMean, "softmax over samples": BatchSoftmax,
+    "median of a batch": Median, "largest input of a batch": InputMax,
+    "top sample": TopSample, "variance from zero": FromZeroVariance,
     "rolled": Rolled, "sum so far": SoFar,
     "straight-through": StraightThrough, "gradient reversal": GradientReversal, "gradient clamp": GradientClamp,
     "backward hook": BackwardHook, "backward hook of a norm": BackwardNorm, "tensor hook": TensorHook,
-    "forward hook": ForwardHook, "hook of the root": RootHook, "partly detached": PartlyDetached,
+    "forward hook": ForwardHook, "hook of the root": RootHook,
+    "hook that keeps features": HookedFeatures, "norm in a function": FunctionNorm,
+    "forward in a function": Wrapped,
+    "partly detached": PartlyDetached,
     "unused, rewritten": Unused, "unused, vmap": UnusedBeside, "unused, loop": UnusedByLoop,
     "checkpointed": Checkpointed,
     "input in place": InPlaceInput, "relu of the input": ReluInput, "relu layer first": relu_first,
     "written into": Written, "into zeros": IntoZeros,
     "count in a float buffer": CountingFloat, "assigned buffer": AssignedBuffer, "shown activations": Shown,
-    "last batch": Remembers,
+    "last batch": Remembers, "last number": LastNumber,
     "constant buffer": ConstantBuffer, "unused buffer": UnusedBuffer, "complex buffer": ComplexBuffer,
     "attribute tensor": AttributeTensor,
     "functional dropout": FunctionalDropout, "dropout in place": DropoutInPlace, "dropout layer in place": dropout,
@@ -924,6 +1133,7 @@ TRAINED: dict[str, Callable[[], nn.Module]] = {
     "if on data": DataIf, "item": Item, "boolean mask": BooleanMask, "if training": TrainingIf,
     "through numpy": ThroughNumpy,
     "tied": Tied, "own linear": own_linear, "weight norm": weight_norm, "spectral norm": spectral_norm,
+    "old weight norm": old_weight_norm, "pruned": pruned, "train without an answer": NoAnswer, "nothing": Nothing,
     "parameter list": Listed, "registered nowhere": Hidden,
     "lstm cell": Cell, "gru": Recurrent, "attention": Attention, "bag": Bag,
     "padding, rewritten": words_added(padding_idx=0), "padding": words(padding_idx=0),
@@ -965,9 +1175,20 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "complex parameter": (ComplexParameter, "'turn' is complex"),
     "lazy": (lazy, "'0.weight' has no size yet"),
     "script": (scripted, "TorchScript"),
-    "weight of a function": (Alias, "a function of the model .* keeps a weight of shape"),
-    "forward in a function": (Wrapped, "a function of the model .* keeps a weight of shape"),
-    "warm-up": (WarmUp, "'calls' counts its calls"),
+    "weight of a function": (Alias, "by the attributes under which they are registered"),
+    "parent": (Parent, "keeps a weight of shape"),
+    "largest norm": (MaxNorm, "changes its parameter 'out.weight'"),
+    "warm-up": (WarmUp, "'calls' changes from call to call"),
+    "late count in a buffer": (LateBuffer, "'steps' changes from call to call"),
+    "late count in a list": (LateList, "'losses' changes from call to call"),
+    "late draw": (LateDraw, "'draw' changes from call to call"),
+    "late rate": (LateRate, "'rate' changes from call to call"),
+    "stale weight": (StaleWeight, "something else when it is called again"),
+    "moves in evaluation": (MovesAlways, "changes a buffer in evaluation"),
+    "one memory": (OneMemory, "'first.weight' and 'second.weight' share their memory"),
+    "own parameters": (OwnParameters, r"leaves out 'first.weight', 'first.bias'; freeze"),
+    "sparse buffer": (SparseBuffer, "'graph' is sparse"),
+    "several GPUs": (lambda: nn.DataParallel(Net()), r"give its \.module"),
     "a pair": (Pair, "gives a tuple"),
     "one for all": (OneForAll, r"output of shape \(3,\)"),
     "momentum None": (

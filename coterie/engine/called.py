@@ -77,7 +77,8 @@ class BeforeHead(nn.Module):
 
     def __init__(self, module: nn.Module, head: str) -> None:
         super().__init__()
-        self.module, self.head = module.eval(), head
+        self.module, self.head = module, head
+        module.eval()
 
     def forward(self, x: Tensor) -> Tensor:
         """Samples (n, ...) to features (n, ...)."""

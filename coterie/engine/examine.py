@@ -6,7 +6,6 @@ must equal, in float64, where equal means equal; where neither does, rows are ca
 depends on what the module does, not on whose samples it is shown or how fast it is.
 """
 
-import copy
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -20,6 +19,7 @@ from coterie.engine.kernels.lowered import Lowered, lower
 from coterie.engine.layout import Layout, cast
 from coterie.engine.reference import REAL, SAMPLES, Reference, Seen, gradients, same, slopes
 from coterie.errors import BadInput
+from coterie.models.copied import copied
 
 Way = Lowered | Called
 
@@ -50,8 +50,8 @@ def recalled(table: Mapping[str, Any], module: nn.Module, layout: Layout) -> Fou
     found = Found(**{**table, "unused": tuple(table["unused"]), "output": tuple(table["output"]), "head": head})
     if not found.lowered:
         return replace(found, lowered=None)
-    copied = cast(copy.deepcopy(module), torch.device("cpu"), torch.float64)  # as it was when it was examined
-    lowered = lower(copied, layout.names, None if head is None else head.name)
+    own = cast(copied(module), torch.device("cpu"), torch.float64)  # as it was when it was examined
+    lowered = lower(own, layout.names, None if head is None else head.name)
     if lowered is None:
         raise ValueError("the module is another: it cannot be rewritten")
     return replace(found, lowered=lowered)
@@ -102,14 +102,15 @@ class _Examination:
     def found(self, given: str | None) -> Found:
         """What the module does, and which other way does the same."""
         call, (whole, filled), short = self.reference, self.x, self.x[1, :REAL]
-        alone = call.repeated(1, short)
+        alone, first = call.repeated((1, short), (0, whole))
         self._check_copied(short)
-        first = {training: call(0, whole, training) for training in (True, False)}
+        call.check_bounds(1, short)
         unused = call.unused((first[True], alone[True]), 1, short)
         head = find_head(call, self.x, given, self.tolerance)
         found = Found(call.watch.drawn[True], call.changes_input, unused, tuple(alone[False].out.shape[1:]), head)
         lowered = self._rewritten(first, alone, None if head is None else head.name)
-        if lowered is not None:
+        couples = {training: self._couples(training) for training in (False, True)}
+        if lowered is not None and all(lowered.takes_padding[mode] or not couples[mode] for mode in couples):
             takes_padding = lowered.takes_padding
             return replace(
                 found, lowered=lowered, couples_samples=takes_padding[True], couples_evaluation=takes_padding[False]
@@ -121,7 +122,7 @@ class _Examination:
             # Such a module may look at its samples and do anything: nothing may fill a batch.
             self._check_one_by_one(expected)
             return found
-        couples = {training: not self._same(full[training].first(REAL), alone[training]) for training in full}
+        couples = {mode: couples[mode] or not self._same(full[mode].first(REAL), alone[mode]) for mode in full}
         trained = couples[True] or call.watch.by_frequency
         head_alone = not (trained or couples[False] or found.draws) and self._head_alone(head)
         return replace(
@@ -164,6 +165,15 @@ class _Examination:
             return None
         return lowered if self._single(lowered, first) else None
 
+    def _couples(self, training: bool) -> bool:
+        """Whether samples of a batch meet, be it in the largest number among them alone."""
+        every = self.x.flatten(0, 1)
+        low, high = (bound.expand_as(self.x[0]) for bound in (every.amin(0), every.amax(0)))
+        # Whatever one batch has in common, the lowest and the highest samples have not; where a module cannot take
+        # them, two batches as they are must do.
+        found = self.reference.couples(low, high, training)
+        return bool(self.reference.couples(*self.x, training) if found is None else found)
+
     def _called(self, vmapped: bool) -> Called:
         buffers = [column.name for column in self.layout.buffers]
         return Called(self._copy(), buffers, self.reference.watch.drawn[True], vmapped)
@@ -171,10 +181,10 @@ class _Examination:
     def _check_one_by_one(self, expected: dict[bool, Seen]) -> None:
         called = self._called(vmapped=False)
         for training, seen in expected.items():
-            if not self._same(self._over_rows(called, training), seen):
+            if not same(self._over_rows(called, training), seen, self.tolerance):
                 raise BadInput(
                     "the model does something else with a row's weights in place of its own; let it reach its "
-                    "parameters by the attributes under which they are registered"
+                    "parameters by the attributes under which they are registered, and keep nothing of other calls"
                 )
 
     def _vmap_can(self) -> bool:
@@ -213,11 +223,13 @@ class _Examination:
         return Seen(out.detach()[real] if mask else out.detach().flatten(0, 1), buffers | moved, grads)
 
     def _same(self, ours: Seen, theirs: Seen) -> bool:
-        return same(ours, theirs, self.tolerance)
+        """Whether the two are equal; of what is no number nobody knows."""
+        known = not any(t.isnan().any() for t in (theirs.out, *theirs.grads.values()) if t is not None)
+        return known and same(ours, theirs, self.tolerance)
 
     def _copy(self) -> nn.Module:
         try:
-            return cast(copy.deepcopy(self.module), self.device, self.dtype)
+            return cast(copied(self.module), self.device, self.dtype)
         except Exception as error:
             said = (str(error).splitlines() or [type(error).__name__])[0]
             raise BadInput(f"the model cannot be copied (copy.deepcopy: {said}); give every silo's its own") from None
@@ -230,7 +242,7 @@ def _draw() -> torch.Generator:
 def _rows(row: Tensor) -> Tensor:
     """Two rows (2, d) near a given one, none of their weights zero: a zero would hide what comes before it."""
     noise = 0.4 * torch.rand(2, len(row), generator=_draw(), dtype=torch.float64).to(row) - 0.2
-    return torch.where(row == 0, noise, row * (1 + noise))
+    return torch.where(row == 0, noise.abs(), row * (1 + noise))  # a variance of zero stays one
 
 
 def _samples(x: Tensor) -> Tensor:

@@ -69,8 +69,8 @@ class Layout:
         held = _held(module)
         self.parameters = self._place({name: p for name, p in module.named_parameters() if p.requires_grad}, 0)
         self.trained = _end(self.parameters, 0)
-        moving = {name: b for name, b in module.named_buffers() if b.is_floating_point() and id(b) not in held}
-        self.buffers = self._place(moving, self.trained)
+        real = {name: b for name, b in module.named_buffers() if b.is_floating_point() and b.numel()}
+        self.buffers = self._place({name: b for name, b in real.items() if id(b) not in held}, self.trained)
         self.width = _end(self.buffers, self.trained)
 
     @staticmethod

@@ -21,6 +21,8 @@ from coterie.errors import BadInput
 # but which is larger, and fifty layers of it turn the last digit into the sixth.
 SAMPLES, REAL = 4, 3
 NAMED = 3  # parameters that a message names
+LISTED = 1000  # of a longer list or table only the length is looked at
+FAR = 1e3  # times as large as they are: weights that no bound leaves alone
 TRIES = 3  # another thread of the process may draw meanwhile: the heartbeat of Flower does
 
 
@@ -91,19 +93,31 @@ class Reference:
         self.changes_input |= x._version > 0
         after = dict(module.named_buffers())
         moved = {column.name: after[column.name].detach().clone()[None] for column in self.layout.buffers}
+        still = Seen(x[:0], {name: given[name][None] for name in moved}, {})
+        if not training and not same(Seen(x[:0], moved, {}), still, 0.0):
+            raise BadInput(
+                "the model changes a buffer in evaluation, too, so a prediction would depend on those before it; let "
+                "the model change it only `if self.training`"
+            )
         asked = slopes(out.shape[1:], out)[row, : len(x)]
         trained = {name: p for name, p in parameters.items() if p.requires_grad}
         grads = gradients(out, trained, asked) if training and slope else {}
         self.own_backward |= _own_backward(out)
         return Seen(out.detach(), moved, {name: None if g is None else g[None] for name, g in grads.items()})
 
-    def repeated(self, row: int, x: Tensor) -> dict[bool, Seen]:
-        """What a row does in evaluation and in training, of a module that does the same when asked again."""
+    def repeated(self, *calls: tuple[int, Tensor]) -> list[dict[bool, Seen]]:
+        """What rows do on samples in evaluation and in training, of a module that does the same when asked again.
+
+        Between the first of the calls and its repetition are all others, of which nothing may be left.
+        """
+        row, x = calls[0]
         for _ in range(TRIES):
             before = _random_states(x.device)
             first = {training: self(row, x, training) for training in (False, True)}
-            counted = _counts(self.module)
-            again = {training: self(row, x, training, slope=False) for training in (True, False)}
+            others = [{training: self(*each, training) for training in (False, True)} for each in calls[1:]]
+            again = {training: self(row, x, training, slope=False) for training in (False, True)}
+            kept = _kept(self.module)
+            self(row, x, True, slope=False)
             if _random_states(x.device) == before:
                 break
         else:
@@ -121,12 +135,42 @@ class Reference:
                 "the model gives something else when it is called again with the same weights and samples; what it "
                 "counts or remembers must be a buffer of floating-point numbers, and what it draws nn.Dropout's"
             )
-        if changed := [name for name, value in _counts(self.module).items() if counted.get(name) != value]:
+        if changed := [name for name, value in _kept(self.module).items() if kept.get(name) != value]:
             raise BadInput(
-                f"the model's attribute {_listed(changed)} counts its calls, which rows of several silos share; hold "
-                "it in a buffer of floating-point numbers"
+                f"the model's {_listed(changed)} changes from call to call, and rows of several silos share it; hold "
+                "what counts in a buffer of floating-point numbers; where it draws, take nn.Dropout"
             )
-        return first
+        return [first, *others]
+
+    def couples(self, one: Tensor, other: Tensor, training: bool) -> bool | None:
+        """Whether the output of a sample depends on those beside it: every other of a batch is another one.
+
+        None where the module cannot take such samples.
+        """
+        odd = torch.arange(len(one), device=one.device) % 2 == 1
+        mixed = torch.where(odd.view(-1, *[1] * (one.ndim - 1)), other, one)
+        try:
+            outs = [self(1, x, training, slope=False).out for x in (one, other, mixed)]
+        except (ValueError, RuntimeError, IndexError):
+            return None
+        if any(out.isnan().any() for out in outs):
+            return None
+        by_itself = torch.where(odd.view(-1, *[1] * (outs[0].ndim - 1)), outs[1], outs[0])
+        return not same(Seen(outs[2], {}, {}), Seen(by_itself, {}, {}), 1e-6)
+
+    def check_bounds(self, row: int, x: Tensor) -> None:
+        """Refuse a module that keeps its weights within bounds: it changes those that are far out."""
+        rows, trained = self.rows, self.layout.trained
+        signs = 1 - 2 * (torch.arange(trained, device=rows.device) % 2)
+        try:
+            self.rows = torch.cat([FAR * signs * rows[:, :trained], rows[:, trained:]], 1)
+            self(row, x, True, slope=False)
+        except BadInput:
+            raise
+        except Exception:  # what fails with such weights says nothing about others
+            return
+        finally:
+            self.rows = rows
 
     def unused(self, seen: Sequence[Seen], row: int, x: Tensor) -> tuple[str, ...]:
         """The parameters that get no gradient because they take no part; those that do take part are refused."""
@@ -194,11 +238,20 @@ def not_always(names: Collection[str]) -> BadInput:
 
 def refuse_parts(module: nn.Module) -> None:
     """Refuse what can be seen not to be a row before the module is ever called."""
+    if any(isinstance(layer, nn.DataParallel | nn.parallel.DistributedDataParallel) for layer in module.modules()):
+        raise BadInput("the model is for several GPUs (DataParallel), which Coterie sees to itself; give its .module")
     if any(isinstance(layer, torch.jit.ScriptModule) for layer in module.modules()):
         raise BadInput("the model is one of TorchScript, whose weights rows cannot replace; give the nn.Module itself")
     named = dict(module.named_parameters())
     if not any(parameter.requires_grad for parameter in named.values()):
         raise BadInput("the model has no parameters to train; give an nn.Module with a layer that is not frozen")
+    every = {id(parameter) for parameter in module.parameters()}
+    if left := [name for name, parameter in named.items() if parameter.requires_grad and id(parameter) not in every]:
+        raise BadInput(
+            f"the model's own parameters() leaves out {_listed(left)}; freeze what shall not train: "
+            "requires_grad_(False), or [model] freeze"
+        )
+    places = dict[int, str]()
     for name, parameter in named.items():
         if is_lazy(parameter):
             raise BadInput(
@@ -207,11 +260,18 @@ def refuse_parts(module: nn.Module) -> None:
             )
         if parameter.is_complex():
             raise BadInput(f"the model's parameter '{name}' is complex; hold its real and imaginary part as two")
+        if parameter.numel() and (other := places.setdefault(parameter.data_ptr(), name)) != name:
+            raise BadInput(
+                f"the model's parameters '{other}' and '{name}' share their memory, which a copy of the model undoes; "
+                "tie layers by one parameter: b.weight = a.weight"
+            )
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             raise BadInput(
                 f"the model's parameter '{name}' has a gradient hook, which its columns of a row have not; put it on "
                 "the layer (register_full_backward_hook)"
             )
+    if sparse := [name for name, b in module.named_buffers() if b.layout != torch.strided]:
+        raise BadInput(f"the model's buffer {_listed(sparse)} is sparse, which no row can hold; make it dense")
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
     if any(norm.momentum is None for norm in norms):
         raise BadInput("BatchNorm with momentum=None averages over all steps, which rows cannot; give a momentum")
@@ -283,10 +343,33 @@ def _own_backward(out: Tensor) -> bool:
     return False
 
 
-def _counts(module: nn.Module) -> dict[str, int]:
-    """The whole numbers among the attributes of a module and its layers."""
-    every = ((f"{name}.{key}".lstrip("."), v) for name, part in module.named_modules() for key, v in vars(part).items())
-    return {name: value for name, value in every if type(value) is int}
+def _kept(module: nn.Module) -> dict[str, Any]:
+    """What a module and its layers keep that is no column of a row: whatever counts, lists or draws."""
+    found = dict[str, Any]()
+    for name, part in module.named_modules():
+        shared = {} if type(part).__module__.startswith("torch.") else vars(type(part))
+        for key, value in {**shared, **vars(part), **part._buffers}.items():
+            if not key.startswith("_") and key != "num_batches_tracked":  # nothing depends on that
+                found[f"{name}.{key}".lstrip(".")] = _value(value)
+    return found
+
+
+def _value(thing: Any, depth: int = 3) -> Any:
+    """Something that can be compared with what stood in its place before; None of what is not looked at."""
+    if isinstance(thing, Tensor | np.ndarray | np.generic):
+        real = thing.dtype.is_floating_point if isinstance(thing, Tensor) else thing.dtype.kind in "fc"
+        whole = math.prod(thing.shape) == 1 or not real  # a count, or an order; else maybe what a method looks at
+        return str(thing.tolist()) if whole and not (isinstance(thing, Tensor) and thing.is_meta) else None
+    if isinstance(thing, list | tuple | set | dict) and depth:
+        values = thing.values() if isinstance(thing, dict) else thing
+        return len(thing), [_value(each, depth - 1) for each in values] if len(thing) <= LISTED else None
+    if isinstance(thing, random.Random):
+        return thing.getstate()
+    if isinstance(thing, np.random.Generator):
+        return str(thing.bit_generator.state)
+    if isinstance(thing, torch.Generator):
+        return thing.get_state().tolist()
+    return str(thing) if isinstance(thing, int | float | str) else None
 
 
 def _random_states(device: torch.device) -> tuple[Any, ...]:

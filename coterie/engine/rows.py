@@ -19,6 +19,7 @@ from coterie.engine.layout import Columns, Layout, cast
 from coterie.engine.reference import not_always, refuse_parts
 from coterie.errors import BadInput
 from coterie.keys import generator
+from coterie.models.copied import copied
 from coterie.models.parts import Blueprint, last_layer, named
 from coterie.models.weights import checksum
 
@@ -54,7 +55,7 @@ class Model:
         blueprint = build if isinstance(build, Blueprint) else Blueprint(build)
         if isinstance(blueprint.make, nn.Module):
             refuse_parts(blueprint.make)  # some of what is refused could not be copied
-            blueprint = replace(blueprint, make=copy.deepcopy(blueprint.make))
+            blueprint = replace(blueprint, make=copied(blueprint.make))
         self._build = blueprint
         head = blueprint.parts.head if head is None else head
         made = self._built(0, "base")
@@ -119,7 +120,8 @@ class Model:
     @property
     def frozen(self) -> dict[str, Tensor]:
         """What is in no row because it never changes, by name: one for all silos."""
-        return {n: t for n, t in self._own.items() if t.is_floating_point() and n not in self.layout.names}
+        real = {n: t for n, t in self._own.items() if t.is_floating_point() and t.numel()}
+        return {n: t for n, t in real.items() if n not in self.layout.names}
 
     @cached_property
     def base(self) -> dict[str, Tensor]:
@@ -270,8 +272,8 @@ class Model:
         In half precision it has its own.
         """
         if half:
-            return cast(copy.deepcopy(self.module), self.device, torch.bfloat16)
-        return copy.deepcopy(self.module, {id(t): t for t in self._own.values()})
+            return cast(copied(self.module), self.device, torch.bfloat16)
+        return copied(self.module, {id(t): t for t in self._own.values()})
 
     def probe(self, x: Tensor) -> None:
         """Call the module on a few samples, to refuse one that does not fit the data or that rows cannot repeat."""
@@ -390,7 +392,8 @@ class Model:
 
     def module_of(self, row: Tensor) -> nn.Module:
         """A module of its own with the weights of one row."""
-        module = copy.deepcopy(self.module).eval()
+        module = copied(self.module)
+        module.eval()  # which need not give the module
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         for name, value in self.layout.named(row).items():
             tensors[name].copy_(value)

@@ -1,6 +1,5 @@
 """Parts of a module by name: its head, its body, its norms; and which of them stay as they are."""
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -9,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from coterie.errors import BadInput, nearest
+from coterie.models.copied import copied
 from coterie.models.lora import LoRA, add_lora
 from coterie.models.weights import file_checksum, load_weights
 from coterie.options import option, resolved
@@ -65,7 +65,7 @@ class Blueprint:
 
     def __call__(self) -> nn.Module:
         """The module."""
-        made, parts = copy.deepcopy(self.make) if isinstance(self.make, nn.Module) else self.make(), self.parts
+        made, parts = copied(self.make) if isinstance(self.make, nn.Module) else self.make(), self.parts
         if parts.weights is not None:
             head = named(made, "head", lambda: last_layer(made) if parts.head is None else parts.head)
             load_weights(made, parts.weights, parts.weights_sha256, head)

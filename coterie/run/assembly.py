@@ -167,7 +167,9 @@ class Assembly(HoldsData):
             return
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                self.model.module_of(self.model.start(0)).train()(sample)
+                module = self.model.module_of(self.model.start(0))
+                module.train()
+                module(sample)
         except ValueError:
             raise BadInput(
                 f"{lonely[0].name} train: {len(lonely[0].train)} samples in batches of {size} leave a batch of one, of "

@@ -40,13 +40,14 @@ def plain_module(build: Callable[[], nn.Module], model: Model, row: Tensor) -> n
     with torch.no_grad():
         for name, value in (model.frozen | model.layout.named(row)).items():
             named[name].copy_(value)
+    module.train()
     return module
 
 
 def trained_alone(build: Callable[[], nn.Module], engine: Simulator, silo: Silo, row: Tensor) -> nn.Module:
     """The textbook loop, with dropout's masks drawn as the engine draws them."""
     t = engine.training
-    module = plain_module(build, engine.model, row).train()
+    module = plain_module(build, engine.model, row)
     plan = BatchPlan((silo.name,), np.array([len(silo.train)]), t.batch_size, t.local_epochs, engine.seed, "train", 0)
     optimizer = torch.optim.SGD(module.parameters(), t.lr, t.momentum, weight_decay=t.weight_decay)
     x, y = data(silo, dtype=engine.model.dtype)
@@ -78,8 +79,9 @@ def held_to_plain_torch(build: Callable[[], nn.Module], silos: list[Silo], rows:
         close(ours[place], row_of(engine.model, module), 1e-9)
         assert not torch.allclose(ours[place], start[place])
         x, y = data(silos[silo], "test", engine.model.dtype)
+        module.eval()
         with torch.no_grad():
-            expected = loss_of(module.eval()(x), y)
+            expected = loss_of(module(x), y)
         close(torch.cat(losses)[place], expected, 1e-9)
         close(each[place // rows][place % rows].sum() / len(y), expected, 1e-9)
     engine.model.module_of(ours[0])  # which can be copied still
@@ -104,7 +106,7 @@ def test_a_loss_on_features_has_the_gradients_of_plain_torch(name: str) -> None:
     got, head = task.grad(models, batch, loss=loss, features=True), engine.model.head
     for place, silo in enumerate(task.silos.tolist()):
         x, y = (t[: batch.x.shape[1]] for t in data(silos[silo]))
-        module = plain_module(TRAINED[name], engine.model, models[place]).train()
+        module = plain_module(TRAINED[name], engine.model, models[place])
         with KeyedDropout(torch.zeros((), dtype=torch.int64), active=True):
             out, features = by_hook(module, head, x)
         (loss_of(out, y) + features.square().sum() / len(x)).backward()
@@ -121,7 +123,8 @@ def test_features_are_those_of_plain_torch(name: str) -> None:
     ours = task.features(models, "test")
     for place, silo in enumerate(task.silos.tolist()):
         x, _ = data(silos[silo], "test")
-        module = plain_module(TRAINED[name], engine.model, models[place]).eval()
+        module = plain_module(TRAINED[name], engine.model, models[place])
+        module.eval()
         close(ours[place, : len(x)], by_hook(module, engine.model.head, x)[1])
 
 

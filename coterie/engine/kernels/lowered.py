@@ -258,7 +258,8 @@ class Lowered:
 
         `mask` (k, b) tells samples from what fills a batch; None: all are.
         """
-        out, moved = (self.train if training else self.evaluate)(tensors, x, len(x), keys, mask)
+        # By `forward`: called, a program that fails prints much, and where another will do nobody need read it.
+        out, moved = (self.train if training else self.evaluate).forward(tensors, x, len(x), keys, mask)
         return _by_row(out, len(x)), moved
 
     def with_features(
