@@ -760,6 +760,42 @@ class AttributeTensor(Net):
 # Random numbers
 
 
+class Drawn(Net):
+    """Random features that are registered nowhere, so another module of the class has others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = torch.randn(HIDDEN, HIDDEN)
+
+    def middle(self, h: Tensor) -> Any:
+        return h @ self.turn.to(h)
+
+
+class DrawnBuffer(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("turn", torch.randn(HIDDEN, HIDDEN), persistent=False)
+
+    def middle(self, h: Tensor) -> Any:
+        return h @ self.turn
+
+
+class DrawnLayer(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = [nn.Linear(HIDDEN, HIDDEN, dtype=torch.float64)]
+
+    def middle(self, h: Tensor) -> Any:
+        return self.second[0](h)
+
+
+class OwnState(Net):
+    """Leaves a part of itself out of what is saved."""
+
+    def state_dict(self, *given: Any, **named: Any) -> Any:
+        return {name: t for name, t in super().state_dict(*given, **named).items() if not name.startswith("first")}
+
+
 class NumpyNoise(Net):
     def middle(self, h: Tensor) -> Any:
         return h * np.random.normal() if self.training else h
@@ -1181,6 +1217,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "warm-up": (WarmUp, "'calls' changes from call to call"),
     "late count in a buffer": (LateBuffer, "'steps' changes from call to call"),
     "late count in a list": (LateList, "'losses' changes from call to call"),
+    "drawn when made": (Drawn, "predicts otherwise once it is made anew"),
+    "drawn buffer": (DrawnBuffer, "predicts otherwise once it is made anew"),
+    "drawn layer": (DrawnLayer, "predicts otherwise once it is made anew"),
+    "own state": (OwnState, "loaded from its own state_dict.*first.weight"),
     "late draw": (LateDraw, "'draw' changes from call to call"),
     "late rate": (LateRate, "'rate' changes from call to call"),
     "stale weight": (StaleWeight, "something else when it is called again"),

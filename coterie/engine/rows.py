@@ -1,10 +1,12 @@
 """A model is a row: any `nn.Module` as a function of flat vectors, k of them evaluated at once."""
 
 import copy
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -189,9 +191,38 @@ class Model:
 
     def _built(self, seed: int, *key: object) -> nn.Module:
         """The module with what is random in it drawn by a key."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(generator(seed, "start", *key).integers(2**62)))
-            return self._build()
+        others = random.getstate(), np.random.get_state()
+        drawn = int(generator(seed, "start", *key).integers(2**62))
+        try:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(drawn)
+                random.seed(drawn)
+                np.random.seed(drawn % 2**32)
+                return self._build()
+        finally:
+            random.setstate(others[0])
+            np.random.set_state(others[1])
+
+    @torch.no_grad()
+    def _check_made_anew(self, x: Tensor) -> None:
+        """Refuse a module that is another when it is made anew and given its state: no file would bring it back."""
+        other, module = self._built(0, "anew"), self.module_of(self.start(0))
+        if other is self.module:
+            return
+        try:
+            cast(other, self.device, self.dtype).load_state_dict(module.state_dict())
+        except RuntimeError as error:
+            said = " ".join(str(error).split())
+            raise BadInput(
+                f"the model cannot be loaded from its own state_dict, so no file could hold it: {said}"
+            ) from None
+        other.eval()
+        x = x.to(self.device, self.dtype) if x.is_floating_point() else x.to(self.device)
+        if not torch.allclose(other(x.clone()), module(x.clone()), 1e-3, 1e-3, equal_nan=True):
+            raise BadInput(
+                "the model predicts otherwise once it is made anew and given its state_dict, so no file could hold it; "
+                "register what it draws when it is made (a tensor: register_buffer, persistent; layers: nn.ModuleList)"
+            )
 
     @property
     def _own(self) -> dict[str, Tensor]:
@@ -207,9 +238,10 @@ class Model:
         """Find out, once, from a few samples how this module may run over rows, or refuse it."""
         if self._way is not None:
             return
-        self.know(
-            examine(self.module, self.layout, self.start(0), x[:COMPARED], self.device, self.dtype, self._given_head)
-        )
+        x = x[:COMPARED]
+        found = examine(self.module, self.layout, self.start(0), x, self.device, self.dtype, self._given_head)
+        self._check_made_anew(x)
+        self.know(found)
 
     def know(self, found: Found) -> None:
         """Go by what was found out of this module, now or before."""

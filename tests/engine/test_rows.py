@@ -1,10 +1,12 @@
 """A model is a row: the layout of its columns, its random starts, and k of them evaluated at once."""
 
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from plain import by_steps, client, close, make_engine, make_silos
+from plain import CLASSES, by_steps, client, close, make_engine, make_silos
 from torch import Tensor, nn
 
 from coterie.engine.rows import Model
@@ -327,3 +329,16 @@ def test_columns_are_taken_and_put_back_as_they_were() -> None:
         assert part.take(rows).shape == (4, 3, part.width)
         assert part.width - part.trained == sum(32 for n in part.names if "running" in n)
     assert sum(part.width for part in parts[:2]) == model.width
+
+
+def test_a_module_that_draws_its_weights_by_numpy_starts_the_same_for_a_seed():
+    class Drawn(nn.Linear):
+        def __init__(self):
+            super().__init__(5, CLASSES)
+            self.weight.data = torch.from_numpy(np.random.normal(size=(CLASSES, 5)).astype("f"))
+            self.bias.data.fill_(random.random())
+
+    model = Model(Drawn, CLASSES)
+    before = np.random.get_state()[1].tolist(), random.getstate()
+    assert torch.equal(model.start(0), model.start(0)) and not torch.equal(model.start(0), model.start(1))
+    assert (np.random.get_state()[1].tolist(), random.getstate()) == before
