@@ -358,6 +358,13 @@ class FrozenShift(Net):
         return h + self.shift
 
 
+class FrozenFirst(Frozen):
+    """What is frozen comes first, and what is added to it goes by the head's weights."""
+
+    def middle(self, h: Tensor) -> Any:
+        return torch.cos(h) + 0.1 * sum(p.square().sum() for p in self.parameters())
+
+
 class FrozenTied(Words):
     """Tokens are read and written by one matrix, which stays."""
 
@@ -485,6 +492,54 @@ class Experts(Net):
 
     def middle(self, h: Tensor) -> Any:
         return self.experts[int(h.detach().abs().sum() * 1e6) % 8](h)
+
+
+class Sometimes(Net):
+    """Whether a layer takes part goes by a batch's largest number."""
+
+    bound = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = nn.Linear(INPUTS, HIDDEN)
+
+    def forward(self, x: Tensor) -> Any:
+        h = self.first(x)
+        return self.out(h + self.second(x) if float(x[:, 0].max()) > self.bound else h)
+
+
+class Seldom(Sometimes):
+    bound = 9.0
+
+
+class Mostly(Sometimes):
+    bound = -9.0
+
+
+class OtherPart(Unused):
+    """What trains takes no part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first.requires_grad_(False)
+        self.out.requires_grad_(False)
+
+
+class Thawed(Frozen):
+    def middle(self, h: Tensor) -> Any:
+        self.first.requires_grad_(True)
+        return h
+
+
+class Recomputed(Net):
+    """Checkpoints what cannot be rewritten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = nn.Sequential(nn.Linear(HIDDEN, HIDDEN), nn.Mish(), nn.Linear(HIDDEN, HIDDEN))
+
+    def middle(self, h: Tensor) -> Any:
+        return checkpoint(self.second, h, use_reentrant=False)
 
 
 class Checkpointed(Net):
@@ -1128,6 +1183,13 @@ class Pair(Net):
         return super().forward(x), x
 
 
+class Squeezed(Net):
+    """Loses the samples' axis where there is one."""
+
+    def middle(self, h: Tensor) -> Any:
+        return h[..., None].squeeze()
+
+
 class OneForAll(Net):
     def forward(self, x: Tensor) -> Any:
         return super().forward(x).mean(0)
@@ -1178,7 +1240,7 @@ TRAINED: dict[str, Callable[[], nn.Module]] = {
     "circular": circular, "transposed": transposed,
     "frozen": Frozen, "frozen, vmap": FrozenVmap, "frozen, loop": FrozenLoop, "frozen under no_grad": FrozenNoGrad,
     "frozen middle": FrozenMiddle, "frozen bias": FrozenBias, "frozen shift": FrozenShift,
-    "frozen padding": FrozenPadding, "frozen tied": FrozenTied,
+    "frozen padding": FrozenPadding, "frozen tied": FrozenTied, "frozen first": FrozenFirst,
     "frozen attention": FrozenAttention, "frozen attention, dropout": lambda: FrozenAttention(0.3),
     "frozen norm": frozen_norm, "frozen pictures": frozen_pictures, "frozen but norm": frozen_but_norm,
     "frozen but head": frozen_but_head, "frozen untracked norm": frozen_untracked,
@@ -1228,6 +1290,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "one memory": (OneMemory, "'first.weight' and 'second.weight' share their memory"),
     "own parameters": (OwnParameters, r"leaves out 'first.weight', 'first.bias'; freeze"),
     "sparse buffer": (SparseBuffer, "'graph' is sparse"),
+    "another part": (OtherPart, "'scale', 'spare.weight', 'spare.bias' of the model shall train, and no output"),
+    "thawed": (Thawed, "changes requires_grad of its parameter 'first.weight'"),
+    "recomputed": (Recomputed, "torch.utils.checkpoint.*switch that off"),
+    "squeezed": (Squeezed, r"output of shape \(3,\) for 1 sample; .*squeeze\(1\)"),
     "several GPUs": (lambda: nn.DataParallel(Net()), r"give its \.module"),
     "a pair": (Pair, "gives a tuple"),
     "one for all": (OneForAll, r"output of shape \(3,\)"),

@@ -80,6 +80,11 @@ def examine(
             raise
         except Exception as error:  # a user's module may raise anything
             said = (str(error).splitlines() or [type(error).__name__])[0]
+    if "torch.utils.checkpoint" in said:
+        raise BadInput(
+            "the model computes parts of itself again for their gradients (torch.utils.checkpoint), where it would not "
+            "find a row's weights; switch that off, it only saves memory"
+        )
     raise BadInput(f"the model cannot take samples of shape {tuple(x.shape[1:])}: {said}")
 
 
@@ -105,6 +110,7 @@ class _Examination:
         alone, first = call.repeated((1, short), (0, whole))
         self._check_copied(short)
         call.check_bounds(1, short)
+        call.check_single(1, short)
         unused = call.unused((first[True], alone[True]), 1, short)
         head = find_head(call, self.x, given, self.tolerance)
         found = Found(call.watch.drawn[True], call.changes_input, unused, tuple(alone[False].out.shape[1:]), head)
@@ -147,16 +153,16 @@ class _Examination:
         names = [block.name for block in (*self.layout.parameters, *self.layout.buffers)]
         if head is None or not all(name.startswith(f"{head.name}.") for name in names):
             return False
-        layer, given = self.reference.module.get_submodule(head.name), dict[bool, Seen]()
-        for training in (True, False):
+        layer, given = self.reference.module.get_submodule(head.name), list[Seen]()
+        for row, training in ((0, True), (0, False), (1, False)):
             seen: list[Tensor] = []
             with layer.register_forward_pre_hook(lambda _, features, seen=seen: seen.append(features[0].clone())):
-                whole = self.reference(0, self.x[0], training, slope=False)
+                whole = self.reference(row, self.x[0], training, slope=False)
             with torch.no_grad():
                 if not self._same(Seen(layer(seen[0].clone()), {}, {}), whole.outputs()):
                     return False
-            given[training] = Seen(seen[0].detach(), {}, {})
-        return self._same(given[True], given[False])
+            given.append(Seen(seen[0].detach(), {}, {}))
+        return all(self._same(given[0], each) for each in given[1:])
 
     def _rewritten(self, first: dict[bool, Seen], alone: dict[bool, Seen], head: str | None) -> Lowered | None:
         """The rewritten module, where it does the same; of a batch that is filled, with the real samples."""

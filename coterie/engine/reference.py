@@ -78,13 +78,18 @@ class Reference:
             for name, tensor in (parameters | dict(module.named_buffers())).items():
                 if name in given:
                     tensor.copy_(given[name])
-        versions = {name: parameter._version for name, parameter in parameters.items()}
+        versions = {name: (parameter._version, parameter.requires_grad) for name, parameter in parameters.items()}
         self.watch.start(row, training)
         with self.watch, torch.set_grad_enabled(training):
             out = module(x)
         _check_output(out, len(x))
         for name, parameter in module.named_parameters():
-            changed = parameter._version != versions[name]
+            if parameter.requires_grad != versions[name][1]:
+                raise BadInput(
+                    f"the model changes requires_grad of its parameter '{name}' when it is called; freeze it once: in "
+                    "its __init__, or [model] freeze"
+                )
+            changed = parameter is not parameters[name] or parameter._version != versions[name][0]
             if changed or not torch.equal(parameter, given.get(name, parameter)):
                 raise BadInput(
                     f"the model changes its parameter '{name}' when it is called, which rows cannot; let it use a "
@@ -158,6 +163,15 @@ class Reference:
         by_itself = torch.where(odd.view(-1, *[1] * (outs[0].ndim - 1)), outs[1], outs[0])
         return not same(Seen(outs[2], {}, {}), Seen(by_itself, {}, {}), 1e-6)
 
+    def check_single(self, row: int, x: Tensor) -> None:
+        """Refuse a module that takes a batch of one sample for something else, as a prediction often is."""
+        try:
+            self(row, x[:1], False)
+        except BadInput:
+            raise
+        except Exception:  # what needs several to normalise by
+            return
+
     def check_bounds(self, row: int, x: Tensor) -> None:
         """Refuse a module that keeps its weights within bounds: it changes those that are far out."""
         rows, trained = self.rows, self.layout.trained
@@ -179,6 +193,10 @@ class Reference:
         if never != ever:
             raise not_always(ever - never)
         names = tuple(name for name in seen[0].grads if name in never)
+        if len(names) == len(seen[0].grads):
+            raise BadInput(
+                f"{_listed(names)} of the model shall train, and no output depends on it; train another part"
+            )
         if blocked := [name for name in names if self._matters(name, row, x)]:
             raise BadInput(
                 f"{_listed(blocked)} of the model gets no gradient though the output depends on it (torch.no_grad, "
@@ -326,8 +344,8 @@ def _check_output(out: Any, samples: int) -> None:
         raise BadInput(f"the model gives a {type(out).__name__}; let it give one tensor, the outputs of every sample")
     if out.ndim == 0 or len(out) != samples:
         raise BadInput(
-            f"the model gives an output of shape {tuple(out.shape)} for {samples} samples; its first axis must be the "
-            "samples"
+            f"the model gives an output of shape {tuple(out.shape)} for {samples} sample{'s' * (samples > 1)}; its "
+            "first axis must be the samples" + ", also where there is one: name the axis, squeeze(1)" * (samples == 1)
         )
 
 

@@ -348,6 +348,12 @@ class Model:
         `loss` takes the place of `sample_losses` and is given the outputs and, if asked for, the features.
         """
         self.examine(x.flatten(0, 1))
+        if loss is None and len(rows) > 1 and self.way == "one by one":
+            # Of each row it is then known which parts of the module its batch took.
+            each_key = [None] * len(rows) if keys is None else keys.split(1)
+            given = zip(rows.split(1), x.split(1), y.split(1), share.split(1), each_key, strict=True)
+            all_grads, all_values, after = zip(*(self.gradient(*each) for each in given), strict=True)
+            return torch.cat(all_grads), torch.cat(all_values), None if after[0] is None else torch.cat(after)
         # Each layer's weights are leaves of their own: no pass over whole rows is spent on putting them together.
         weights = {name: t.detach().requires_grad_() for name, t in self._weights(rows).items()}
         with torch.enable_grad():
@@ -357,7 +363,7 @@ class Model:
             grads = torch.autograd.grad(values.sum(), list(weights.values()), allow_unused=True)
         if loss is None and isinstance(self._way, Called) and self.found is not None:
             unused = {name for name, g in zip(weights, grads, strict=True) if g is None}
-            if sometimes := unused.difference(self.found.unused):
+            if sometimes := unused.symmetric_difference(self.found.unused):
                 raise not_always(sometimes)
         flat = self.layout.joined(rows, self.layout.parameters, dict(zip(weights, grads, strict=True)), self.width)
         return flat, values.detach(), buffers

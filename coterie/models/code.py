@@ -26,6 +26,8 @@ def load_code(path: str) -> Any:
     module, _, name = path.partition(":")
     if module in FOREIGN:
         return FOREIGN[module](name)
+    if module.endswith(".py"):  # a file below the folder one works in
+        module = module.removesuffix(".py").replace("/", ".")
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:

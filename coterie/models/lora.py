@@ -74,6 +74,10 @@ def add_lora(module: nn.Module, options: LoRA) -> nn.Module:
         for name, layer in module.named_modules()
         if type(layer) in KINDS and not layer.weight.requires_grad and getattr(layer, "groups", 1) == 1
     }
+    if not known:
+        raise BadInput(
+            "[model] lora: no layer is a frozen nn.Linear, or nn.Conv2d of one group, and others have no adapter"
+        )
     for target in options.targets:
         if not any(fnmatchcase(name, target) for name in known):
             raise BadInput(f"[model] lora: no frozen layer is named '{target}'; {nearest(target, known)}")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from awkward import PICTURES, REFUSED, TEXTS, TOKENS, TRAINED, Float32Cell, NormOfThree, words
+from awkward import PICTURES, REFUSED, TEXTS, TOKENS, TRAINED, Float32Cell, Mostly, NormOfThree, Seldom, words
 from plain import CLASSES, TRAINING, batches, by_hook, by_steps, close, data, loss_of, make_engine, make_silos
 from torch import Tensor, nn
 
@@ -139,6 +139,17 @@ def test_a_part_that_a_small_batch_leaves_out_is_no_gradient_of_zero() -> None:
     engine = make_engine(NormOfThree, silos_for("plain"), batch_size=3)
     task = by_steps(engine)
     with pytest.raises(BadInput, match=r"'norm.bias', 'norm.weight' of the model gets a gradient from some batches"):
+        task.fit(task.start(), "train")
+
+
+@pytest.mark.parametrize(("build", "value"), [(Seldom, 10.0), (Mostly, -10.0)])
+def test_a_part_that_one_silo_takes_and_another_does_not_is_no_gradient_of_zero(build, value: float) -> None:
+    silos = make_silos((8, 8, 8))  # which always train side by side
+    silos[2].train.x[:, 0] = value
+    task = by_steps(make_engine(build, silos))
+    with pytest.raises(
+        BadInput, match=r"'second.bias', 'second.weight' of the model gets a gradient from some batches"
+    ):
         task.fit(task.start(), "train")
 
 

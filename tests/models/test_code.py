@@ -27,8 +27,9 @@ def here(tmp_path, monkeypatch):
 
 def test_a_class_of_the_folder_one_works_in_is_found():
     for name in ("Plain", "Sized"):
-        made = factory(load_code(f"mynets:{name}"), (8,), 3)()
-        assert (made.in_features, made.out_features) == (8, 3)
+        for path in ("mynets", "mynets.py"):
+            made = factory(load_code(f"{path}:{name}"), (8,), 3)()
+            assert (made.in_features, made.out_features) == (8, 3)
 
 
 def test_images_are_given_by_their_shape_and_modules_as_they_are():

@@ -91,6 +91,8 @@ def test_a_common_a_beside_a_norm_that_stays() -> None:
 def test_a_target_that_names_no_layer_is_refused() -> None:
     with pytest.raises(BadInput, match=r"\[model\] lora: no frozen layer is named 'quer'"):
         build({**CNN, "lora": {"rank": 2, "targets": ["quer"]}}, PICTURE, 3)[0]()
+    with pytest.raises(BadInput, match=r"\[model\] lora: no layer is a frozen nn.Linear"):
+        Blueprint(nn.GRU(2, 3), Parts(lora=LoRA()))()
 
 
 def test_grouped_convolutions_have_none() -> None:
