@@ -178,7 +178,7 @@ class _Examination:
         # Whatever one batch has in common, the lowest and the highest samples have not; where a module cannot take
         # them, two batches as they are must do.
         found = self.reference.couples(low, high, training)
-        return bool(self.reference.couples(*self.x, training) if found is None else found)
+        return bool(self.reference.couples(self.x[0], self.x[1], training) if found is None else found)
 
     def _called(self, vmapped: bool) -> Called:
         buffers = [column.name for column in self.layout.buffers]

@@ -350,8 +350,8 @@ class Model:
         self.examine(x.flatten(0, 1))
         if loss is None and len(rows) > 1 and self.way == "one by one":
             # Of each row it is then known which parts of the module its batch took.
-            each_key = [None] * len(rows) if keys is None else keys.split(1)
-            given = zip(rows.split(1), x.split(1), y.split(1), share.split(1), each_key, strict=True)
+            own_keys = [None] * len(rows) if keys is None else torch.split(keys, 1)
+            given = zip(*(torch.split(t, 1) for t in (rows, x, y, share)), own_keys, strict=True)
             all_grads, all_values, after = zip(*(self.gradient(*each) for each in given), strict=True)
             return torch.cat(all_grads), torch.cat(all_values), None if after[0] is None else torch.cat(after)
         # Each layer's weights are leaves of their own: no pass over whole rows is spent on putting them together.
