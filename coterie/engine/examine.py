@@ -177,8 +177,11 @@ class _Examination:
         low, high = (bound.expand_as(self.x[0]) for bound in (every.amin(0), every.amax(0)))
         # Whatever one batch has in common, the lowest and the highest samples have not; where a module cannot take
         # them, two batches as they are must do.
-        found = self.reference.couples(low, high, training)
-        return bool(self.reference.couples(self.x[0], self.x[1], training) if found is None else found)
+        for one, other in ((low, high), (self.x[0], self.x[1])):
+            found = self.reference.couples(one, other, training, self.tolerance)
+            if found is not None:
+                return found
+        return False
 
     def _called(self, vmapped: bool) -> Called:
         buffers = [column.name for column in self.layout.buffers]

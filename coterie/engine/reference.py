@@ -147,7 +147,7 @@ class Reference:
             )
         return [first, *others]
 
-    def couples(self, one: Tensor, other: Tensor, training: bool) -> bool | None:
+    def couples(self, one: Tensor, other: Tensor, training: bool, tolerance: float) -> bool | None:
         """Whether the output of a sample depends on those beside it: every other of a batch is another one.
 
         None where the module cannot take such samples.
@@ -161,7 +161,7 @@ class Reference:
         if any(out.isnan().any() for out in outs):
             return None
         by_itself = torch.where(odd.view(-1, *[1] * (outs[0].ndim - 1)), outs[1], outs[0])
-        return not same(Seen(outs[2], {}, {}), Seen(by_itself, {}, {}), 1e-6)
+        return not same(Seen(outs[2], {}, {}), Seen(by_itself, {}, {}), tolerance)
 
     def check_single(self, row: int, x: Tensor) -> None:
         """Refuse a module that takes a batch of one sample for something else, as a prediction often is."""
