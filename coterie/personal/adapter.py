@@ -1,6 +1,5 @@
 """A silo's adapter as PEFT reads it, and its model with the adapter merged into the weights."""
 
-import copy
 import json
 import re
 from dataclasses import fields
@@ -10,6 +9,7 @@ from torch import nn
 
 from coterie.codec import save_tensors
 from coterie.errors import BadInput
+from coterie.models.copied import copied
 from coterie.models.lora import adapted, merge_lora
 from coterie.models.parts import Parts
 from coterie.personal.model import Deployed, PersonalModel
@@ -21,7 +21,7 @@ BEFORE = "base_model.model."  # what PEFT puts before a module's own names
 
 def merged(module: Deployed) -> Deployed:
     """The same model without adapters."""
-    made = copy.deepcopy(module)
+    made = copied(module)
     merge_lora(made.core)
     return made
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from coterie.data.own.incumbent import ANY, by_onnx
 from coterie.data.own.schema import Schema
 from coterie.engine.predictors import Beside, Ensembled
-from coterie.errors import BadInput
+from coterie.errors import BadInput, first_line
 from coterie.personal.adapter import merged
 from coterie.personal.model import PersonalModel
 
@@ -63,7 +63,7 @@ def _graph(model: PersonalModel) -> "onnx.ModelProto":
                 dynamic_shapes=sizes, dynamo=True, verbose=False,
             )  # fmt: skip
     except Exception as error:  # whatever an exporter meets in a module of one's own
-        raise BadInput(f"this model cannot be written as ONNX: {str(error).splitlines()[0]}") from None
+        raise BadInput(f"this model cannot be written as ONNX: {first_line(error.__cause__ or error)}") from None
     assert program is not None
     return program.model_proto
 
