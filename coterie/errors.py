@@ -53,7 +53,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names) or 'none'}"
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What an error of others says, in one line; its type where it says nothing."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
