@@ -86,6 +86,7 @@ class Stack(Method):
     paper = "Coterie's own"
     summary = "several methods at once, whose predictions each silo mixes by its validation data"
     lr_by_row = False
+    one_model = False
 
     of: tuple[str | dict[str, Any], ...] = option(
         MEMBERS, "the methods: names, or tables that name one as `method` beside its options"

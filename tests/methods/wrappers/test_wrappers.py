@@ -78,7 +78,7 @@ def test_clipping_refuses_methods_that_do_not_exchange_one_model(name: str) -> N
     assert "clip" in (method.refusal(engine.roster, engine.model) or "")
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "stack"])
+@pytest.mark.parametrize("name", METHODS)
 def test_fine_tuning_refuses_whatever_deploys_more_than_one_model_before_it_trains(name: str) -> None:
     ground = ground_of(make(name, {}))
     engine = ground.engine()
