@@ -6,7 +6,8 @@ Each kept study of these names (of none: all whose device was a CPU) is run as i
 what they meant then. For each method and seed a line: how far the test figures of the rounds that both have are apart,
 and, of a run of full length, the scores that pages show. The mean over silos may be apart by rounding, which training
 makes larger, and which moves single predictions: --points of it are allowed. The exit code is 1 where something is
-further apart. With --rounds a run is the beginning of the kept one, and compared as far as it goes.
+further apart, but for what was changed on purpose since, which the page of the run says. With --rounds a run is the
+beginning of the kept one, and compared as far as it goes.
 
 Every method with each seed is a run of its own in a folder; what is done is not run again, and what was stopped goes
 on, also by other code: the commits are printed last. Remove the folder to begin anew.
@@ -20,12 +21,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from finished_runs import LATER
+from finished_runs import LATER, SINCE, Change
 from page_parts import SCORES
 from results import RUNS
 
@@ -37,6 +38,8 @@ from coterie.studies import study as studies
 POINTS = 0.5  # of accuracy, a mean over silos
 PLACES = 6  # that are kept of an accuracy
 SAME = 1.5 * 10**-PLACES
+SAME_SCORE = 1.5e-4  # to four places
+LOOSE = {"picked_round", "bottom_decile"}  # scores that single silos move
 KEYS = ["round", "silo", "measure"]
 
 
@@ -123,17 +126,23 @@ def scores(folder: Path, method: str, seed: int) -> dict[str, float]:
     return {score: found[score] for score in (*SCORES, "picked_round", "missing") if score in found}
 
 
-def moved(kept: Mapping[str, float], now: Mapping[str, float]) -> dict[str, tuple[float, float | None]]:
+def moved(kept: Mapping[str, float], now: Mapping[str, float]) -> dict[str, tuple[float, float]]:
     """The scores that were kept and are not the same now."""
-    other = {score: (value, now.get(score)) for score, value in kept.items()}
-    return {score: (was, new) for score, (was, new) in other.items() if new is None or abs(new - was) > 1e-4}
+    other = {score: (value, round(now.get(score, nan), 4)) for score, value in kept.items()}
+    return {score: (was, new) for score, (was, new) in other.items() if not abs(new - was) <= SAME_SCORE}
 
 
-def beyond(apart: Sequence[Apart], changed: Mapping[str, tuple[float, float | None]], points: float) -> bool:
-    """Whether a method is further from what was kept than rounding would take it."""
-    means = {score: pair for score, pair in changed.items() if score not in ("picked_round", "bottom_decile")}
-    far = any(new is None or abs(new - was) > points for was, new in means.values())
-    return far or not apart or any(100 * each.mean > points for each in apart)
+def beyond(
+    apart: Sequence[Apart], changed: Mapping[str, tuple[float, float]], points: float, changes: Sequence[Change] = ()
+) -> bool:
+    """Whether a method is further from what was kept than rounding takes it, and than was changed on purpose."""
+    if any(not change.scores for change in changes):
+        return False
+    same = bool(apart) and all(each.since is None for each in apart)
+    judged = changed.keys() - {score for change in changes for score in change.scores} - (set() if same else LOOSE)
+    allowed = 0.0 if same else points  # what is the same has no other score by rounding
+    far = [score for score in judged if not abs(changed[score][1] - changed[score][0]) <= allowed]
+    return bool(far) or not apart or any(not 100 * each.mean <= points for each in apart)
 
 
 def on_a_cpu(folder: Path) -> bool:
@@ -142,7 +151,7 @@ def on_a_cpu(folder: Path) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, compare, print; 1 where a method is further from what was kept than rounding takes it."""
+    """Run, compare, print; 1 where a method is further from what was kept than it may be."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="kept runs; none: all that were made on a CPU")
     parser.add_argument("--seeds", help="of those that were kept, none: all")
@@ -157,6 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in names:
         kept = given.runs / name
         table = tomllib.loads((kept / "study.toml").read_text("utf-8"))
+        lacks = json.loads((kept / "summary.json").read_text("utf-8")).get("lacks", ())
         seeds = [seed for seed in table["seeds"] if given.seeds is None or str(seed) in given.seeds.split(",")]
         methods = [each for each in table["methods"] if given.methods is None or each in given.methods.split(",")]
         for seed, method in product(seeds, methods):
@@ -168,9 +178,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             whole = rounds == table["train"]["rounds"]
             changed = moved(scores(kept, method, seed), scores(folder, method, seed)) if whole else {}
             says = [str(each) for each in apart] + [f"{s} {was} -> {new}" for s, (was, new) in changed.items()]
-            if beyond(apart, changed, given.points):
+            changes = [SINCE[commit] for commit in lacks if SINCE[commit].of(table, method)]
+            if beyond(apart, changed, given.points, changes):
                 far.append(f"{name} {method} seed {seed}")
                 says.append("OTHERWISE")
+            says += [f"since then {change.what}" for change in changes]
             print(f"{name} {method} seed {seed}: {'; '.join(says)}", flush=True)
             commits.add(json.loads((folder / "summary.json").read_text("utf-8"))["commit"])
     if not commits:

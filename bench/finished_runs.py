@@ -110,8 +110,47 @@ def built_in(table: Mapping[str, Any]) -> dict[str, Any]:
 LATER = {  # keys that studies had not always, and what a run without them had
     "measure.by": None, "measure.positive": None, "train.patience": 0, "train.class_weight": "none",
     "train.schedule_rounds": 0, "data.resize": 0, "data.mean": [], "data.deviation": [], "data.test": 0,
-    "first": "budget",
+    "first": "budget", "train.keep_features": None,
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Change:
+    """What the code does otherwise since a commit, on purpose."""
+
+    what: str
+    methods: tuple[str, ...] = ()  # none: all
+    scores: tuple[str, ...] = ()  # that it is seen in, none: all figures
+
+    def of(self, table: Mapping[str, Any], label: str) -> bool:
+        """Whether a study's method is one of those."""
+        return not self.methods or table["methods"][label].get("method", label) in self.methods
+
+
+SINCE = {  # by commit; the summary of a kept run lists those that it `lacks`
+    "947ae85": Change(
+        "the pull is an exact proximal step",
+        ("fedprox", "fedprox-ft", "ditto", "pfedme", "fedamp", "heurfedamp", "mocha"),
+    ),
+    "5488081": Change(
+        "attention goes by trained parameters, no longer by BatchNorm's statistics", ("fedamp", "heurfedamp", "fedacs")
+    ),
+    "99aaa6f": Change(
+        "of rounds that are level on validation data the one with the lowest loss is picked",
+        scores=("val_picked", "picked_round"),
+    ),
+}
+
+
+def changed_since(table: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
+    """What the code does otherwise since a kept run was made, and of which of its methods."""
+    found = []
+    for commit in summary.get("lacks", ()):
+        change = SINCE[commit]
+        methods = [label for label in table["methods"] if change.of(table, label)]
+        if methods:
+            found.append(f"{change.what} ({', '.join([*(methods if change.methods else ()), commit])})")
+    return found
 
 
 def differences(table: Mapping[str, Any], ran: Collection[str] = ()) -> list[str]:

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from finished_runs import Cell, differences
+from finished_runs import Cell, changed_since, differences
 from page_parts import SCORES, markdown, significant, spread
 from run_coverage import HEAD, SAME_RUNS, Runs, Wanted, all_wanted, paper_of, rows, share, tables
 
@@ -40,7 +40,7 @@ def paper_page(paper: str, found: Runs, out: Path) -> str:
 def cell_table(name: str, found: Mapping[str, Cell], cells: Sequence[Wanted]) -> list[str]:
     """Every cell of a study that was run: val-picked, the paper's score beside the paper's, rounds, seeds, cost."""
     head = ["cell", "method", "val-picked", "paper", "ours", "difference", "last", "rounds", "seeds", "training, s"]
-    made, ahead, other = [], list[str](), list[str]()
+    made, ahead, other, since = [], list[str](), list[str](), list[str]()
     score = studies.read(name).get("compared", "bmta")
     for cell, its in ((each, found[each]) for each in studies.read(name)["cells"] if each in found):
         paper = its.published()
@@ -67,13 +67,16 @@ def cell_table(name: str, found: Mapping[str, Cell], cells: Sequence[Wanted]) ->
         ahead += [f"- {cell}: {sentence}" for sentence in significant(name, its)]
         apart = dict.fromkeys(d for table in its.tables for d in differences(table, its.methods()))
         other += [f"- {cell}: {'; '.join(apart)}."] if apart else []
+        later = dict.fromkeys(c for runs in zip(its.tables, its.summaries, strict=True) for c in changed_since(*runs))
+        since += [f"- {cell}: {'; '.join(later)}."] if later else []
     lines = [*markdown(head, made), "", f"“ours” is {SCORES[score]}, the score that the paper reports.", ""]
     lines += (
         ["Significantly ahead over the silos (Wilcoxon signed-rank, Holm over all pairs of the cell):", "", *ahead, ""]
         if ahead
         else []
     )
-    return [*lines, "Otherwise than in the study:", "", *other, ""] if other else lines
+    lines += ["Otherwise than in the study:", "", *other, ""] if other else []
+    return [*lines, "Otherwise since they were run:", "", *since, ""] if since else lines
 
 
 def front_page(found: Runs, out: Path) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import dirty_apart
-from finished_runs import Cell, differences, read
+from finished_runs import Cell, changed_since, differences, read
 from page_figures import pictures, swept
 from page_parts import SCORES, markdown, own_methods, spread
 from papers import PAPERS, figure_page, front_page, paper_page
@@ -80,6 +80,8 @@ def section(name: str, cell: Cell, out: Path) -> list[str]:
         about += [f"commit {summary['commit'][:12]}"] if summary.get("commit") else []
         other = differences(table, cell.methods())
         changed = [f"Otherwise than in the study: {'; '.join(other)}."] if other else []
+        since = changed_since(table, summary)
+        changed += [f"Otherwise since it was run: {'; '.join(since)}."] if since else []
         alike.setdefault(("; ".join(about), *changed), []).append(summary)
     for (about, *changed), summaries in alike.items():
         lines += [f"    {summary.get('command', '')}" for summary in summaries]

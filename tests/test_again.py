@@ -10,6 +10,7 @@ import keep
 import pandas as pd
 import pytest
 from command import call, small
+from finished_runs import SINCE
 
 from coterie.studies import study as studies
 
@@ -81,6 +82,23 @@ def test_a_score_that_pages_show_counts_too(other, tmp_path, capsys):
     path.write_text(json.dumps(summary), "utf-8")
     assert run(other, tmp_path / "out", "--methods", "fedamp") == 1
     assert "val_picked" in capsys.readouterr().out
+
+
+def test_a_score_of_figures_that_are_the_same_is_another_by_no_rounding_but_on_purpose(kept, tmp_path):
+    same, off = again.Apart("accuracy", 9, None, 0.0, 0.0), again.Apart("accuracy", 9, 5, 0.1, 0.001)
+    for apart, code in ((same, True), (off, False)):
+        assert again.beyond([apart], {"val_picked": (90.0, 90.2)}, 0.5) is code
+    assert not again.beyond([same], {"val_picked": (90.0, 90.2)}, 0.5, [SINCE["99aaa6f"]])
+    assert again.beyond([same], {"bmta": (90.0, 90.2)}, 0.5, [SINCE["99aaa6f"]])
+
+
+def test_what_was_changed_on_purpose_is_said_and_is_no_fault(other, tmp_path, capsys):
+    changed(other, 0.1)
+    path = other / "small" / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"lacks": ["947ae85"]}), "utf-8")
+    assert run(other, tmp_path / "out") == 0
+    separate, fedamp, _ = capsys.readouterr().out.splitlines()
+    assert "since then" not in separate and fedamp.endswith("since then the pull is an exact proximal step")
 
 
 def test_what_was_not_kept_is_refused(kept, tmp_path, capsys):

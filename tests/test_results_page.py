@@ -212,6 +212,18 @@ def test_a_run_that_was_made_before_a_key_was_differs_where_the_study_has_anothe
     assert found[-2:] == ["train.rounds = 40 (study: 200)", "train.schedule_rounds = 40 (study: 200)"]
 
 
+def test_what_the_code_does_otherwise_since_is_said_of_the_methods_that_it_changed(tmp_path: Path) -> None:
+    folders = {method: run(tmp_path / method, {method: scores({0: 90.0})}) for method in ("fedamp", "separate")}
+    for folder in folders.values():
+        summary = json.loads((folder / "summary.json").read_text("utf-8"))
+        (folder / "summary.json").write_text(json.dumps(summary | {"lacks": ["947ae85", "99aaa6f"]}), "utf-8")
+    pull, pick = "the pull is an exact proximal step (fedamp, 947ae85)", finished_runs.SINCE["99aaa6f"].what
+    assert f"Otherwise since it was run: {pull}; {pick} (99aaa6f)." in made(tmp_path / "one", folders["fedamp"])
+    assert f"Otherwise since it was run: {pick} (99aaa6f)." in made(tmp_path / "two", folders["separate"])
+    paper = papers.paper_page("amp", finished_runs.read(folders.values()), tmp_path)
+    assert f"Otherwise since they were run:\n\n- fmnist: {pull}; {pick} (99aaa6f)." in paper
+
+
 def test_coverage_is_counted_from_the_runs(tmp_path: Path) -> None:
     folders = [
         run(tmp_path / "a", {"fedamp": scores({0: 93.0, 1: 93.5, 2: 94.0}), "separate": scores({0: 86.0})}),
