@@ -182,7 +182,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if beyond(apart, changed, given.points, changes):
                 far.append(f"{name} {method} seed {seed}")
                 says.append("OTHERWISE")
-            says += [f"since then {change.what}" for change in changes]
+            if changed or any(each.since is not None for each in apart):
+                says += [f"since then {change.what}" for change in changes]
             print(f"{name} {method} seed {seed}: {'; '.join(says)}", flush=True)
             commits.add(json.loads((folder / "summary.json").read_text("utf-8"))["commit"])
     if not commits:
