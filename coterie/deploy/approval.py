@@ -3,7 +3,7 @@
 import getpass
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -54,12 +54,12 @@ class Approvals:
             raise Refused(f"{AWAITS} by the silo's owner (`coterie silo approve`): {named}")
 
     def given(self, digest: str) -> int | None:
-        """How many answers an approved study was given since then; None: it is not approved."""
-        if not self._path(APPROVED, digest).exists():
-            return None
+        """How many answers an approved study was given since then; None: it is not approved, or nobody knows."""
         path = self._count(digest)
+        if not (path.exists() and self._path(APPROVED, digest).exists()):
+            return None
         try:
-            return int(path.read_text("ascii")) if path.exists() else 0
+            return int(path.read_text("ascii"))
         except ValueError:
             raise BadInput(f"{path}: damaged; remove {digest}.json beside it, and approve that study again") from None
 
@@ -81,7 +81,7 @@ class Approvals:
             raise BadInput(f"'{given}': no such study waits to be approved; give {SHOWN} digits of its hash or more")
         (each,) = found
         about = {"time": f"{datetime.now():%Y-%m-%d %H:%M:%S}", "by": getpass.getuser()}
-        self._count(each.digest).unlink(missing_ok=True)
+        write_whole(self._count(each.digest), b"0")
         write_whole(self._path(APPROVED, each.digest), _written(about | {"run": each.run, "job": asdict(each.job)}))
         self._path(PROPOSED, each.digest).unlink(missing_ok=True)
         return each
@@ -113,14 +113,15 @@ def study_hash(job: Job) -> str:
     table: dict[str, Any] = {key: value for key, value in asdict(job).items() if key not in (*ROSTER, *CANDIDATES)}
     table["train"] = {key: value for key, value in job.train.items() if not (job.tuning and key in SEARCHED)}
     if "of" in job.options:  # a stack, whose members take what a search finds for the same methods of the study
-        table["options"] = table["options"] | {"of": [_unsearched(each) for each in job.options["of"]]}
+        table["options"] = table["options"] | {"of": [_unsearched(each, job.train) for each in job.options["of"]]}
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
 
-def _unsearched(member: Any) -> dict[str, Any]:
-    """A member of a stack without what a search may choose of its training."""
+def _unsearched(member: Any, train: Mapping[str, Any]) -> dict[str, Any]:
+    """A member of a stack without what a search may choose of its training, and what is as in the study's anyway."""
     table: dict[str, Any] = {"method": member} if isinstance(member, str) else dict(member)
-    own = {key: value for key, value in table.pop("train", {}).items() if key not in SEARCHED}
+    given = table.pop("train", {})
+    own = {key: value for key, value in given.items() if key not in SEARCHED and value != train.get(key)}
     return table | ({"train": own} if own else {})
 
 

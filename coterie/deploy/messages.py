@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coterie import version as own
 from coterie.data.arrays import MOST_CLASSES
+from coterie.data.own.schema import Schema
 from coterie.engine.exchange import Failure
 from coterie.engine.method import Method, Roster
 from coterie.engine.rows import Model
@@ -214,7 +215,7 @@ class Request:
     received: int = option(-1, "the last round of which the server has this silo's reply; -1: none", low=-1)
     cohort: int = option(1, "how many silos are asked", low=1)
     splits: tuple[str, ...] = ()
-    hold: tuple[int, ...] = option((), "rounds whose models to hold; the last one is asked about", low=1, high=1e9)
+    hold: tuple[int, ...] = option((), "rounds whose models to hold, two; the last is asked about", low=1, high=1e9)
     pooled: tuple[float, ...] = option((), "of a model to keep: all silos' log-loss by temperature", low=0, high=1e6)
     newcomer: bool = False  # it arrived after training: `round` counts its turns
     job: Job | None = None
@@ -229,6 +230,8 @@ class Request:
             raise ValueError(f"splits are some of {', '.join(SPLITS)}")
         if len(self.pooled) not in (0, len(TEMPERATURES)):
             raise ValueError(f"pooled is {len(TEMPERATURES)} numbers")
+        if len(self.hold) > 2:
+            raise ValueError("hold is two rounds at most: the one picked so far, and the one measured")
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -289,6 +292,8 @@ def request(head: str, body: bytes) -> Request:
         for package in sorted(theirs.keys() | ours.keys()):
             _check_version(package, theirs.get(package), ours.get(package))
         _check_measured(job)
+        if job.schema:  # before it is kept to be approved: a person looks at what it names
+            Schema.read(job.schema, "a request job schema")
     return replace(read, body=body)
 
 

@@ -67,6 +67,8 @@ class Policy:
         if self.version and self.version != BUILD:
             raise Refused(f"this silo runs coterie {BUILD}, and its policy allows {plain(self.version, 40)} alone")
         if request.kind in ("declare", "describe"):
+            if request.jobs:  # none of what follows would judge them
+                raise Refused(f"{request.kind}: of no job")
             return
         if not request.jobs or (request.job is None) != (request.kind == "propose"):
             raise Refused("a request without a job")

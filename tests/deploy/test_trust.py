@@ -23,6 +23,7 @@ from coterie.deploy.budget import Budget, Spent
 from coterie.deploy.home import ALIVE, NODES, SOURCE
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.messages import Job, Measured, Request
+from coterie.deploy.messages import request as parsed
 from coterie.deploy.policy import FILE, MOST_PROPOSED, Policy, policy_text, read_policy
 from coterie.deploy.repair import repair
 from coterie.deploy.silo import SiloSide
@@ -31,6 +32,7 @@ from coterie.engine.method import Cohort
 from coterie.engine.training import Training
 from coterie.errors import BadInput
 from coterie.options import resolved
+from coterie.run import tuning
 
 AGE, WARD = Column("age", mean=50.0, scale=10.0), Column("ward", "category", levels=("a", "b", "c"))
 ONE_STEP = Training(rounds=3, local_epochs=1, batch_size=1000, lr=1.0)
@@ -227,6 +229,47 @@ def test_an_approved_study_is_answered_as_often_as_its_runs_need_and_then_asks_a
     assert ".answers: damaged; remove " in side.answer(replace(each, attempt=999)).refusal
 
 
+def test_an_approval_whose_count_is_lost_is_none(tmp_path: Path) -> None:
+    side = settled(tmp_path, policy_text())["north"]
+    request = asked(schema(AGE, WARD))
+    assert request.job is not None
+    side.answer(request)
+    Approvals(side.folder).approve(digest := study_hash(request.job))
+    assert side.answer(request).refusal == ""
+    (side.folder / "approved" / f"{digest}.answers").unlink()
+    assert side.answer(replace(request, attempt=1)).refusal.startswith("awaits approval")
+    assert proposed(side) == [digest] and Approvals(side.folder).approve(digest)
+    assert side.answer(replace(request, attempt=1)).refusal == ""
+
+
+@pytest.mark.parametrize("kind", ["declare", "describe"])
+@pytest.mark.parametrize("policy", ['methods = ["separate"]', "rounds = 2", 'secure = "secagg"'])
+def test_what_a_silo_declares_is_of_no_job(kind: Any, policy: str, tmp_path: Path) -> None:
+    """A job under such a name was kept and measured, whose method, rounds and level no policy had judged."""
+    side = settle(tmp_path)["north"]
+    (side.folder / FILE).write_text(f'approve = "all"\n{policy}\n')
+    answer = side.answer(replace(private("run", finetune={}), kind=kind))
+    assert answer.refusal == f"{kind}: of no job" and answer.body == b""
+    assert Ledger(side.folder).entries() == [] and not (side.folder / "models").exists()
+
+
+@pytest.mark.parametrize("damage", [{"columns": 3}, {"columns": [1]}, {"columns": [{}]}, {"classes": [1, 2]}])
+def test_no_study_keeps_an_owner_from_looking_at_those_that_wait(
+    damage: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose schema is none was kept to be approved, and `coterie silo approve` ended at it."""
+    side = settled(tmp_path, policy_text())["north"]
+    good = asked(schema(AGE, WARD))
+    assert good.job is not None
+    bad = replace(good, job=replace(good.job, schema=damage))
+    with pytest.raises(BadInput, match="a request job schema"):
+        side.answer(parsed(bad.head(), bad.body))
+    assert side.answer(parsed(good.head(), good.body)).refusal
+    monkeypatch.setattr("typer.confirm", lambda question: False)
+    assert call("silo", "approve", side.folder) == 0
+    assert study_hash(good.job)[:16] in capfd.readouterr().out and len(proposed(side)) == 1
+
+
 def test_a_search_that_was_approved_may_choose_rate_and_optimiser(tmp_path: Path) -> None:
     job = asked(schema(AGE, WARD)).job
     assert job is not None
@@ -242,6 +285,25 @@ def test_a_stack_that_was_approved_may_take_the_rates_that_were_found_for_its_me
     found = replace(job, options={"of": [{"method": "fedavg", "train": {"lr": 0.3, "optimizer": "adam"}}, "ditto"]})
     other = replace(job, options={"of": [{"method": "fedavg", "train": {"weight_decay": 0.1}}, "ditto"]})
     assert study_hash(job) == study_hash(found) != study_hash(other)
+    as_all = {"lr": 0.3, "optimizer": "adam", "weight_decay": job.training.weight_decay}
+    found = replace(job, options={"of": [{"method": "fedavg", "train": as_all}, "ditto"]})
+    assert study_hash(job) == study_hash(found)  # what says the same as the study's own training changes nothing
+
+
+def test_a_stack_that_is_searched_itself_is_approved_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stopped half-way: a search that leaves the decay as it is wrote it into the members that it was found for."""
+    monkeypatch.setattr(tuning, "RUNGS", (1, 2))
+    for name in ("sgd", "adam"):
+        monkeypatch.setitem(tuning.GRID, name, (0.03, 0.3))
+    train = TABLE["train"] | {"lr": "auto", "optimizer": "auto", "weight_decay": "auto"}
+    table = TABLE | {"train": train, "methods": {"fedavg": {}, "stack": {"of": ["separate", "fedavg"]}}}
+    sides = settled(tmp_path, policy_text())
+    with pytest.raises(BadInput, match="awaits approval"):
+        federated(tmp_path / "run", Loop(sides), table).run("")
+    for side in sides.values():
+        for digest in proposed(side):
+            Approvals(side.folder).approve(digest)
+    assert {*federated(tmp_path / "run", Loop(sides), table).run("").results["method"]} == {"fedavg", "stack"}
 
 
 def test_an_owner_reads_what_is_computed_on_which_columns_before_approving_it(
