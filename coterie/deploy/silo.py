@@ -71,7 +71,8 @@ class SiloSide:
                     return Answer(body, to=digest)
                 budget = Budget(self.folder, policy, cache(lambda: self._samples(request.job, policy)))
                 budget.judge(request)
-                with vault.unless_refused():
+                # A newcomer's run has a folder, too, where its models are hidden.
+                with vault.unless_refused(), Vault(self.folder / "state", request.run).unless_refused():
                     up, expected = self._computed(request, vault, policy)
                     if type(up) is not expected:
                         raise Refused(f"a {type(up).__name__} may not leave, only a {expected.__name__}")

@@ -159,12 +159,13 @@ class Vault:
     # The model of every measured round is held until it is known which round is picked.
 
     def hold(self, model: Deployable, rounds: tuple[int, ...]) -> None:
-        """Write the model of the last of these rounds, and forget those before it that none of them asks for."""
+        """Write the model of the last of these rounds, and forget those that none of them asks for, but the newest."""
         content = safetensors.torch.save(storable(model.tensors()), {"kind": json.dumps(model.form)})
         write_whole(self._model(rounds[-1]), content)
-        wanted = {self._newest(round) for round in rounds}
-        for round in self._held():
-            if round < rounds[-1] and round not in wanted:
+        held = self._held()
+        wanted = {max(held), *map(self._newest, rounds)}  # the newest came after a request that was overtaken
+        for round in held:
+            if round not in wanted:
                 self._model(round).unlink()
 
     def held(self, round: int) -> tuple[int, Deployable] | None:

@@ -164,6 +164,15 @@ def test_a_run_whose_models_are_hidden_is_of_one_job(level: str, kind: str, tmp_
     assert first_round(loop, work, "measure").refusal == ""
 
 
+def test_of_a_newcomer_who_was_refused_nothing_is_kept(tmp_path: Path) -> None:
+    """Ever new names would fill a disk: that its run is of one job was noted outside the newcomer's own folder."""
+    side = grouped(tmp_path).sides["north"]
+    request = Request("adapt", "north", "run", 0, newcomer=True, job=job("fedavg", blind={}), body=b"rubbish")
+    for run in ("one", "two"):
+        assert "arrived damaged" in side.answer(replace(request, run=run)).refusal
+    assert not [path.name for path in (side.folder / "state").iterdir() if path.is_dir()]
+
+
 def test_sketches_of_two_jobs_have_nothing_in_common(tmp_path: Path) -> None:
     work = job("fedamp", blind={})
     made, model, roster = work.built()

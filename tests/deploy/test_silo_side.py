@@ -363,6 +363,16 @@ def test_models_are_held_until_it_is_known_which_round_is_picked(tmp_path: Path)
         vault.held(4)
 
 
+def test_few_models_are_held_whichever_rounds_are_asked_for(tmp_path: Path) -> None:
+    """Also of requests that are refused, which nothing counts: asked for ever earlier rounds, a silo held them all."""
+    side = with_policy(tmp_path, 'fields = ["w"]')
+    assert side.answer(question()).refusal == ""
+    for place in range(6):
+        asked = question(kind="measure", received=0, round=1, splits=("test",), hold=(900 - place,), attempt=place)
+        assert side.answer(asked).refusal == "field 'loss' may not leave; allowed: w"
+    assert len([*(side.folder / "state" / "run").glob("model-*")]) == 2
+
+
 @pytest.mark.parametrize(("policy", "told"), [("", 1), ('fields = ["w", "size", "loss", "accuracy"]', None)])
 def test_the_model_that_was_measured_is_kept_and_asked_again_it_is_the_same(
     policy: str, told: int | None, tmp_path: Path
@@ -506,6 +516,7 @@ HOSTILE = [
     {"pooled": "cold"},
     {"temperature": 1e9},
     {"hold": [10**12]},
+    {"hold": [1, 2, 3]},  # models that would stay on its disk, as many as it is measured
 ]
 
 
