@@ -80,10 +80,22 @@ class Raw:
     def statistics(self) -> Statistics:
         """What of it all silos must know to encode alike; of a column with few values nothing but that it is there."""
         own = self.split
+        self._check_classes(own.label)
         shared = not self.source.standardize
         made = declare(own.holding.x, own.label, own.train, self.source.task, shared, self.where, text=self.source.text)
-        enough = made.count >= FEWEST
-        return made.replace(count=made.count * enough, mean=made.mean * enough, scatter=made.scatter * enough)
+        enough, labels = made.count >= FEWEST, made.target[:, :1] >= FEWEST
+        told = {"count": made.count * enough, "mean": made.mean * enough, "scatter": made.scatter * enough}
+        return made.replace(**told, target=made.target * labels)
+
+    def _check_classes(self, label: Label) -> None:
+        """Few whole numbers may be classes, whose names leave, or each the label of one row: its owner knows which."""
+        found = label.levels(self.source.task) or ()
+        if label.kind == "number" and self.source.task == "auto" and len(found) > max(2, len(label.values) / 2):
+            raise BadInput(
+                f"{self.where} label {self.source.label!r}: {len(found)} different whole numbers in "
+                f"{len(label.values)} rows would leave as the names of classes; give --task regression if they are "
+                "numbers to predict, --task classification if they are classes"
+            )
 
     def remarks(self) -> list[str]:
         """What of it is taken otherwise than it stands there or may flatter; for its owner alone: it quotes values."""

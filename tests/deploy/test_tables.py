@@ -19,7 +19,7 @@ from coterie.codec import decode, encode
 from coterie.data.own.agree import agree
 from coterie.data.own.gather import from_frame, gather
 from coterie.data.own.ready import OwnData, ready
-from coterie.data.own.statistics import Statistics
+from coterie.data.own.statistics import Statistics, description_of
 from coterie.deploy.home import EVENTS
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.look import main as look
@@ -110,6 +110,32 @@ def test_of_a_column_with_few_values_no_statistics_leave(tmp_path: Path) -> None
     assert ("rare", "every silo", "too few values: left out") in [
         (each["column"], each["silo"], each["what"]) for each in told_of
     ]
+
+
+@pytest.mark.parametrize(("rows", "left"), [(1, False), (2, False), (4, False), (5, True)])
+def test_of_few_labels_that_are_numbers_no_statistics_leave(rows: int, left: bool, tmp_path: Path) -> None:
+    """Those of two are both of them, and a label that is a number is none that a policy keeps."""
+    frame = pd.DataFrame({"age": np.arange(12.0), "cost": 100.5 + np.arange(12.0) ** 2})
+    for name, part in (("train", frame[:rows]), ("validation", frame[5:8]), ("test", frame[8:])):
+        (tmp_path / "data").mkdir(exist_ok=True)
+        part.to_csv(tmp_path / "data" / f"{name}.csv", index=False)
+    told = Raw("north", SiloSource(tmp_path / "data", "cost")).statistics()
+    values = frame["cost"][:rows]
+    expected = [rows, values.mean(), ((values - values.mean()) ** 2).sum()] if left else [0, 0, 0]
+    assert told.target[0].tolist() == pytest.approx(expected)
+
+
+def test_a_label_of_few_whole_numbers_leaves_as_classes_only_where_its_owner_says_they_are(tmp_path: Path) -> None:
+    """Named as classes, the days that each of twelve patients had stayed left before anybody approved anything."""
+    days = [13, 34, 35, 52, 58, 62, 63, 65, 75, 78, 85, 13]
+    pd.DataFrame({"age": np.arange(12.0), "days": days}).to_csv(tmp_path / "a.csv", index=False)
+    source = SiloSource(tmp_path / "a.csv", "days")
+    with pytest.raises(BadInput, match=r"11 different whole numbers in 12 rows.*--task regression"):
+        Raw("north", source).statistics()
+    assert description_of(Raw("north", replace(source, task="regression")).statistics()).classes is None
+    assert len(description_of(Raw("north", replace(source, task="classification")).statistics()).classes or ()) == 11
+    pd.DataFrame({"age": np.arange(12.0), "days": [0, 1] * 6}).to_csv(source.path, index=False)
+    assert description_of(Raw("north", source).statistics()).classes == ("0", "1")
 
 
 def test_a_table_that_cannot_be_described_is_refused_before_a_silo_connects(
