@@ -175,8 +175,11 @@ class Job(Membership):
 
     def brought(self) -> dict[str, str]:
         """The packages of this machine that bring its method, model and measure, and their versions."""
+        of = self.options.get("of")  # of a stack; no method is made here, since a package may be missing
+        members = of if isinstance(of, list | tuple) else ()
+        inside = [each.get("method") if isinstance(each, Mapping) else each for each in members]
         origins = [
-            METHODS.origin(str(self.options.get("method", self.method))),
+            *(METHODS.origin(str(name)) for name in (self.options.get("method", self.method), *inside)),
             MODELS.origin(str(self.model.get("name"))),
             MEASURES.origin(str(self.train.get("by"))),
         ]

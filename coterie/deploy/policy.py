@@ -14,7 +14,7 @@ from coterie.deploy.messages import BUILD, Request
 from coterie.engine.method import Method
 from coterie.engine.training import Training
 from coterie.errors import BadInput, plain, refused
-from coterie.methods import METHODS, innermost, level_of, name_of
+from coterie.methods import METHODS, innermost, level_of, name_of, names_of
 from coterie.options import option, parse
 from coterie.wire import Up
 
@@ -107,10 +107,10 @@ class Policy:
             raise Refused(f"{steps} training steps before an upload; at least {self.fewest_steps} must be")
 
     def _judge_method(self, method: Method, trains: bool) -> None:
-        """What runs is the method inside the wrappers; what leaves is the upload of all of them."""
+        """What runs is the method inside the wrappers, and a stack's members; what leaves is the upload of all."""
         name, leaving = name_of(method), [f.name for f in fields(method.up) if f.default is MISSING]
-        if name not in self.methods:
-            raise Refused(f"method '{name}' is not among those allowed: {', '.join(self.methods)}")
+        if outside := [each for each in names_of(method) if each not in self.methods]:
+            raise Refused(f"method '{outside[0]}' is not among those allowed: {', '.join(self.methods)}")
         level = level_of(method)
         if fields(method.up) and self.secure not in ("none", level):
             found = f"method '{name}' runs {level}" if level else f"of method '{name}' the server learns every upload"

@@ -157,6 +157,12 @@ def name_of(method: Method) -> str:
     return METHODS.name_of(kind) or f"{kind.__module__}:{kind.__qualname__}"
 
 
+def names_of(method: Method) -> list[str]:
+    """What runs, by its names: a method and, of a stack, its members."""
+    trained = getattr(innermost(method), "trained", list)()
+    return [name_of(method), *(name_of(member) for member, _ in trained)]
+
+
 def written(label: str, method: Method) -> dict[str, Any]:
     """The table of a method with every default written back."""
     for key, (_, wrap) in WRAPPERS.items():

@@ -59,6 +59,15 @@ def test_a_policy_takes_a_packages_method_only_where_it_is_named(toy: None, tmp_
         federation(tmp_path, allowed="")[0].run("")
 
 
+def test_a_packages_method_in_a_stack_is_known_by_its_name_and_version(toy: None, tmp_path: Path) -> None:
+    """A silo that names no method of a package trained one that was a member."""
+    methods = {"stack": {"of": ["separate", {"method": "shrunk"}]}}
+    fed, loop = federation(tmp_path, allowed="", methods=methods, model={"name": "mlp", "hidden": [4]})
+    with pytest.raises(BadInput, match=r"every silo refuses to train; .*method 'shrunk' is not among those allowed"):
+        fed.run("")
+    assert {str(each.job.plugins) for each in loop.asked if each.job} == {"{'toy': '1.0'}"}
+
+
 def test_a_policy_that_names_a_method_nobody_brings_is_refused(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text('methods = ["shrunk"]')
     with pytest.raises(BadInput, match="unknown method 'shrunk'"):

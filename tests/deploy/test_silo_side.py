@@ -106,6 +106,13 @@ def test_no_refusal_tells_where_a_silos_folder_lies(tmp_path: Path) -> None:
             {"method": "fedavg", "finetune": {}},
             "method 'fedavg' is not",
         ),
+        (
+            'methods = ["separate", "stack"]',
+            "stack",
+            "stack",
+            {"of": ["separate", {"method": "fedavg", "clip_update": {}, "train": {"lr": 0.1}}]},
+            "method 'fedavg' is not",
+        ),
         ('methods = ["separate"]', "separate", "separate", {"compress": {"bits": 8}}, "field 'codes' would leave"),
         ('fields = ["w"]', "fedavg", "fedavg", {"compress": {"bits": 8}}, "field 'codes' may not leave; allowed: w"),
     ],
