@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -228,6 +227,7 @@ def _described(proposal: "Proposal", runs: int) -> str:
     from coterie.deploy.approval import answers_of_a_run
     from coterie.methods import name_of, seen_of
     from coterie.methods.wrappers.spent import privacy_of
+    from coterie.wire import every_field
 
     job = proposal.job
     method, training = job.made(), job.training
@@ -244,7 +244,7 @@ def _described(proposal: "Proposal", runs: int) -> str:
         "reads": ", ".join(columns[:SHOWN_COLUMNS]) + more if columns else "the arrays as they are",
         "trains": f"{training.rounds} rounds of {training.local_epochs} epochs, batches of {training.batch_size}",
         "searches before": _search(job),
-        "leaves each round": ", ".join(f.name for f in fields(method.up)) or "nothing",
+        "leaves each round": ", ".join(every_field(method.up)) or "nothing",
         "the server learns": seen_of(method),
         "noise": _noise(privacy),
         "measured on": ", ".join(training.measure),

@@ -128,6 +128,18 @@ def test_the_policy_judges_what_runs_and_what_leaves_before_anything_is_computed
     assert not (side.folder / "state").exists()
 
 
+@pytest.mark.parametrize(("fields", "reason"), [("w", ""), ("v", "field 'w' may not leave; allowed: v, ")])
+def test_fields_of_a_stack_are_those_that_leave_of_its_members(fields: str, reason: str, tmp_path: Path) -> None:
+    """Not the members' names: one of them, of which nothing leaves, was refused as a field."""
+    side = with_policy(tmp_path, f'fields = ["{fields}", "curves", "counts", "fits"]')
+    made = question("stack", job=job("stack", of=["separate", "fedavg"]))
+    assert made.job is not None
+    method, model, roster = made.job.built()
+    down = method.send(method.open(roster, model), Cohort.everyone(roster, model, 0))
+    answer = side.answer(replace(made, body=encode(down.one(0))))
+    assert answer.refusal.startswith(reason) and bool(answer.body) == (not reason)
+
+
 def test_a_label_of_the_coordinators_own_is_no_reason_to_refuse(tmp_path: Path) -> None:
     side = with_policy(tmp_path, 'methods = ["fedavg"]')
     asked = question()

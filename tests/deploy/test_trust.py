@@ -325,6 +325,11 @@ def test_an_owner_reads_what_is_computed_on_which_columns_before_approving_it(
     side.answer(replace(request, job=replace(request.job, tuning=900)))
     assert call("silo", "approve", side.folder) == 0
     assert "searches before: 900 rounds, in each of which 64 models may leave" in capfd.readouterr().out
+    stack = replace(request.job, method="stack", options={"of": ["separate", "fedavg"]})
+    side.answer(replace(request, job=stack))
+    assert call("silo", "approve", side.folder) == 0
+    assert "leaves each round: curves, counts, fits, fedavg.w" in capfd.readouterr().out
+    (side.folder / PROPOSED / f"{study_hash(stack)}.json").unlink()
     assert call("silo", "approve", side.folder, "0123456789abcdef") == 2
     assert "no such study waits to be approved" in capfd.readouterr().err
     assert call("silo", "approve", side.folder, study_hash(request.job)[:16]) == 0
