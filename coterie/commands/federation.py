@@ -102,9 +102,11 @@ def enroll(
     from coterie.deploy.certificates import read_authority
     from coterie.deploy.parties import enroll
 
-    known, printed = enroll(folder, key, name)
+    known, printed, before = enroll(folder, key, name)
     _, authority = read_authority(folder / "coordinator" / "ca.crt")
     typer.echo(f"{known}: {printed}\nCA: {authority}\nCompare both with what {known} was shown, by phone or in person.")
+    if before:
+        typer.echo(f"This key is in place of {before}, which is locked out for good: has {known} made another?")
 
 
 @federation.command()

@@ -144,8 +144,8 @@ def rotate_key(folder: Path) -> str:
 
 
 @owner_only()
-def enroll(folder: Path, key: Path, name: str = "") -> tuple[str, str]:
-    """Let a silo in by the public key that it made; its name and the key's fingerprint."""
+def enroll(folder: Path, key: Path, name: str = "") -> tuple[str, str, str]:
+    """Let a silo in by the public key that it made; its name, the key's fingerprint, and that of one it replaces."""
     its, text = _settings_of(folder), read_key(key)
     if its["insecure"]:
         raise BadInput(f"{folder}: made with --insecure, without keys")
@@ -158,8 +158,10 @@ def enroll(folder: Path, key: Path, name: str = "") -> tuple[str, str]:
     ]
     if others:
         raise BadInput(f"{key}: is the key of {others[0]}; each silo has its own")
-    (members / f"{name}.pub").write_text(f"{kind} {key_itself} {name}\n", "utf-8")
-    return name, fingerprint(text)
+    path = members / f"{name}.pub"
+    before = fingerprint(read_key(path)) if path.exists() else ""
+    path.write_text(f"{kind} {key_itself} {name}\n", "utf-8")
+    return name, fingerprint(text), "" if before == fingerprint(text) else before
 
 
 @owner_only()

@@ -13,7 +13,7 @@ from test_door import Past
 
 pytest.importorskip("flwr")
 from coterie.deploy import certificates, parties
-from coterie.deploy.certificates import days_left, expiry
+from coterie.deploy.certificates import days_left, expiry, fingerprint
 from coterie.deploy.flower import services
 from coterie.deploy.flower.commands import key_of
 from coterie.deploy.policy import read_policy
@@ -70,14 +70,20 @@ def test_a_silo_is_made_where_an_empty_disk_is_mounted_and_nowhere_else(
     assert (tmp_path / "north" / "key").read_bytes() == key
 
 
-def test_a_new_key_takes_the_old_ones_place(fed: Path, tmp_path: Path) -> None:
+def test_a_new_key_takes_the_old_ones_place_and_is_said_to(
+    fed: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever sends a key names its silo: under the name of another, that one would be locked out without a word."""
     north, member = tmp_path / "north", fed / "coordinator" / "members" / "north.pub"
     made(north, fed)
-    call("federation", "enroll", fed, north / "key.pub")
+    for _ in range(2):  # the same key again is no other
+        assert call("federation", "enroll", fed, north / "key.pub") == 0
+        assert "in place of" not in capfd.readouterr().out
     old = member.read_text()
     assert call("silo", "rotate", north) == 0
     assert member.read_text() == old != (north / "key.pub").read_text()
     assert call("federation", "enroll", fed, north / "key.pub") == 0
+    assert f"in place of {fingerprint(old)}, which is locked out for good" in capfd.readouterr().out
     assert member.read_text() == (north / "key.pub").read_text()
     with pytest.raises(BadInput, match="is the key of north; each silo has its own"):
         parties.enroll(fed, north / "key.pub", "south")
