@@ -247,7 +247,7 @@ proxy = ""
 version = ""
 
 # The model that this silo uses today, which a stack may mix in: trees (boosted, of its own rows), a column of
-# predictions, or an ONNX file that takes encoded rows. It never leaves, nor does what it gives for a row. Set it before
-# a run begins.
+# predictions, or an ONNX file that takes encoded rows. It never leaves; of what it gives for rows, sums over all
+# validation rows do, since they tell how well it fits. Set it before a run begins.
 incumbent = ""
 """
