@@ -17,6 +17,7 @@ from coterie.engine.method import Method
 from coterie.engine.task import Task
 from coterie.engine.training import Training
 from coterie.errors import BadInput
+from coterie.measure.gaussian import gaussian_epsilon
 from coterie.methods import METHODS, make
 from coterie.methods.wrappers.accounting import composed, noise_for
 from coterie.methods.wrappers.spent import spent, spent_by_all
@@ -114,6 +115,23 @@ def test_epsilon_of_sampled_steps_is_what_renyi_gives_or_a_little_less(
     """Rényi's is a bound from above, and near: the accountant's is exact but for rounding."""
     bound = rdp_epsilon(q, sigma, steps, delta)
     assert 0.85 * bound < composed({(q, sigma): steps}, delta) < bound
+
+
+@pytest.mark.parametrize(
+    ("q", "sigma", "steps"), [(0.3, 0.01, 8), (0.3, 0.1, 400_000), (0.3, 1.0, 400_000), (0.3, 1e-320, 1)]
+)
+def test_where_noise_hides_nothing_epsilon_is_without_bound_at_once(
+    q: float, sigma: float, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Added up exactly it took hours and 110 GiB: a silo's owner who was asked once could approve nothing more."""
+    monkeypatch.setattr("dp_accounting.pld.PLDAccountant", None)
+    assert rdp_epsilon(q, max(sigma, 1e-3), steps, 1e-5) > 500
+    assert composed({(q, sigma): steps}, 1e-5) == composed({(q, sigma): steps, (q, 2.0): 8}, 1e-5) == math.inf
+    assert composed({(1.0, 0.001): 8}, 1e-5) == pytest.approx(gaussian_epsilon(8e6, 1e-5))  # of no sample it is exact
+
+
+def test_noise_beyond_all_numbers_is_as_much_as_hides_everything() -> None:
+    assert composed({(0.3, 1e200): 8}, 1e-5) == pytest.approx(0.0, abs=1e-3)
 
 
 @pytest.mark.parametrize(("epsilon", "q", "times"), [(1.0, 0.032, 640), (8.0, 0.032, 640), (3.0, 1.0, 20)])
