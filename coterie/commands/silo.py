@@ -205,7 +205,11 @@ def approve(folder: Path, more: list[str]) -> None:
             return
         spent = Budget(folder, policy).spent()
         for each in approvals.proposals():
-            typer.echo(_described(each, policy.runs))
+            try:
+                typer.echo(_described(each, policy.runs))
+            except BadInput as error:  # such as of a method whose package is gone
+                typer.echo(f"\n{_title(each)}\n  cannot be shown: {error}")
+                continue
             if typer.confirm("Approve it?"):
                 approvals.approve(each.digest)
     hides = "record" if policy.demanded == "record" or (spent.steps and policy.demanded == "none") else "silo"

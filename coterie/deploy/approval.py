@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from coterie.data.own.schema import Schema
 from coterie.deploy.home import json_table, write_whole
 from coterie.deploy.messages import AWAITS, Job
 from coterie.deploy.policy import MOST_PROPOSED, Refused
@@ -70,8 +71,9 @@ class Approvals:
 
     def proposals(self) -> list[Proposal]:
         """Those that wait."""
-        tables = [json_table(path, "remove it") for path in sorted((self.folder / PROPOSED).glob("*.json"))]
-        jobs = [(parse(Job, table.get("job", {}), "a proposal"), str(table.get("run"))) for table in tables]
+        paths = sorted((self.folder / PROPOSED).glob("*.json"))
+        tables = {path: json_table(path, "remove it") for path in paths}
+        jobs = [(parse(Job, table.get("job", {}), str(path)), str(table.get("run"))) for path, table in tables.items()]
         return [Proposal(study_hash(job), job, run, self.given(study_hash(job))) for job, run in jobs]
 
     def approve(self, given: str) -> Proposal:
@@ -90,6 +92,8 @@ class Approvals:
         path, content = self._path(PROPOSED, study_hash(job)), _written({"run": run, "job": asdict(job)})
         if path.exists():
             return
+        if job.schema:
+            Schema.read(job.schema, "the run's schema")  # its owner is to be shown what it names
         if len(content) > LARGEST or len(list(path.parent.glob("*"))) >= MOST_PROPOSED:
             raise Refused(
                 f"a study of {len(content)} bytes beside {MOST_PROPOSED} others at most that wait to be approved"

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from coterie import version as own
 from coterie.data.arrays import MOST_CLASSES
-from coterie.data.own.schema import Schema
 from coterie.engine.exchange import Failure
 from coterie.engine.method import Method, Roster
 from coterie.engine.rows import Model
@@ -295,8 +294,6 @@ def request(head: str, body: bytes) -> Request:
         for package in sorted(theirs.keys() | ours.keys()):
             _check_version(package, theirs.get(package), ours.get(package))
         _check_measured(job)
-        if job.schema:  # before it is kept to be approved: a person looks at what it names
-            Schema.read(job.schema, "a request job schema")
     return replace(read, body=body)
 
 

@@ -262,12 +262,30 @@ def test_no_study_keeps_an_owner_from_looking_at_those_that_wait(
     good = asked(schema(AGE, WARD))
     assert good.job is not None
     bad = replace(good, job=replace(good.job, schema=damage))
-    with pytest.raises(BadInput, match="a request job schema"):
-        side.answer(parsed(bad.head(), bad.body))
-    assert side.answer(parsed(good.head(), good.body)).refusal
+    assert "the run's schema" in side.answer(parsed(bad.head(), bad.body)).refusal
+    assert side.answer(parsed(good.head(), good.body)).refusal.startswith("awaits approval")
     monkeypatch.setattr("typer.confirm", lambda question: False)
     assert call("silo", "approve", side.folder) == 0
     assert study_hash(good.job)[:16] in capfd.readouterr().out and len(proposed(side)) == 1
+
+
+def test_a_study_of_a_method_that_is_gone_keeps_no_owner_from_the_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one of a package that was removed, or that another version of Coterie has kept."""
+    side = settled(tmp_path, policy_text())["north"]
+    request = asked(schema(AGE, WARD))
+    assert request.job is not None and side.answer(request).refusal
+    path = side.folder / PROPOSED / f"{study_hash(request.job)}.json"
+    table = json.loads(path.read_text())
+    (path.parent / "0.json").write_text(json.dumps(table | {"job": table["job"] | {"method": "gone"}}))
+    monkeypatch.setattr("typer.confirm", lambda question: False)
+    assert call("silo", "approve", side.folder) == 0
+    printed = capfd.readouterr().out
+    assert "cannot be shown: unknown method 'gone'" in printed and "trains: 3 rounds" in printed
+    (path.parent / "0.json").write_text(json.dumps(table | {"job": table["job"] | {"surprise": 1}}))
+    assert call("silo", "approve", side.folder) == 2
+    assert "proposed/0.json: unknown key 'surprise'" in capfd.readouterr().err
 
 
 def test_a_search_that_was_approved_may_choose_rate_and_optimiser(tmp_path: Path) -> None:
