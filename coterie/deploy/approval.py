@@ -17,7 +17,7 @@ from coterie.errors import BadInput
 from coterie.options import parse
 
 PROPOSED, APPROVED = "proposed", "approved"  # in a silo's folder
-LARGEST = 1 << 20  # bytes of a study that waits to be approved
+ROOM = 100 << 20  # bytes of all studies that wait to be approved; one of 6,000 columns has 1 MB
 SHOWN = 16  # digits of a hash that people compare
 ROSTER = ("seed", "names", "sizes", "validation")  # of a job: what does not change what one silo computes and sends
 CANDIDATES = ("rates", "going")  # of a job: what a search tries of what its rounds (`tuning`) allow
@@ -94,10 +94,9 @@ class Approvals:
             return
         if job.schema:
             Schema.read(job.schema, "the run's schema")  # its owner is to be shown what it names
-        if len(content) > LARGEST or len(list(path.parent.glob("*"))) >= MOST_PROPOSED:
-            raise Refused(
-                f"a study of {len(content)} bytes beside {MOST_PROPOSED} others at most that wait to be approved"
-            )
+        waiting = [each.stat().st_size for each in path.parent.glob("*")]
+        if len(waiting) >= MOST_PROPOSED or sum(waiting) + len(content) > ROOM:
+            raise Refused(f"a study of {len(content)} bytes beside {len(waiting)} others that wait to be approved")
         write_whole(path, content)
 
     def _path(self, kind: str, digest: str) -> Path:

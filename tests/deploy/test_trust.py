@@ -17,6 +17,7 @@ from test_tables import TABLE, patients, settled
 from coterie.codec import decode, encode
 from coterie.data.own.schema import FAR, Column, Schema
 from coterie.data.own.statistics import LEVELS
+from coterie.deploy import approval
 from coterie.deploy.approval import PROPOSED, Approvals, answers_of_a_run, study_hash
 from coterie.deploy.budget import FILE as SPENT
 from coterie.deploy.budget import Budget, Spent
@@ -354,19 +355,25 @@ def test_an_owner_reads_what_is_computed_on_which_columns_before_approving_it(
     assert len(proposed(side)) == 2 and side.answer(request).refusal == ""
 
 
-def test_a_coordinator_cannot_flood_a_silo_with_studies(tmp_path: Path) -> None:
+def test_a_coordinator_cannot_flood_a_silo_with_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     side = settled(tmp_path, policy_text())["north"]
     request = asked(schema(AGE, WARD))
     assert request.job is not None
     (side.folder / PROPOSED).mkdir()
     for place in range(MOST_PROPOSED):
         (side.folder / PROPOSED / f"{place}.json").touch()
-    assert f"beside {MOST_PROPOSED} others at most that wait" in side.answer(request).refusal
+    assert f"beside {MOST_PROPOSED} others that wait to be approved" in side.answer(request).refusal
     several = replace(request, kind="propose", job=None, proposed=(request.job,) * (MOST_PROPOSED + 1))
     assert f"{MOST_PROPOSED + 1} studies at once" in side.answer(several).refusal
     large = replace(request.job, model={"name": "linear", "note": "x" * (1 << 20)})
-    (side.folder / PROPOSED / "0.json").unlink()
-    assert "bytes beside" in side.answer(replace(request, job=large)).refusal
+    for place in range(2):
+        (side.folder / PROPOSED / f"{place}.json").unlink()
+    assert side.answer(replace(request, job=large)).refusal.startswith("awaits approval")  # of a wide table
+    monkeypatch.setattr(approval, "ROOM", 2 << 20)
+    assert (
+        f"bytes beside {MOST_PROPOSED - 1} others"
+        in side.answer(replace(request, job=replace(large, study="b"))).refusal
+    )
     assert len(list((side.folder / PROPOSED).iterdir())) == MOST_PROPOSED - 1
 
 
