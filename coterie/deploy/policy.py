@@ -16,7 +16,7 @@ from coterie.engine.training import Training
 from coterie.errors import BadInput, plain, refused
 from coterie.methods import METHODS, innermost, level_of, name_of, names_of
 from coterie.options import option, parse
-from coterie.wire import Record, Up, held
+from coterie.wire import Up, every_field
 
 FILE = "silo.toml"
 MOST_PROPOSED = 100  # studies that may wait for their approval
@@ -108,7 +108,8 @@ class Policy:
 
     def _judge_method(self, method: Method, trains: bool) -> None:
         """What runs is the method inside the wrappers, and a stack's members; what leaves is the upload of all."""
-        name, leaving = name_of(method), _leaving(method.up)
+        optional = {f.name for f in fields(method.up) if f.default is not MISSING}
+        name, leaving = name_of(method), [each for each in every_field(method.up) if each not in optional]
         if outside := [each for each in names_of(method) if each not in self.methods]:
             raise Refused(f"method '{outside[0]}' is not among those allowed: {', '.join(self.methods)}")
         level = level_of(method)
@@ -133,13 +134,6 @@ class Policy:
         size = sum(t.nbytes for t in named.values())
         if size > self.largest_upload:
             raise Refused(f"an upload of {size} bytes; allowed: {self.largest_upload}")
-
-
-def _leaving(up: type[Record]) -> list[str]:
-    """The fields that leave with every upload, those of a record inside it as `outer.inner`."""
-    inside = held(up)
-    own = [f.name for f in fields(up) if f.default is MISSING and f.name not in inside]
-    return own + [f"{name}.{each}" for name, kind in inside.items() for each in _leaving(kind)]
 
 
 def judge_schema(agreed: Schema, own: Description) -> None:
