@@ -14,7 +14,7 @@ Mechanism = tuple[float, float]  # q, and the ratio of noise to sensitivity
 CLOSE = 2e-3  # how far, as a share, noise that is found may lie above the least that would do
 APART = 0.05  # how far, as a share, the first guess may well be from it
 SMALLEST = -1.5  # the logarithm of the smallest guess: its ε is in the hundreds
-MOST = 500.0  # about the largest ε that is added up exactly: beyond it takes hours, and says no more than infinity
+MOST = 500.0  # about the largest ε that is added up exactly: a larger one takes minutes or 110 GiB, and says nothing
 VAST = 1e6  # more noise than this counts as this
 
 

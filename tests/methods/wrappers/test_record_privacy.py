@@ -123,7 +123,7 @@ def test_epsilon_of_sampled_steps_is_what_renyi_gives_or_a_little_less(
 def test_where_noise_hides_nothing_epsilon_is_without_bound_at_once(
     q: float, sigma: float, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Added up exactly it took hours and 110 GiB: a silo's owner who was asked once could approve nothing more."""
+    """Added up exactly it took minutes or 110 GiB: the owner of a silo that was asked once approved nothing more."""
     monkeypatch.setattr("dp_accounting.pld.PLDAccountant", None)
     assert rdp_epsilon(q, max(sigma, 1e-3), steps, 1e-5) > 500
     assert composed({(q, sigma): steps}, 1e-5) == composed({(q, sigma): steps, (q, 2.0): 8}, 1e-5) == math.inf
