@@ -22,6 +22,7 @@ SHOWN = 16  # digits of a hash that people compare
 ROSTER = ("seed", "names", "sizes", "validation")  # of a job: what does not change what one silo computes and sends
 CANDIDATES = ("rates", "going")  # of a job: what a search tries of what its rounds (`tuning`) allow
 SEARCHED = ("lr", "optimizer")  # of its training: what a search on the silos' own data may choose, where there is one
+NAMES = 3  # of a run's: its own, and those of two searches
 EACH_ROUND, BESIDE = 4, 8  # answers of a run: to train, confirm, measure, and once more; to keep its model and others
 
 
@@ -41,14 +42,15 @@ class Approvals:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def judge(self, jobs: Sequence[Job], run: str, runs: int) -> None:
+    def judge(self, jobs: Sequence[Job], run: str, runs: int, only_proposed: bool) -> None:
         """Refuse jobs that are not approved, or whose answers are given, and keep them for the owner to look at."""
         waiting = list[str]()
         for job in jobs:
-            given = self.given(digest := study_hash(job))
-            if given is None or given >= runs * answers_of_a_run(job):
+            given, names = self._known(digest := study_hash(job))
+            many = not only_proposed and run not in names and len(names) >= NAMES * runs
+            if given is None or given >= runs * answers_of_a_run(job) or many:
                 self._propose(job, run)
-                again = "" if given is None else f" (again: {given} answers were given to it)"
+                again = "" if given is None else f" (again: {given} answers were given to it, in {len(names)} runs)"
                 waiting.append(f"{job.method} {digest[:SHOWN]}{again}")
         if waiting:
             named = f"study '{jobs[0].study}', {', '.join(waiting)}"
@@ -56,18 +58,23 @@ class Approvals:
 
     def given(self, digest: str) -> int | None:
         """How many answers an approved study was given since then; None: it is not approved, or nobody knows."""
+        return self._known(digest)[0]
+
+    def count(self, job: Job, run: str) -> None:
+        """Note one more answer to an approved study, before it leaves."""
+        given, names = self._known(digest := study_hash(job))
+        write_whole(self._count(digest), "\n".join([str((given or 0) + 1), *dict.fromkeys([*names, run])]).encode())
+
+    def _known(self, digest: str) -> tuple[int | None, list[str]]:
+        """How many answers an approved study was given, and in which runs: a silo keeps something of each."""
         path = self._count(digest)
         if not (path.exists() and self._path(APPROVED, digest).exists()):
-            return None
+            return None, []
         try:
-            return int(path.read_text("ascii"))
+            given, *names = path.read_text("utf-8").split("\n")
+            return int(given), names
         except ValueError:
             raise BadInput(f"{path}: damaged; remove {digest}.json beside it, and approve that study again") from None
-
-    def count(self, job: Job) -> None:
-        """Note one more answer to an approved study, before it leaves."""
-        digest = study_hash(job)
-        write_whole(self._count(digest), str((self.given(digest) or 0) + 1).encode())
 
     def proposals(self) -> list[Proposal]:
         """Those that wait."""

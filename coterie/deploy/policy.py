@@ -181,7 +181,7 @@ def policy_text(approve: Literal["each", "all"] = "each") -> str:
 approve = "{approve}"
 
 # Runs of an approved study, one for each seed: once it has given as many answers as so many need (four for each round
-# and eight), it asks its owner again.
+# and eight), or under three times as many names (each may be searched twice), it asks its owner again.
 runs = {default.runs}
 
 # Methods it takes part in.

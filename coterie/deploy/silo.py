@@ -80,7 +80,7 @@ class SiloSide:
                     body = encode_up(up)
                     budget.spend(request, up)
                     if request.job is not None and policy.approve == "each":
-                        Approvals(self.folder).count(request.job)
+                        Approvals(self.folder).count(request.job, request.run)
                     # First of all: nothing leaves that is not written down.
                     if Ledger(self.folder).record(request, up, operator):
                         self.note("half a line was cut from the ledger's end: what it was to record never left")
@@ -114,7 +114,7 @@ class SiloSide:
 
     def _judge_approval(self, request: Request, policy: Policy) -> None:
         if policy.approve == "each":
-            Approvals(self.folder).judge(request.jobs, request.run, policy.runs)
+            Approvals(self.folder).judge(request.jobs, request.run, policy.runs, request.job is None)
 
     @torch.no_grad()
     def _computed(self, request: Request, vault: Vault, policy: Policy) -> tuple[Up, type[Up]]:

@@ -212,7 +212,7 @@ def test_an_approved_study_is_answered_as_often_as_its_runs_need_and_then_asks_a
     Approvals(side.folder).approve(study_hash(request.job)[:16])
     given = 0
     for place in range(100):
-        each = replace(request, kind="measure", run=f"run-{place % 7}", splits=("test",), attempt=place)
+        each = replace(request, kind="measure", run=f"run-{place % 3}", splits=("test",), attempt=place)
         each = replace(each, job=replace(request.job, seed=place))
         if (answer := side.answer(each)).refusal:
             break
@@ -228,6 +228,21 @@ def test_an_approved_study_is_answered_as_often_as_its_runs_need_and_then_asks_a
     assert side.answer(each).body and proposed(side) == []
     (side.folder / "approved" / f"{study_hash(request.job)}.answers").write_text("half")
     assert ".answers: damaged; remove " in side.answer(replace(each, attempt=999)).refusal
+
+
+def test_an_approved_study_runs_under_few_names(tmp_path: Path) -> None:
+    """A silo keeps state and answers of each: of a study of 1,000 rounds 80,000 names could fill its disk."""
+    side = settled(tmp_path, policy_text().replace("\nruns = 20", "\nruns = 2"))["north"]
+    request = asked(schema(AGE, WARD))
+    assert request.job is not None
+    side.answer(request)
+    Approvals(side.folder).approve(study_hash(request.job))
+    answers = [side.answer(replace(request, run=f"run-{place}")) for place in range(8)]  # and two searches of each
+    assert [bool(each.body) for each in answers] == [True] * 6 + [False] * 2
+    assert answers[-1].refusal.startswith("awaits approval") and "6 runs" in answers[-1].refusal
+    assert side.answer(replace(request, run="run-5", attempt=1)).body  # one of those that it knows goes on
+    assert len([path for path in (side.folder / "state").iterdir() if path.is_dir()]) == 6
+    assert Approvals(side.folder).approve(study_hash(request.job)) and side.answer(replace(request, run="other")).body
 
 
 def test_an_approval_whose_count_is_lost_is_none(tmp_path: Path) -> None:
