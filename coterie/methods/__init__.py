@@ -159,7 +159,7 @@ def name_of(method: Method) -> str:
 
 def names_of(method: Method) -> list[str]:
     """What runs, by its names: a method and, of a stack, its members."""
-    trained = getattr(innermost(method), "trained", list)()
+    trained: list[tuple[Method, Any]] = getattr(innermost(method), "trained", list)()
     return [name_of(method), *(name_of(member) for member, _ in trained)]
 
 
