@@ -139,6 +139,10 @@ SINCE = {  # by commit; the summary of a kept run lists those that it `lacks`
         "of rounds that are level on validation data the one with the lowest loss is picked",
         scores=("val_picked", "picked_round"),
     ),
+    "7c46559": Change(
+        "with momentum the pull is no stronger in the first steps of a round than in its last",
+        ("fedprox", "fedprox-ft", "ditto", "mr-mtl", "fedamp", "heurfedamp", "mocha"),
+    ),
 }
 
 
