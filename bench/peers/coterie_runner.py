@@ -1,47 +1,60 @@
-"""Ours: `WORK METHOD ROUNDS`, all clients as rows of one process."""
+"""Ours: `WORK METHOD ROUNDS DEVICE`, all clients as rows of one process."""
 
-import time
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 import work
+from torch import Tensor
 
 from coterie.data.silo import Part, Silo
+from coterie.engine import task
 from coterie.engine.method import Cohort
+from coterie.engine.plan import BatchPlan
 from coterie.engine.rows import Model
 from coterie.engine.simulate import Simulator
 from coterie.engine.training import Training
+from coterie.methods.ditto import Ditto
 from coterie.methods.fedamp import FedAMP
 from coterie.methods.fedavg import FedAvg
 
-METHODS = {
-    "fedavg": FedAvg(),
-    "fedamp": FedAMP(weights="step", sigma=work.SIGMA, alpha=work.ALPHA, beta=1 / work.PULL),
-}
+
+class InFileOrder(BatchPlan):
+    """Draws its order as ever, and takes the file's: that of all others, so that losses can be compared."""
+
+    def __init__(self, *arguments: object, **more: object) -> None:
+        super().__init__(*arguments, **more)
+        self.order[:] = np.arange(self.order[0].size).reshape(self.order.shape[1:])
 
 
-def main() -> None:
+task.BatchPlan = InFileOrder
+
+
+def run(given: work.Work, name: str, rounds: int) -> tuple[list[float], list[Mapping[str, Tensor]]]:
     """The rounds of `coterie.engine.rounds` without their measuring: send, train, receive."""
-    path, name, rounds = work.asked()
-    x, y = (part.numpy() for part in work.data(path))
-    method, module = METHODS[name], work.mlp()
-    module.load_state_dict(work.first(path))
-    model = Model(module, work.CLASSES)
-    model.probe(torch.from_numpy(x[0, :2]))
-    none = Part(np.zeros((1, work.INPUTS), np.float32), np.zeros(1, np.int64))
-    silos = [Silo(f"silo-{i:03d}", Part(x[i], y[i]), none, none) for i in range(work.CLIENTS)]
-    training = Training(rounds=rounds, local_epochs=1, batch_size=work.BATCH, optimizer="sgd", lr=work.LR)
+    methods = {
+        "fedavg": FedAvg(),
+        "fedamp": FedAMP(weights="step", sigma=work.SIGMA, alpha=given.alpha, beta=1 / work.PULL),
+        "ditto": Ditto(lam=work.PULL),
+    }
+    method, x, y = methods[name], given.x.cpu().numpy(), given.y.cpu().numpy()
+    model = Model(given.model().cpu(), work.CLASSES, given.device)
+    model.probe(given.x[0, :2])
+    none = Part(x[0, :1], y[0, :1])
+    silos = [Silo(f"silo-{i:03d}", Part(x[i], y[i]), none, none) for i in range(given.size.clients)]
+    training = Training(rounds=rounds, local_epochs=1, batch_size=given.size.batch, optimizer="sgd", lr=given.lr)
     engine = Simulator(method, silos, model, training, 0, "auto")
     server, seconds = method.open(engine.roster, model), []
     for round in range(rounds):
-        began = time.perf_counter()
-        cohort = Cohort(torch.arange(work.CLIENTS), round, engine.roster, engine.model)
+        began = work.now(given.device)
+        cohort = Cohort(torch.arange(len(silos), device=given.device), round, engine.roster, engine.model)
         replies = engine.train(cohort, method.send(server, cohort))
         server = method.receive(server, replies.cohort, replies.up)
-        seconds.append(time.perf_counter() - began)
-    averaged = server.w if name == "fedavg" else server.w.mean(0)
-    work.report("coterie", name, seconds, work.loss(path, model.layout.named(averaged)))
+        seconds.append(work.now(given.device) - began)
+    models = {"fedavg": lambda: server.w[None], "fedamp": lambda: server.w, "ditto": lambda: engine.private().v}
+    return seconds, [model.layout.named(row) for row in models[name]()]
 
 
 if __name__ == "__main__":
-    main()
+    asked = work.asked()
+    work.report(*run(asked.work, asked.method, asked.rounds))

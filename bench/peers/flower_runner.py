@@ -1,34 +1,28 @@
-"""Flower: `WORK METHOD ROUNDS`, its simulation engine (Ray) with one worker for each core."""
+"""Flower: `WORK METHOD ROUNDS DEVICE`, its simulation engine (Ray) with one worker for each core."""
 
 import os
 import time
 from collections.abc import Iterable
 
-import torch
 import work
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from torch.nn import functional as F
 
-PATH, METHOD, ROUNDS = work.asked()
+ASKED = work.asked()
 client, server = ClientApp(), ServerApp()
 
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
     """One epoch of one client."""
-    x, y = (part[int(context.node_config["partition-id"])] for part in work.data(PATH))
-    model = work.mlp()
+    given = ASKED.work
+    model = given.model()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    optimizer = torch.optim.SGD(model.parameters(), lr=work.LR)
-    for batch in torch.randperm(work.SAMPLES).split(work.BATCH):
-        optimizer.zero_grad()
-        F.cross_entropy(model(x[batch]), y[batch]).backward()
-        optimizer.step()
-    metrics = MetricRecord({"num-examples": work.SAMPLES})
+    work.epoch(given, int(context.node_config["partition-id"]), model)
+    metrics = MetricRecord({"num-examples": given.size.samples})
     content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
     return Message(content=content, reply_to=message)
 
@@ -47,8 +41,8 @@ class Timed(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         replies = list(replies)
         failed = sum(reply.has_error() for reply in replies)
-        if failed or len(replies) < work.CLIENTS:
-            raise RuntimeError(f"{failed} of {len(replies)} clients failed, {work.CLIENTS} were asked")
+        if failed or len(replies) < ASKED.work.size.clients:
+            raise RuntimeError(f"{failed} of {len(replies)} clients failed, {ASKED.work.size.clients} were asked")
         result = super().aggregate_train(server_round, replies)
         seconds.append(time.perf_counter() - self.began)
         return result
@@ -60,18 +54,21 @@ seconds: list[float] = []
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """The rounds, without evaluation."""
-    strategy = Timed(fraction_evaluate=0.0, min_train_nodes=work.CLIENTS, min_available_nodes=work.CLIENTS)
-    result = strategy.start(grid=grid, initial_arrays=ArrayRecord(work.first(PATH)), num_rounds=ROUNDS)
-    work.report("flower", METHOD, seconds, work.loss(PATH, result.arrays.to_torch_state_dict()))
+    given = ASKED.work
+    count = given.size.clients
+    strategy = Timed(fraction_evaluate=0.0, min_train_nodes=count, min_available_nodes=count)
+    result = strategy.start(grid=grid, initial_arrays=ArrayRecord(given.weights), num_rounds=ASKED.rounds)
+    work.report(seconds, [result.arrays.to_torch_state_dict()])
 
 
 if __name__ == "__main__":
+    cores = os.cpu_count()
     run_simulation(
         server_app=server,
         client_app=client,
-        num_supernodes=work.CLIENTS,
+        num_supernodes=ASKED.work.size.clients,
         backend_config={
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {"num_cpus": os.cpu_count()},
+            "client_resources": {"num_cpus": 1, "num_gpus": 1 / cores if ASKED.device == "cuda" else 0.0},
+            "init_args": {"num_cpus": cores},
         },
     )

@@ -1,6 +1,6 @@
 """Install the peers, each in an environment of its own: `python bench/peers/install.py [NAME ...]`.
 
-Versions are in constraints.txt beside this file. Why a peer does not install is printed in a line; the others go on.
+Versions are in constraints.txt beside this file, or in constraints-NAME.txt. Why a peer does not install is printed in a line; the others go on.
 """
 
 import subprocess
@@ -9,7 +9,18 @@ import venv
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PEERS = {"fluke": ["fluke-fl"], "pfl": ["pfl[pytorch]"], "flower": ["flwr[simulation]", "torch"]}
+# What pip is asked for, one call after the other. FL4Health demands torch 2.6 and Python 3.10, without need: it comes
+# alone, and then what it imports.
+PEERS = {
+    "fluke": [["fluke-fl"]],
+    "pfl": [["pfl[pytorch]"]],
+    "flower": [["flwr[simulation]", "torch"]],
+    "nvflare": [["nvflare", "torch"]],
+    "fl4health": [
+        ["--no-deps", "--ignore-requires-python", "fl4health"],
+        ["flwr", "torch", "torchvision", "torchmetrics", "opacus", "peft", "scikit-learn", "wandb"],
+    ],
+}
 
 
 def python(peer: str) -> Path:
@@ -20,10 +31,14 @@ def python(peer: str) -> Path:
 def install(peer: str) -> str | None:
     """Why a peer could not be installed, or None."""
     venv.create(python(peer).parents[1], with_pip=True, clear=True)
-    command = [python(peer), "-m", "pip", "install", "--quiet", "--constraint", HERE / "constraints.txt", *PEERS[peer]]
-    done = subprocess.run(command, capture_output=True, text=True)
-    errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-    return None if done.returncode == 0 else (errors or ["pip failed"])[0]
+    own = HERE / f"constraints-{peer}.txt"
+    pip = [python(peer), "-m", "pip", "install", "--quiet"]
+    for asked in PEERS[peer]:
+        command = [*pip, "--constraint", own if own.exists() else HERE / "constraints.txt", *asked]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            return next((line for line in done.stderr.splitlines() if line.startswith("ERROR")), "pip failed")
+    return None
 
 
 def main() -> int:

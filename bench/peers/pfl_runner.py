@@ -1,6 +1,4 @@
-"""pfl-research: `WORK METHOD ROUNDS`, its simulated backend over users in memory, under `torchrun` or alone."""
-
-import time
+"""pfl-research: `WORK METHOD ROUNDS DEVICE`, its simulated backend over users in memory, under `torchrun` or alone."""
 
 import torch
 import work
@@ -18,11 +16,15 @@ from pfl.model.pytorch import PyTorchModel
 from torch import nn
 
 
-class Classifier(nn.Sequential):
+class Classifier(nn.Module):
     """What pfl asks of a module beside its weights."""
 
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
     def loss(self, x: torch.Tensor, y: torch.Tensor, is_eval: bool = False) -> torch.Tensor:
-        return nn.functional.cross_entropy(self(x), y)
+        return nn.functional.cross_entropy(self.inner(x), y)
 
     def metrics(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
         return {"loss": self.loss(x, y).item()}
@@ -31,46 +33,45 @@ class Classifier(nn.Sequential):
 class Clock(TrainingProcessCallback):
     """When each round ended."""
 
-    def __init__(self) -> None:
-        self.ends = []
+    def __init__(self, device: str) -> None:
+        self.device, self.ends = device, []
 
     def on_train_begin(self, *, model: PyTorchModel) -> Metrics:
-        self.ends.append(time.perf_counter())
+        self.ends.append(work.now(self.device))
         return Metrics()
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration) -> tuple[bool, Metrics]:
-        self.ends.append(time.perf_counter())
+        self.ends.append(work.now(self.device))
         return False, Metrics()
 
 
 def main() -> None:
     """Evaluation is off but for the first round, where pfl has no way not to; that round does not count."""
-    path, method, rounds = work.asked()
-    x, y = work.data(path)
-    users = {str(i): PyTorchTensorDataset((x[i], y[i]), user_id=str(i)) for i in range(work.CLIENTS)}
+    asked = work.asked()
+    given, count = asked.work, asked.work.size.clients
+    users = {str(i): PyTorchTensorDataset((given.x[i], given.y[i]), user_id=str(i)) for i in range(count)}
     everyone = FederatedDataset(users.__getitem__, get_user_sampler("minimize_reuse", list(users)))
-    module = Classifier(*work.mlp())
-    module.load_state_dict(work.first(path))
+    module = Classifier(given.model())
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
-    clock = Clock()
+    clock = Clock(asked.device)
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
-            central_num_iterations=rounds,
-            evaluation_frequency=rounds,
-            train_cohort_size=work.CLIENTS,
+            central_num_iterations=asked.rounds,
+            evaluation_frequency=asked.rounds,
+            train_cohort_size=count,
             val_cohort_size=None,
         ),
         backend=SimulatedBackend(training_data=everyone, val_data=everyone),
         model=model,
         model_train_params=NNTrainHyperParams(
-            local_batch_size=work.BATCH, local_num_epochs=1, local_learning_rate=work.LR
+            local_batch_size=given.size.batch, local_num_epochs=1, local_learning_rate=given.lr
         ),
         callbacks=[clock],
         send_metrics_to_platform=False,
     )
     if pytorch_ops.distributed.global_rank == 0:
         seconds = [after - before for before, after in zip(clock.ends, clock.ends[1:], strict=False)]
-        work.report("pfl", method, seconds, work.loss(path, module.state_dict()))
+        work.report(seconds, [module.inner.state_dict()])
 
 
 if __name__ == "__main__":
