@@ -39,7 +39,7 @@ def main() -> None:
             ditto.local_train(client, centre)
             ditto.save_model()
         work.epoch(given, client, model)
-        params = {name: value.cpu().numpy() for name, value in model.state_dict().items()}
+        params = {name: value.cpu() for name, value in model.state_dict().items()}
         flare.send(FLModel(params=params, meta={"NUM_STEPS_CURRENT_ROUND": given.size.steps}))
 
 
