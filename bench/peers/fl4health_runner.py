@@ -13,7 +13,6 @@ from fl4health.servers.base_server import FlServer
 from fl4health.strategies.basic_fedavg import BasicFedAvg
 from fl4health.strategies.fedavg_with_adaptive_constraint import FedAvgWithAdaptiveConstraint
 from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
-from flwr.common.logger import logger
 from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from torch import nn
@@ -72,7 +71,7 @@ class Near(ClientProxy):
 
 def main() -> None:
     """The rounds, without evaluation."""
-    logger.setLevel(logging.ERROR)
+    logging.getLogger("flwr").setLevel(logging.ERROR)
     given, count = ASKED.work, ASKED.work.size.clients
     manager, everyone, seconds = SimpleClientManager(), [Near(str(i)) for i in range(count)], []
     for client in everyone:

@@ -55,7 +55,7 @@ def write(path: Path, name: str, size: Size, seed: int) -> None:
         y = (x @ rule + 2 * rng.standard_normal((*shape, CLASSES))).argmax(-1)
     else:
         y = rng.integers(CLASSES, size=shape)
-        x += rule.T[y].astype(np.float32) / 2
+        x += rule.T[y].astype(np.float32) / 8
     torch.manual_seed(seed)
     weights = {f"weights/{key}": value.numpy() for key, value in MODELS[name]().state_dict().items()}
     np.savez(path, name=name, batch=size.batch, x=x.reshape(*shape, *SHAPES[name]), y=y, **weights)
