@@ -90,7 +90,17 @@ def compared(lines: list[Result]) -> list[Result]:
 def table(title: str, lines: list[Result]) -> Table:
     """A line for each library and method."""
     made = Table(title=title)
-    headings = ["method", "library", "ms (spread)", "times ours", "client-steps / s", "MB", "GPU MB", "loss at the end", "rounds"]
+    headings = [
+        "method",
+        "library",
+        "ms (spread)",
+        "times ours",
+        "client-steps / s",
+        "MB",
+        "GPU MB",
+        "loss at the end",
+        "rounds",
+    ]
     gpu = any(line["gpu_mb"] is not None for line in lines)
     for heading in headings:
         if gpu or heading != "GPU MB":

@@ -30,7 +30,9 @@ def run(command: list[object], environment: dict[str, str], patience: float, dev
     mark, memory, began = uuid.uuid4().hex, 0, time.monotonic()
     gpu = _Gpu() if device == "cuda" else None
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = subprocess.Popen([str(part) for part in command], stdout=out, stderr=err, env=environment | {MARK: mark})
+        process = subprocess.Popen(
+            [str(part) for part in command], stdout=out, stderr=err, env=environment | {MARK: mark}
+        )
         while process.poll() is None and time.monotonic() - began < patience:
             memory = max(memory, sum(_held(pid) for pid in _marked(mark)))
             with suppress(subprocess.TimeoutExpired):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from models import MODELS
+from networks import NETWORKS
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -37,7 +37,7 @@ class Size:
         return self.samples // self.batch
 
 
-LR = {"mlp": 0.05, "cnn": 0.02, "resnet18": 0.005}  # small enough that rounding is not blown up
+LR = {"mlp": 0.05, "cnn": 0.02, "resnet18": 0.02}  # small enough that rounding is not blown up
 SHAPES = {"mlp": (64,), "cnn": (1, 28, 28), "resnet18": (3, 32, 32)}
 SIZES = {
     "cpu": {"mlp": Size(100, 320, 32), "cnn": Size(10, 128, 32), "resnet18": Size(4, 48, 16)},
@@ -46,7 +46,7 @@ SIZES = {
 
 
 def write(path: Path, name: str, size: Size, seed: int) -> None:
-    """Clients' data and a first model: vectors are labelled by a linear rule, images show their class, both with noise."""
+    """A first model and data: vectors that a linear rule labels, images that show their class, both with noise."""
     rng = np.random.default_rng(seed)
     shape, inputs = (size.clients, size.samples), prod(SHAPES[name])
     x = rng.standard_normal((*shape, inputs)).astype(np.float32)
@@ -57,7 +57,7 @@ def write(path: Path, name: str, size: Size, seed: int) -> None:
         y = rng.integers(CLASSES, size=shape)
         x += rule.T[y].astype(np.float32) / 8
     torch.manual_seed(seed)
-    weights = {f"weights/{key}": value.numpy() for key, value in MODELS[name]().state_dict().items()}
+    weights = {f"weights/{key}": value.numpy() for key, value in NETWORKS[name]().state_dict().items()}
     np.savez(path, name=name, batch=size.batch, x=x.reshape(*shape, *SHAPES[name]), y=y, **weights)
 
 
@@ -76,7 +76,7 @@ class Work:
 
     def model(self) -> nn.Module:
         """The model with the weights that training starts from."""
-        model = MODELS[self.name]()
+        model = NETWORKS[self.name]()
         model.load_state_dict(self.weights)
         return model.to(self.device)
 

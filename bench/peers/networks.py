@@ -1,4 +1,4 @@
-"""The models of the work. Their state is their weights alone, so that every library averages the same."""
+"""The networks of the work. Their state is their weights alone, so that every library averages the same."""
 
 from collections.abc import Callable
 
@@ -34,6 +34,7 @@ class Residual(nn.Module):
             nn.Conv2d(before, after, 3, stride, 1, bias=False), norm(after), nn.ReLU(),
             nn.Conv2d(after, after, 3, 1, 1, bias=False), norm(after),
         )  # fmt: skip
+        nn.init.zeros_(self.inner[4].weight)  # steps from there do not blow rounding up, nor the loss
         around = [] if before == after else [nn.Conv2d(before, after, 1, stride, bias=False), norm(after)]
         self.around = nn.Sequential(*around)
 
@@ -53,4 +54,4 @@ def resnet18() -> nn.Module:
     return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {"mlp": mlp, "cnn": cnn, "resnet18": resnet18}
+NETWORKS: dict[str, Callable[[], nn.Module]] = {"mlp": mlp, "cnn": cnn, "resnet18": resnet18}
