@@ -53,6 +53,7 @@ def test_ours_is_measured_and_absent_libraries_are_skipped_with_a_line(tmp_path)
 def test_the_loop_by_hand_trains_the_models_that_ours_trains(tiny, monkeypatch, name, method):
     import torch
     import work
+
     from coterie.engine import task
 
     monkeypatch.setattr(task, "BatchPlan", task.BatchPlan)  # the runner changes it
@@ -106,7 +107,8 @@ def test_the_memory_of_a_run_is_that_of_all_its_processes(peers):
     import peak
 
     child = "import time; held = bytes(64 << 20); held = bytearray(b'1') * (64 << 20); time.sleep(1)"
-    parent = f"import subprocess, sys; [p.wait() for p in [subprocess.Popen([sys.executable, '-c', {child!r}]) for _ in range(2)]]"
+    both = f"[subprocess.Popen([sys.executable, '-c', {child!r}]) for _ in range(2)]"
+    parent = f"import subprocess, sys; [p.wait() for p in {both}]"
     done = peak.run([sys.executable, "-c", parent], dict(os.environ), 60, "cpu")
     assert done.code == 0
     assert 128 < done.memory / 2**20 < 256
@@ -118,7 +120,8 @@ def test_a_run_that_takes_too_long_is_ended_with_what_it_started(peers, tmp_path
     import peak
 
     child = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-    parent = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True); time.sleep(60)"
+    apart = f"subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True)"
+    parent = f"import subprocess, sys, time; {apart}; time.sleep(60)"
     done = peak.run([sys.executable, "-c", parent], dict(os.environ), 3, "cpu")
     assert done.code is None
     status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")

@@ -1,4 +1,4 @@
-"""How fast beside other libraries: `python bench/peers/compare.py [--work NAME] [--device cuda] [--rounds N] [--repeat N]`.
+"""How fast beside other libraries: `python bench/peers/compare.py [--work NAME] [--device cuda] [--repeat N]`.
 
 Every library does the same work (work.py) in an environment of its own; all take turns, so that a busy machine is busy
 to all. What is timed is a round: sending, local training of all clients, taking in. Start-up, the first round and
@@ -107,10 +107,11 @@ def table(title: str, lines: list[Result]) -> Table:
             made.add_column(heading, justify="left" if heading in ("method", "library") else "right")
     for line in lines:
         taken = [f"{line['gpu_mb']:.0f}"] if gpu else []
+        loss = f"{line['loss']:.4f}{'*' if line['otherwise'] else ''}"
         made.add_row(
             line["method"], line["peer"], f"{line['ms']:.3f} ({line['ms_low']:.3f}–{line['ms_high']:.3f})",
             "" if line["ratio"] is None else f"{line['ratio']:.1f}", f"{line['client_steps_per_second']:.0f}",
-            f"{line['memory_mb']:.0f}", *taken, f"{line['loss']:.4f}{'*' if line['otherwise'] else ''}", str(line["rounds"]),
+            f"{line['memory_mb']:.0f}", *taken, loss, str(line["rounds"]),
         )  # fmt: skip
     return made
 

@@ -1,6 +1,7 @@
 """Install the peers, each in an environment of its own: `python bench/peers/install.py [NAME ...]`.
 
-Versions are in constraints.txt beside this file, or in constraints-NAME.txt. Why a peer does not install is printed in a line; the others go on.
+Versions are in constraints.txt beside this file, or in constraints-NAME.txt. Why a peer does not install is printed in
+a line; the others go on.
 """
 
 import subprocess

@@ -1,6 +1,7 @@
 """The networks of the work. Their state is their weights alone, so that every library averages the same."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -48,7 +49,7 @@ def resnet18() -> nn.Module:
     widths = [64, 64, 128, 256, 512]
     stages = [
         block
-        for before, after in zip(widths, widths[1:], strict=False)
+        for before, after in pairwise(widths)
         for block in (Residual(before, after, 1 if after == 64 else 2), Residual(after, after, 1))
     ]
     return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))

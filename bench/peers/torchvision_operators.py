@@ -1,6 +1,6 @@
 """For libraries that import torchvision for its data sets and networks.
 
-Beside a CPU build of torch the registry's torchvision does not import for want of two operators, which nobody calls here.
+Beside a CPU build of torch the registry's torchvision does not import for want of two operators, called by nobody.
 """
 
 import torch
