@@ -1,4 +1,4 @@
-"""NVFLARE: `WORK METHOD ROUNDS DEVICE`, its simulator: a process for each client, or for as many as there are cores."""
+"""NVFLARE: `WORK METHOD ROUNDS DEVICE`, its simulator, which runs a client in a process."""
 
 import json
 import os
@@ -16,6 +16,7 @@ from nvflare.recipe import SimEnv
 from torch import nn
 
 HERE = Path(__file__).parent
+AT_ONCE = max(16, 4 * os.cpu_count())  # processes; more clients than that take turns, each in a new process
 
 
 class Clock(FLComponent):
@@ -56,7 +57,8 @@ def main() -> None:
     recipe._job.to_server(Clock(times))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     here = f"{given.path}.nvflare"
-    recipe.execute(SimEnv(num_clients=count, workspace_root=here, gpu_config="0" if asked.device == "cuda" else None))
+    gpu = "0" if asked.device == "cuda" else None
+    recipe.execute(SimEnv(num_clients=count, num_threads=min(count, AT_ONCE), workspace_root=here, gpu_config=gpu))
     if asked.method == "ditto":
         found = [Path(f"{given.path}.personal/{client}/personalized_model.pt") for client in range(count)]
     else:

@@ -40,7 +40,7 @@ class Size:
 LR = {"mlp": 0.05, "cnn": 0.02, "resnet18": 0.02}  # small enough that rounding is not blown up
 SHAPES = {"mlp": (64,), "cnn": (1, 28, 28), "resnet18": (3, 32, 32)}
 SIZES = {
-    "cpu": {"mlp": Size(100, 320, 32), "cnn": Size(10, 128, 32), "resnet18": Size(4, 48, 16)},
+    "cpu": {"mlp": Size(100, 320, 32), "cnn": Size(10, 64, 32), "resnet18": Size(4, 32, 16)},
     "cuda": {"mlp": Size(100, 320, 32), "cnn": Size(50, 500, 100), "resnet18": Size(20, 500, 100)},
 }
 
