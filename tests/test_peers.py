@@ -136,7 +136,7 @@ def test_a_library_that_fails_is_named_with_the_last_line_of_its_error(peers, mo
         return lambda *asked: peak.Done(code, out, err, 0, None)
 
     def once():
-        return compare.once("vmap", "fedavg", tmp_path, 2, "cpu", 5)
+        return compare.once("vmap", "fedavg", tmp_path, 4, 2, "cpu", 5)
 
     monkeypatch.setattr(peak, "run", ended(1, err="Traceback\nValueError: no"))
     assert once() == "failed: ValueError: no"
@@ -144,3 +144,10 @@ def test_a_library_that_fails_is_named_with_the_last_line_of_its_error(peers, mo
     assert once() == "failed: took more than 5 s"
     monkeypatch.setattr(peak, "run", ended(0, out='noise\n{"seconds": [1], "loss": 2}\n'))
     assert once() == {"seconds": [1], "loss": 2, "memory": 0, "gpu": None}
+
+
+def test_every_process_of_pfl_gets_as_many_clients(peers):
+    import compare
+
+    assert [compare.processes(clients, 4, "cpu") for clients in (3, 10, 100, 7)] == [3, 2, 4, 1]
+    assert compare.processes(100, 4, "cuda") == 1

@@ -38,13 +38,19 @@ ROUNDING = 1e-4  # of a loss; a last digit is another where sums are taken in an
 Result = dict[str, object]
 
 
-def once(peer: str, method: str, path: Path, rounds: int, device: str, patience: float) -> Result | str:
+def processes(clients: int, cores: int, device: str) -> int:
+    """How many pfl is started with: each must get as many clients. On a GPU one: its NCCL wants a GPU for each."""
+    return 1 if device == "cuda" else max(n for n in range(1, cores + 1) if clients % n == 0)
+
+
+def once(peer: str, method: str, path: Path, clients: int, rounds: int, device: str, patience: float) -> Result | str:
     """One run of one library in its environment: its result, or why there is none."""
     interpreter = Path(sys.executable) if peer in HERE_TOO else python(peer)
     if not interpreter.exists():
         return f"skipped: not installed; run `python bench/peers/install.py {peer}`"
-    shared = peer == "pfl" and device == "cpu"  # several processes cannot share a GPU's NCCL
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", os.cpu_count()] if shared else []
+    launcher = []
+    if peer == "pfl":
+        launcher = ["-m", "torch.distributed.run", "--nproc-per-node", processes(clients, os.cpu_count(), device)]
     command = [interpreter, *launcher, HERE / f"{peer}_runner.py", path, method, rounds, device]
     # One thread for each process: the matrices are small, and threads on a busy machine wait for each other.
     done = peak.run(command, os.environ | {"OMP_NUM_THREADS": "1"}, patience, device)
@@ -143,7 +149,7 @@ def main() -> None:
             for turn in range(given.repeat):
                 for run in [run for run in runs if run not in failed]:
                     print(f"{name}, {', '.join(run)}, run {turn + 1} of {given.repeat}", file=sys.stderr, flush=True)
-                    found = once(*run, path, given.rounds, given.device, given.patience)
+                    found = once(*run, path, size.clients, given.rounds, given.device, given.patience)
                     if isinstance(found, str):
                         failed[run] = found
                     else:
