@@ -52,6 +52,24 @@ def test_the_sdist_holds_all_that_is_tracked(sdist):
 
 
 @pytest.mark.slow
+def test_an_editable_install_is_found_beside_the_clone(tmp_path):
+    clone = tmp_path / "coterie"  # as `git clone` calls it
+    for name in tracked():
+        if name.startswith("coterie/") or "/" not in name:
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, clone / name)
+    with zipfile.ZipFile(built("editable", clone, tmp_path)) as archive:
+        archive.extractall(tmp_path / "installed")
+    found = "import site, sys; site.addsitedir(sys.argv[1]); import coterie.errors; print(coterie.__file__)"
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    said = subprocess.run(
+        [sys.executable, "-S", "-c", found, tmp_path / "installed"],
+        cwd=tmp_path, env=env, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert Path(said.stdout.strip()) == clone / "coterie" / "__init__.py"
+
+
+@pytest.mark.slow
 def test_the_wheel_of_the_sdist_works_in_another_environment(sdist, tmp_path):
     with tarfile.open(sdist) as tar:
         tar.extractall(tmp_path, filter="data")
