@@ -323,7 +323,7 @@ def main() -> None:
         _fail(str(error))
     except Stopped as stop:
         _fail(str(stop), STOPPED)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):  # Typer's at a question: Ctrl-C, or nobody there who could answer
         stopped = True
     except OSError as error:  # of a disk, a folder or a network that nothing nearer knew how to speak of
         _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))

@@ -225,6 +225,8 @@ def select(table: Mapping[str, Any], cell: str | None = None, scale: str = "full
     if not isinstance(cells, Mapping) or not isinstance(small, Mapping):
         raise BadInput("study: 'cells' and 'small' must be tables of what they change")
     chosen = {key: value for key, value in table.items() if key not in CELLS}
+    if cell is not None and not cells:
+        raise BadInput(f"--data {cell}: this study has no cells; leave it out; your own data go with --silos FOLDER")
     if cell is not None and cell not in cells:
         raise BadInput(f"--data {cell}: this study has no such cell; {nearest(cell, cells)}")
     if scale not in ("full", "small"):

@@ -282,6 +282,23 @@ def test_a_run_that_is_asked_to_end_ends_as_with_ctrl_c(capfd, monkeypatch):
     assert contents() == before
 
 
+@pytest.mark.parametrize("interrupted", [KeyboardInterrupt, EOFError])
+def test_ctrl_c_or_no_terminal_at_a_question_ends_the_command(capfd, monkeypatch, interrupted):
+    def asked(prompt):
+        raise interrupted
+
+    monkeypatch.setattr("click.termui.hidden_prompt_func", asked)
+    assert call("federation", "operator", "alice") == 130
+    assert capfd.readouterr().err == "coterie: stopped\n" and not Path("alice").exists()
+
+
+def test_a_cell_of_a_study_without_cells_is_refused_with_what_to_do(capfd):
+    assert call("run", "flights", "--data", "mine") == 2
+    assert capfd.readouterr().err == (
+        "coterie: --data mine: this study has no cells; leave it out; your own data go with --silos FOLDER\n"
+    )
+
+
 # As processes of their own.
 
 
