@@ -12,13 +12,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from coterie.commands import federation
-from coterie.errors import LONGEST, BadInput, plain
+from coterie.errors import LONGEST, BadInput, nearest, plain
 
 if TYPE_CHECKING:
     from coterie.deploy.approval import Proposal
     from coterie.deploy.messages import Job
     from coterie.methods.wrappers.privacy import Privacy
 
+OF_A_SILO = ("settings.json", "silo.toml", "key", "ledger.jsonl")  # one of which a silo's folder has, however damaged
 SHOWN_COLUMNS = 40  # of a study that is to be approved
 
 
@@ -89,9 +90,12 @@ def silo(
         folder = Path(rest[0])
         if not folder.is_dir():
             raise BadInput(f"{folder}: no such folder")
+        if not any((folder / name).exists() for name in OF_A_SILO):
+            raise BadInput(f"{folder}: is no silo's folder; give the one that `coterie silo init` made")
         return ACTIONS[action](folder, rest[1:])
     if rest:
-        raise BadInput(f"silo: give its folder, or {', '.join(ACTIONS)} and its folder")
+        known = ("init", *ACTIONS, "backup", "restore")
+        raise BadInput(f"silo {action}: no such action, or it needs more arguments (--help); {nearest(action, known)}")
     federation.need_flower()
     from coterie.deploy.flower import services
 

@@ -130,3 +130,17 @@ def test_a_secret_that_is_half_there_is_made_anew(north: SiloSide) -> None:
     (line,), _ = repair(north.folder)
     assert line.startswith("state/secret: damaged") and len(north._secret()) == 64
     assert json.loads((north.folder / "settings.json").read_text())["name"] == "north"
+
+
+@pytest.mark.parametrize("words", [["ledger"], ["health"], ["rejoin", "run-1"], ["repair"], ["meet", "south.pub"]])
+def test_a_folder_that_is_no_silos_is_refused_and_left_as_it_is(words, tmp_path, capsys):
+    (tmp_path / "notes.txt").touch()
+    assert call("silo", words[0], tmp_path, *words[1:]) == 2
+    assert "is no silo's folder" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_an_action_that_is_unknown_is_answered_with_all_of_them(capsys):
+    assert call("silo", "inti", "x") == 2
+    said = capsys.readouterr().err
+    assert "did you mean 'init'" in said and said.count("\n") == 1
