@@ -102,7 +102,6 @@ def figures(
     runs = [read_run(folder) for folder in folders]
     runs = [run.seen_by(metric) for run in ([joined(runs)] if sweep is None else runs)]
     with refused(target, UNWRITABLE):
-        target.mkdir(parents=True, exist_ok=True)
         if sweep is None:
             drawn = draw_all(runs[0], target, kind, None if only is None else only.split(","))
         else:

@@ -281,5 +281,6 @@ def saved(path: Path, size: tuple[float, float], draw: Draw) -> Path:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size)
         draw(figure.add_subplot())
+        path.parent.mkdir(parents=True, exist_ok=True)  # not before: what is refused leaves no folder
         figure.savefig(path, metadata=UNDATED[path.suffix[1:]])
     return path

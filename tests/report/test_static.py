@@ -42,6 +42,12 @@ def test_a_sweep_draws_scores_against_a_key_of_the_studies(run_folder, tmp_path)
     assert drawn.name == "sweep-train.drop.svg" and "train.drop" in drawn.read_text("utf-8")
 
 
+def test_figures_that_are_refused_leave_no_folder(run_folder, tmp_path):
+    for words in (("--sweep", "train.nothing"), ("--only", "nothing")):
+        assert call("figures", run_folder, *words, "--out", tmp_path / "out") == 2
+    assert not (tmp_path / "out").exists()
+
+
 def test_runs_of_one_study_that_differ_in_methods_are_drawn_as_one(run_folder, tmp_path):
     parts = [part(run_folder, tmp_path / "a", "separate,fedamp"), part(run_folder, tmp_path / "b", "fedem")]
     assert call("figures", run_folder, "--out", tmp_path / "whole") == 0
