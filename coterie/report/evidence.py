@@ -112,22 +112,23 @@ def _seeds(seeds: Sequence[str]) -> str:
 
 def _split(data: Mapping[str, Any]) -> str:
     """Which rows are for testing, from the study's [data]."""
-    parts = []
+    parts, column, validating = [], data.get("split_column"), f"{100 * data.get('validation', 0):g}%"
     if data.get("split"):
         parts.append(f"{data.get('name')}, dealt to the silos by {data['split']}")
-    if data.get("split_column"):
-        parts.append(f"as the column {data['split_column']} has it")
-    if data.get("test_share") == "own":
+    if column:
+        parts.append(f"as the column {column} has it")
+    elif data.get("test_share") == "own":
         parts.append("the set's own test samples for testing")
     elif "test_share" in data:
         parts.append(f"{100 * data['test_share']:g}% of each silo's rows for testing")
     if data.get("validation"):
-        parts.append(f"{100 * data['validation']:g}% of the rows to train on for validation")
+        some = f"where no row of a silo validates, {validating} of those to train"
+        parts.append(some if column else f"{validating} of the rows to train on for validation")
     if data.get("group"):
         parts.append(f"no {data['group']} on two sides")
     if data.get("time"):
         parts.append(f"test rows are the last by {data['time']}")
-    elif "test_share" in data and not data.get("split_column"):
+    elif "test_share" in data and not column:
         parts.append("drawn at random")
     return "; ".join(parts)
 

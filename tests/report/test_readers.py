@@ -85,6 +85,15 @@ def test_the_evidence_states_splits_seeds_and_multiplicity(folder):
     assert "no patient on two sides" in shown and "test rows are the last by day" in shown
 
 
+def test_rows_that_come_split_are_not_said_to_be_split_by_a_share(folder):
+    text = (folder / "study.toml").read_text("utf-8")
+    data = '[data]\nsplit_column = "part"\ntest_share = 0.2\n'
+    (folder / "study.toml").write_text(text.replace("[data]\n", data, 1), "utf-8")
+    shown = text_of(page_of(read_run(folder)))
+    assert "as the column part has it; where no row of a silo validates, 20% of those to train" in shown
+    assert "for testing" not in shown and "rows to train on for validation" not in shown
+
+
 def test_the_figures_of_use_are_those_of_the_predictions(folder):
     frame, verdict = two_classes(folder)
     shown = predictions(read_run(folder))
