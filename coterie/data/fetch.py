@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.data import cache
+from coterie.data.centres import CENTRES, how_to_get
 from coterie.data.download import Failed, download
 from coterie.data.importing import import_set
 from coterie.data.sources import BY_HAND, SOURCES, File, matches
@@ -19,6 +20,8 @@ def fetch(name: str, watch: Watch, pause: Callable[[float], Any] = time.sleep) -
     """Download what is missing of a set; returns its folder."""
     if name in BY_HAND:
         raise BadInput(f"data set {name}: {BY_HAND[name]}")
+    if name in CENTRES and CENTRES[name].package:
+        raise BadInput(f"data set {name}: {how_to_get(name)}")
     if name not in SOURCES:
         raise BadInput(f"data set {name}: there is nothing to fetch")
     files = SOURCES[name]

