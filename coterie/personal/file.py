@@ -55,6 +55,9 @@ def load_model(file: str | Path, model: Any = None, incumbent: Any = None) -> Pe
         core = predictors.read(form, tensors, build, classes)
     except (predictors.Unreadable, RecursionError) as error:
         raise BadInput(f"{path}: {error}") from None
+    mixes = "incumbent" in about or any(isinstance(part, predictors.Beside) for part in core.modules())
+    if incumbent is not None and not mixes:
+        raise BadInput(f"{path}: mixes in none of the silo's own; leave the incumbent out")
     deployed = Deployed(core, known, classes, temperature)
     return PersonalModel(about.get("silo", ""), deployed, known, about, positive, threshold, incumbent)
 
@@ -87,6 +90,8 @@ def _opened(path: Path) -> Iterator[Any]:
     except (safetensors.SafetensorError, ValueError, TypeError) as error:
         raise BadInput(f"{path}: damaged or not a safetensors file ({error}); give a model that a run wrote") from None
     except OSError as error:
+        if path.is_dir():
+            raise BadInput(f"{path}: is a folder; give a model in it") from None
         raise BadInput(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
 
 

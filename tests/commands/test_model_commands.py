@@ -184,6 +184,14 @@ def test_files_are_not_overwritten_and_a_damaged_model_is_no_model(runs, tmp_pat
     assert "cannot be read" in capfd.readouterr().err
 
 
+def test_a_folder_is_no_model_and_a_model_without_an_incumbent_takes_none(runs, tmp_path, capfd):
+    hospital(1).to_csv(tmp_path / "new.csv", index=False)
+    assert call("predict", tmp_path, "--data", tmp_path / "new.csv") == 2
+    assert "is a folder; give a model in it" in capfd.readouterr().err
+    assert call("predict", model(runs), "--data", tmp_path / "new.csv", "--incumbent", tmp_path / "new.csv") == 2
+    assert "mixes in none of the silo's own; leave the incumbent out" in capfd.readouterr().err
+
+
 def test_onnx_that_is_not_installed_is_said_so(runs, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("coterie.personal.onnx_graph.find_spec", lambda name: None)
     assert call("export", model(runs), "--onnx", tmp_path / "m.onnx") == 2
