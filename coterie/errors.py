@@ -48,7 +48,7 @@ def shown(value: object, longest: int = 200) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of an error about an unknown name: the nearest known one, or all of them."""
-    names = sorted(known)
+    names = sorted(set(known))
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names) or 'none'}"
 

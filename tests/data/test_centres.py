@@ -49,6 +49,10 @@ def test_no_week_of_flights_is_on_two_sides():
     assert (flights.groupby(weeks)["part"].nunique() == 1).all()
 
 
+def test_days_of_flights_are_no_identifier_that_has_to_be_kept_together():
+    assert [d.what for d in load("flights", {}, 0).differences if "identifier" in d.what] == []
+
+
 def test_the_catalog_knows_the_size_and_the_number_of_centres():
     flights = read("flights")
     assert (len(flights), flights["airline"].nunique()) == (CATALOG["flights"].size, CATALOG["flights"].owners)

@@ -74,6 +74,8 @@ def gather(path: Path, label: str, drop: Sequence[str] = (), by: Sequence[str] =
     if twice is not None:
         raise BadInput(f"{path}: two silos are called '{twice}'; rename a file")
     check_drop(holdings, drop)
+    if resize and not any(holding.resize for holding in holdings):
+        raise BadInput(f"--resize {resize}: no silo has pictures; leave it out")
     return holdings
 
 

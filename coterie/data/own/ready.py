@@ -113,6 +113,7 @@ def ready(holdings: Sequence[Holding], options: OwnData, seed: int) -> Federated
         for s in splits
     }
     schema, differences = agree(declared, options.label, options.task)
+    _check_classes(len(schema.classes), sum(len(s.label.values) for s in splits), options.label)
     differences += [
         Difference(options.label or "label", s.holding.name, f"{s.unlabelled} rows without one: left out")
         for s in splits
@@ -286,8 +287,11 @@ def identified(splits: Sequence[SplitHolding], options: OwnData) -> list[Differe
         x, aside = own.holding.x, own.holding.aside
         if own.units is None and isinstance(x, DataFrame):
             every = pd.concat([without(aside, options.columns), x], axis=1)
+            sides = Series(0, every.index)
+            sides.iloc[own.validation], sides.iloc[own.test] = 1, 2
             for name in repeating_identifiers(every, Series(own.label.values)):
-                silos.setdefault(name, []).append(own.holding.name)
+                if (sides.groupby(every[name]).nunique() > 1).any():  # a split of one's own may keep them together
+                    silos.setdefault(name, []).append(own.holding.name)
     what = "looks like an identifier that repeats: give --group {}"
     return [Difference(name, named(where), what.format(name), flatters=True) for name, where in silos.items()]
 
@@ -296,6 +300,15 @@ def _numbers(own: SplitHolding, name: str) -> Array:
     """(n,) a column of numbers; NaN where one is missing."""
     assert isinstance(own.holding.x, DataFrame)  # arrays have no columns
     return as_number(own.holding.x[name], name)
+
+
+def _check_classes(classes: int, rows: int, label: str) -> None:
+    """Refuse a label that tells most rows apart: somebody's number has been given as what to predict."""
+    if classes > rows / 2:
+        what = f"label '{label}'" if label else "the labels"
+        raise BadInput(
+            f"{what}: {classes} different values in {rows} rows look like an identifier; give what is to be predicted"
+        )
 
 
 def _check_incumbent(silos: Sequence[Silo], incumbent: str, splits: Sequence[SplitHolding]) -> None:

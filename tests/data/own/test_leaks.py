@@ -130,6 +130,15 @@ def test_an_identifier_that_repeats_is_remarked_on(number, seed):
     assert [d.flatters for d in ready(held, OwnData(label="y", drop=drop), 0).differences] == [True]
 
 
+def test_an_identifier_whose_rows_a_split_column_keeps_on_one_side_is_not_remarked_on():
+    frame = patients(number=True)
+    sides = dict(zip(frame["patient"].unique(), ["train", "train", "train", "validation", "test"] * 12, strict=True))
+    kept = frame.assign(part=frame["patient"].map(sides))
+    assert remarks({"north": kept}, split_column="part") == []
+    kept.loc[kept["patient"].duplicated(), "part"] = "train"
+    assert [column for column, *_ in remarks({"north": kept}, split_column="part")] == ["patient"]
+
+
 def test_a_group_of_most_rows_is_remarked_on():
     frame = table().assign(patient=[f"p{i}" if i % 3 == 0 else "none" for i in range(200)])
     found = ready([from_frame("north", frame, "y", (), "", ("patient",))], OwnData(label="y", group="patient"), 0)

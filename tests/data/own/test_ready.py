@@ -230,6 +230,21 @@ def test_a_dropped_column_that_no_silo_has_is_refused(tmp_path):
         gather(only(tmp_path / "a.npz"), "", ("id",))
 
 
+def test_a_label_that_tells_rows_apart_is_no_class():
+    with pytest.raises(BadInput, match=r"label 'patient': 285 different values in 285 rows look like an identifier"):
+        made(label="patient", drop=("cost", "outcome"))
+
+
+def test_pixels_for_tables_are_refused(tmp_path):
+    with pytest.raises(BadInput, match="--resize 64: no silo has pictures; leave it out"):
+        gather(hospitals(tmp_path / "h"), "outcome", DROP, resize=64)
+
+
+def test_an_incumbent_that_no_silo_has_is_refused_with_each_column_once():
+    with pytest.raises(BadInput, match="--incumbent nope: no silo has it; known: age, cost, patient, pressure"):
+        made(incumbent="nope")
+
+
 def only(file):
     folder = file.parent / "only"
     folder.mkdir()
