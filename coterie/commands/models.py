@@ -7,7 +7,7 @@ import typer
 
 from coterie.errors import BadInput, refused
 
-File = Annotated[Path, typer.Argument(metavar="MODEL", help="a model that a run wrote: models/METHOD/SILO.safetensors")]
+File = Annotated[Path, typer.Argument(metavar="MODEL", help="a model that a run wrote: deploy/SILO/model.safetensors")]
 Code = Annotated[
     str | None, typer.Option("--model", help="the nn.Module it was trained as, package.module:Class, if your own")
 ]
