@@ -79,12 +79,11 @@ def test_the_wheel_of_the_sdist_works_in_another_environment(sdist, tmp_path):
     # An environment of its own; what Coterie depends on is lent from this one, without the editable install there.
     venv.create(tmp_path / "env", symlinks=True)
     python = tmp_path / "env" / "bin" / "python"
-    subprocess.run(
-        [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-index", "--no-deps", wheel], check=True
-    )
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    install = ("install", "-q", "--no-index", "--no-deps", wheel)
+    subprocess.run([sys.executable, "-m", "pip", "--python", python, *install], env=env, check=True)
     (packages,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
     (packages / "lent.pth").write_text(sysconfig.get_path("purelib"), "utf-8")
-    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 
     def run(*words: object) -> str:
         return subprocess.run(words, cwd=tmp_path, env=env, check=True, capture_output=True, text=True).stdout
