@@ -35,6 +35,12 @@ def test_the_readme_has_the_levels_of_each_group(allowed: dict[str, tuple[str, .
             assert (level in column) == any(level in each for each in found.values()), line
 
 
+def test_the_page_on_which_method_has_every_method_and_its_levels(allowed: dict[str, tuple[str, ...]]) -> None:
+    page = (ROOT / "docs" / "which-method.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `([\w-]+)` \|.*\| ([^|]*) \|$", page, re.MULTILINE))
+    assert rows == {name: ", ".join(found) or "-" for name, found in allowed.items()}
+
+
 def test_what_the_server_learns_is_of_the_method_and_its_level() -> None:
     assert level_of(make("fedavg", {})) is None
     assert level_of(make("fedamp", {"blind": {}})) == "blind"
