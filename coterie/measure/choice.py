@@ -1,4 +1,7 @@
-"""Which method to take: the one that validation rows prefer, or a cheaper one next to it. Test rows choose nothing."""
+"""Which method to take: the one that validation rows prefer, or a cheaper one next to it. Test rows choose nothing.
+
+Where a mixture of the others is among them, it is taken, unless it is surely behind or another is shown to be as good.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +17,9 @@ from coterie.measure.pooling import of_silos, over
 from coterie.measure.predictions import Key, Predictions
 from coterie.measure.significance import ALPHA
 
-NOTHING: dict[str, Any] = {"chosen": None, "best": None, "sure": None, "equals": [], "undecided": [], "ranked": []}
+NOTHING: dict[str, Any] = {
+    "chosen": None, "best": None, "preferred": None, "sure": None, "equals": [], "undecided": [], "ranked": [],
+}  # fmt: skip
 AS_GOOD = 0.25  # of a margin: so much behind the one preferred on validation data, a cheaper method is taken
 NEXT_TO = 0.01  # and so much of its log-loss
 
@@ -64,10 +69,13 @@ def choose(
     costs: Mapping[str, float],
     predictions: Predictions,
     flattered: Collection[str] = (),
+    mixtures: Collection[str] = (),
 ) -> dict[str, Any]:
     """The method that validation rows prefer, or a cheaper one next to it; which are as good, and which may be.
 
-    Of those whose difference from the best may be chance by the measure, the one with the lowest log-loss is preferred.
+    Of those whose difference from the best may be chance by the measure, the one with the lowest log-loss is preferred;
+    but a mixture of the others before all: the best of many on few rows is there by luck as well, and a mixture is near
+    the best of its members on any rows. Instead of it only what is shown not to be behind by the margin is taken.
     Methods that validation rows have flattered, since they learn from them, are out, unless there is no other.
     """
     measure = scores.measure
@@ -85,17 +93,20 @@ def choose(
     leads = {label: _lead(best, label, grid, scores) for label in ranked[1:]}
     level = [best, *(label for label, lead in leads.items() if lead.low <= 0)]  # whose difference may be chance
     losses = {label: loss for label in level if (loss := log_loss_of(label, predictions)) is not None}
-    first = min(losses, key=losses.__getitem__) if best in losses else best
+    surest = min(losses, key=losses.__getitem__) if best in losses else best
+    first = next((label for label in level if label in mixtures), surest)
     close = [
         label
         for label in level
         if measure.better(means[first], means[label]) <= AS_GOOD * margin
         and losses.get(label, 0.0) <= (1 + NEXT_TO) * losses.get(first, 0.0)
+        and (label == first or first not in mixtures or _lead(first, label, grid, scores).high < margin)
     ]
     chosen = min(close, key=lambda label: (costs.get(label, 0.0), list(methods).index(label)))
     return {
         "chosen": chosen,
         "best": best,
+        "preferred": first,  # next to which a cheaper one may be
         "sure": _ahead(next(iter(leads.values()))) if leads else None,  # that the best is ahead of the next
         "equals": [label for label, lead in leads.items() if lead.within(margin, ALPHA)],
         "undecided": [

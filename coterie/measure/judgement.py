@@ -24,10 +24,11 @@ def judgement(
     by: str,
     baselines: Sequence[str] = (),
     flattered: Sequence[str] = (),
+    mixtures: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The `verdict` and the `significance` of a summary."""
     costs = {name: float((each.get("bytes_up") or 0) + (each.get("bytes_down") or 0)) for name, each in methods.items()}
-    verdict = judge(results, predictions, traces, alone, sizes, by, costs, baselines, flattered)
+    verdict = judge(results, predictions, traces, alone, sizes, by, costs, baselines, flattered, mixtures)
     verdict |= {"refit": True} if any(each.get("refit_rounds") for each in methods.values()) else {}
     words = {
         "consortium": verdict_words.consortium(verdict),

@@ -65,11 +65,13 @@ def judge(
     costs: Mapping[str, float],
     baselines: Sequence[str] = (),
     flattered: Sequence[str] = (),
+    mixtures: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The verdict; `alone` is the label of the method without federation, where the study has one.
 
     `costs` are the bytes that a method sends: of methods that are as good the cheapest is taken. `baselines` are among
-    the predictions, each silo on its own with what people use today. `flattered` methods learn from validation rows.
+    the predictions, each silo on its own with what people use today. `flattered` methods learn from validation rows,
+    `mixtures` are of the others.
     """
     name = main_measure(results, by)
     measure = measure_of(name)
@@ -78,7 +80,7 @@ def judge(
         str(label): _judged(str(label), runs, name, by, scores)
         for label, runs in results.groupby("method", sort=False, observed=True)
     }
-    choice = choose(methods, scores, costs, predictions, flattered)
+    choice = choose(methods, scores, costs, predictions, flattered, mixtures)
     guess = _today([name for name in baselines if name in GUESSES], scores)
     if guess and choice["chosen"] and not _learned(choice, methods, guess, scores, predictions):
         choice = NOTHING | {"guess": guess[0]}
@@ -100,6 +102,7 @@ def judge(
         "alone": alone if alone in methods else None,
         "paired": bool(predictions),
         "flattered": [label for label in flattered if label in methods],
+        "mixtures": [label for label in mixtures if label in methods],
         **choice,
         "methods": {
             label: _written(_overall(each, standings.get(label, [])), measure) for label, each in methods.items()

@@ -113,12 +113,9 @@ def _which(verdict: Verdict) -> str:
         extreme = "highest" if verdict["higher_better"] else "lowest"
         text = f"{first}. It has the {extreme} mean {title} on validation data ({own}); {tested}."
     else:
-        why = "of such methods it has the lowest log-loss, or nearly so and sends less"
-        if measure_of(verdict["measure"]).kind == "numbers":
-            why = "of such methods it sends least"
         highest = score(verdict["methods"][best]["validation"], verdict)
         beside = f"level with that of {best}" if own == highest else f"not clearly behind the best ({best}, {highest})"
-        text = f"{first}. Its mean {title} on validation data ({own}) is {beside}; {why}; {tested}."
+        text = f"{first}. Its mean {title} on validation data ({own}) is {beside}; {_why(verdict)}; {tested}."
     equals, unclear = ([name for name in verdict[key] if name != chosen] for key in ("equals", "undecided"))
     if equals:
         text += f" Shown to be as good as {best}, within {margin(verdict)}: {_some(equals)}."
@@ -131,6 +128,18 @@ def _which(verdict: Verdict) -> str:
             f" Left out of this choice: {_some(out)}; what learns from validation data looks better there than it is."
         )
     return text
+
+
+def _why(verdict: Verdict) -> str:
+    """Why a method is taken that is not the best on validation rows."""
+    preferred, mixtures = verdict.get("preferred"), verdict.get("mixtures", ())
+    if preferred in mixtures and preferred == verdict["chosen"]:
+        return "it mixes what the others found, and no other is shown to be better, or as good and cheaper"
+    if preferred in mixtures:
+        return f"it is shown to be as good as {preferred}, within {margin(verdict)}, and sends less"
+    if measure_of(verdict["measure"]).kind == "numbers":
+        return "of such methods it sends least"
+    return "of such methods it has the lowest log-loss, or nearly so and sends less"
 
 
 def _today(verdict: Verdict) -> list[str]:

@@ -28,6 +28,7 @@ from coterie.measure.subgroups import Place, as_table, subgroups
 from coterie.measure.tempering import curve, moved, temperatures, tempered, threshold
 from coterie.methods import learned, level_of
 from coterie.methods.separate import Separate
+from coterie.methods.stack import Stack
 from coterie.methods.wrappers.spent import Members, Searched, spent, spent_by_all
 from coterie.run.baselines import pooled, rows_of
 from coterie.run.beside import set_beside
@@ -175,6 +176,7 @@ def summarized(
     together = spent_by_all(study.methods, trainings, members, searched, ran)
     alone = next((label for label, method in study.methods.items() if isinstance(method, Separate)), None)
     flattered = [label for label, method in study.methods.items() if method.learns_from_validation]
+    mixtures = [label for label, method in study.methods.items() if isinstance(method, Stack)]
     alike = [name for name in today if not pooled(name)]
     return {
         "study": study.name,
@@ -182,7 +184,7 @@ def summarized(
         "versions": versions(study.plugins),
         "commit": commit(),
         **({"privacy": together} if together else {}),
-        **judgement(methods, results, seen, kept, alone, sizes, by, alike, flattered),
+        **judgement(methods, results, seen, kept, alone, sizes, by, alike, flattered, mixtures),
         "methods": methods,
         **({"baselines": today} if today else {}),
     }

@@ -30,6 +30,14 @@ def rows(right, n=N):
     return Rows(2, np.ones(n, int), np.stack([1 - hits, hits], 1) * 0.8 + 0.1, np.arange(n), np.arange(n))
 
 
+def rows_right(which, n=30):
+    """The same, of these rows."""
+    made = rows(n, n)
+    wrong = np.setdiff1d(np.arange(n), list(which))
+    made.predicted[wrong] = made.predicted[wrong][:, ::-1]
+    return made
+
+
 def made(samples=SAMPLES, validation=VALIDATION, measure="accuracy", seeds=(0,)):
     table, predictions = [], {}
     for seed in seeds:
@@ -48,11 +56,12 @@ def made(samples=SAMPLES, validation=VALIDATION, measure="accuracy", seeds=(0,))
     return pd.DataFrame(table, columns=COLUMNS), predictions
 
 
-def judged(traces=None, alone="separate", untold=False, costs=None, **options):
+def judged(traces=None, alone="separate", untold=False, costs=None, mixtures=(), **options):
     results, predictions = made(**options)
     sizes = {seed: dict.fromkeys(results["silo"].unique(), N) for seed in results["seed"].unique()}
     by = options.get("measure", "accuracy")
-    return judge(results, {} if untold else predictions, traces or {}, alone, sizes, by, costs or {})
+    given = (traces or {}, alone, sizes, by, costs or {})
+    return judge(results, {} if untold else predictions, *given, mixtures=mixtures)
 
 
 def standing(verdict, silo):
@@ -205,6 +214,36 @@ def test_a_lead_over_a_guess_that_may_be_chance_needs_a_lower_log_loss(right, su
     sizes = {0: dict.fromkeys(results["silo"].unique(), N)}
     verdict = judge(results, predictions | guessed, {}, "separate", sizes, "accuracy", {}, ["majority"])
     assert verdict["chosen"] == chosen
+
+
+@pytest.mark.parametrize(
+    ("mixture", "right", "chosen", "why"),
+    [
+        ("fedavg", {"fedamp": 190, "fedavg": 156}, "fedamp", "highest mean accuracy"),  # surely better
+        ("fedavg", {"fedamp": 171, "fedavg": 170}, "fedamp", "highest mean accuracy"),  # surely within the margin
+        ("fedamp", {"fedamp": 170, "fedavg": 170}, "fedavg", "is shown to be as good as fedamp, within 2.0 points"),
+        ("fedavg", {"fedamp": 172, "fedavg": 180}, "fedavg", "highest mean accuracy"),  # surely behind
+    ],
+)
+def test_of_methods_beside_a_mixture_one_is_taken_that_is_shown_to_be_as_good(mixture, right, chosen, why):
+    validation = {"separate": 0.7, **{name: many / N for name, many in right.items()}}
+    verdict = judged(validation=validation, costs={mixture: 9.0}, mixtures=[mixture])
+    assert verdict["chosen"] == chosen and why in verdict_words.consortium(verdict)[0]
+
+
+def test_a_lead_over_a_mixture_that_may_be_chance_is_not_taken():
+    """In 30 rows of each silo the one mixture has 24 right and the other method 25, mostly others."""
+    results, predictions = made(validation={"separate": 0.6, "fedamp": 0.83, "fedavg": 0.8})  # of 30: 18, 25, 24
+    hits = {"separate": range(18), "fedamp": range(5, 30), "fedavg": range(24)}
+    few = {
+        key: rows_right(hits[key.method]) if key.split == "validation" else each for key, each in predictions.items()
+    }
+    given = (results, few, {}, "separate", {0: dict.fromkeys(SAMPLES["separate"], N)}, "accuracy", {"fedavg": 9.0})
+    assert judge(*given)["chosen"] == "fedamp"
+    verdict = judge(*given, mixtures=["fedavg"])
+    assert (verdict["best"], verdict["chosen"], verdict["judged"]) == ("fedamp", "fedavg", "fedavg")
+    text = verdict_words.consortium(verdict)[0]
+    assert "(80.0%) is not clearly behind the best (fedamp, 83.3%); it mixes what the others found, and no" in text
 
 
 def test_what_validation_rows_can_tell_of_the_others():
