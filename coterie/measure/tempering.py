@@ -4,6 +4,9 @@ Guo et al., "On Calibration of Modern Neural Networks", ICML 2017. A temperature
 to one: of a single network that is softmax(logits / T). A silo's own validation rows count, and with them those of
 all silos together as if they were `PRIOR` rows, so a silo with few follows the others. A silo
 gives its summed log-loss at a grid of temperatures for it, no row.
+
+The rows that find a temperature have picked the round and the rates too, so a model looks better on them than it is:
+that it should be surer than it is (T below 1) takes many rows.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,6 +18,7 @@ from coterie.measure.measures import LEAST, Array, best_threshold
 GRID = np.exp(np.linspace(np.log(0.25), np.log(10.0), 61))
 PRIOR = 100.0  # validation rows that all silos together are worth to one of them
 TOWARDS_ONE = 0.5  # how strongly a temperature is held at 1 where nothing is known: in log-loss, of a squared log T
+SURER = 15.0  # and one below 1
 
 
 def tempered(p: Array, temperature: float) -> Array:
@@ -42,7 +46,7 @@ def temperatures(curves: Mapping[str, Array], rows: Mapping[str, int]) -> dict[s
 
 def pooled_curve(curves: Iterable[Array], rows: int) -> Array:
     """The log-loss of a row of all silos at every temperature of the grid, from their curves and number of rows."""
-    held = TOWARDS_ONE * np.log(GRID) ** 2
+    held = np.where(GRID < 1, SURER, TOWARDS_ONE) * np.log(GRID) ** 2
     return np.asarray((sum(curves, np.zeros(len(GRID))) + held) / max(rows, 1))
 
 

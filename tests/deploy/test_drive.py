@@ -352,8 +352,8 @@ def test_measures_of_probabilities_are_of_the_tempered_model_and_raw_beside(tmp_
                 assert silo.name not in found[name]["silos"]
             else:
                 made = measure_of(name).of(silo.test.y, tempered(p, outcome.temperatures[silo.name]))
-                assert found[name]["silos"][silo.name] == pytest.approx(made, rel=1e-3) != pytest.approx(raw, rel=1e-3)
-            assert found[f"{name}_raw"]["silos"][silo.name] == pytest.approx(raw, rel=1e-3)
+                assert found[name]["silos"][silo.name] == pytest.approx(made, rel=2e-5) != pytest.approx(raw, rel=2e-5)
+            assert found[f"{name}_raw"]["silos"][silo.name] == pytest.approx(raw, rel=2e-5)
     assert {"validation", "test", "silos"} <= set(found["log_loss"]) & set(found["log_loss_raw"])
 
 
