@@ -3,6 +3,7 @@
     python bench/own_data.py rates      # six learning rates as rows of the same calls, beside six runs
     python bench/own_data.py splits     # reported accuracy beside that on new patients, and on the next quarter
     python bench/own_data.py wild       # one value of 9.9e8 in one silo: what it does to the errors of the others
+    python bench/own_data.py starts     # the verdict on README's hospitals from other rounds and seeds
     python bench/own_data.py ready      # 4 silos x 100 rows x 2,000 columns, from files to tensors
 
 Seconds are those of the processor, so that a busy machine tells the same.
@@ -11,7 +12,9 @@ Seconds are those of the processor, so that a busy machine tells the same.
 import argparse
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 import coterie as co
+from coterie.api import Experiment
 from coterie.data.own.gather import from_frame
 from coterie.data.own.ready import OwnData, split
 from coterie.methods import make
@@ -110,21 +114,59 @@ def costs(seed: int) -> pd.DataFrame:
 
 
 def wild() -> None:
-    """Five silos, the default comparison, one training row of one silo with a wild feature and a wild label."""
-    tables = {f"silo-{i}": costs(i) for i in range(5)}
-    spoilt = tables["silo-2"].copy()
-    row = split(from_frame("silo-2", spoilt, "cost", (), "silo-2"), OwnData(label="cost"), 0).train[0]
-    spoilt.loc[row, ["age", "cost"]] = WILD
-    errors = [
-        co.Federation(co.silos(each, label="cost"), seeds=[0]).compare(quiet=True).per_silo().drop(index="silo-2")
-        for each in (tables, tables | {"silo-2": spoilt})
-    ]
-    ratio = errors[1] / errors[0]
-    print(
-        f"{WILD:.1e} as a feature and as the label of one row: rmse of the other four silos {ratio.min().min():.3f} to "
-        f"{ratio.max().max():.3f} of what it is without, over {ratio.shape[1]} methods"
-    )
-    print(ratio.round(3).to_string())
+    """Five silos, the default comparison, one training row of one silo with a wild feature and a wild label.
+
+    Rates are those that were found without it, so that no second search adds what two searches differ by anyway. Beside
+    it an ordinary row of another draw in the same place.
+    """
+    ratios = dict[str, list[pd.DataFrame]](wild=[], ordinary=[])
+    with tempfile.TemporaryDirectory() as folder:
+        for draw in range(DRAWS):
+            tables = {f"silo-{i}": costs(100 * draw + i) for i in range(5)}
+            row = split(from_frame("silo-2", tables["silo-2"], "cost", (), "silo-2"), OwnData(label="cost"), 0).train[0]
+            spoilt, other = tables["silo-2"].copy(), tables["silo-2"].copy()
+            spoilt.loc[row, ["age", "cost"]] = WILD
+            other.loc[row] = costs(100 * draw + 50).loc[row]
+            plain, found = _errors(Path(folder, f"{draw}"), tables, {**OWN, "seeds": [0]})
+            for name, table in (("wild", spoilt), ("ordinary", other)):
+                made, _ = _errors(Path(folder, f"{draw}-{name}"), tables | {"silo-2": table}, found)
+                ratios[name].append((made / plain).drop(index="silo-2"))
+    for name, each in ratios.items():
+        every, mean = pd.concat(each), sum(each[1:], each[0]) / len(each)
+        print(
+            f"{name}: rmse of the other four silos {every.min().min():.3f} to {every.max().max():.3f} of what it is "
+            f"without, in the mean of {DRAWS} draws {mean.min().min():.3f} to {mean.max().max():.3f}; "
+            f"{every.shape[1]} methods"
+        )
+        print(mean.round(3).to_string())
+
+
+def _errors(
+    folder: Path, tables: dict[str, pd.DataFrame], study: dict[str, Any]
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The rmse of silos by method, and the study with all that was found."""
+    folder.mkdir()
+    for name, table in tables.items():
+        table.to_csv(folder / f"{name}.csv", index=False)
+    data = study.get("data", {}) | {"name": "own", "path": str(folder), "label": "cost"}
+    result = Experiment(check({**study, "data": data})).run(quiet=True)
+    return result.per_silo(), result.run.study
+
+
+def starts() -> None:
+    """README's hospitals by the default comparison: most rounds and the seeds that a user may begin with."""
+    data = {"name": "own", "path": str(EXAMPLE), "label": "outcome", "drop": ["patient", "cost"]}
+    for rounds, seeds in product(("auto", 40, 100), ("auto", [3, 4, 5], [6, 7, 8])):
+        table = {**OWN, "data": data, "train": {**OWN["train"], "rounds": rounds}, "seeds": seeds}
+        verdict = Experiment(check(table)).run(quiet=True).run.verdict
+        outcomes = Counter(each["outcome"] for each in verdict["silos"])
+        of = verdict["methods"][verdict["judged"]]
+        found = ", ".join(f"{many} {outcome}" for outcome, many in sorted(outcomes.items()))
+        print(
+            f"rounds {rounds}, seeds {seeds}: {verdict['chosen']}, gain {of['gain']:.1f} [{of['gain_low']:.1f}, "
+            f"{of['gain_high']:.1f}], {found}",
+            flush=True,
+        )
 
 
 def ready() -> None:
@@ -139,7 +181,7 @@ def ready() -> None:
         print(f"4 silos x 100 rows x 2,000 columns: ready in {time.process_time() - began:.1f} s")
 
 
-PARTS = {"rates": rates, "splits": splits, "wild": wild, "ready": ready}
+PARTS = {"rates": rates, "splits": splits, "wild": wild, "starts": starts, "ready": ready}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
