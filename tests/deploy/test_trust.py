@@ -107,7 +107,11 @@ def test_a_label_that_is_a_number_is_not_made_classes_of(tmp_path: Path) -> None
         (replace(ONE_STEP, batch_size=0), "", "0 samples in a training step; at least 4 must be"),
         (replace(ONE_STEP, batch_size=1), "", "1 samples in a training step; at least 4 must be"),
         (replace(ONE_STEP, batch_size=8, whole_batches=True), "fewest_steps = 4", "3 training steps before"),
-        (replace(ONE_STEP, batch_size=8), "fewest_steps = 4", ""),
+        (replace(ONE_STEP, batch_size=7), "fewest_steps = 4", ""),
+        (replace(ONE_STEP, batch_size=25), "", "1 of 26 samples in an epoch's last step; at least 4 must be"),
+        (replace(ONE_STEP, batch_size=8), "", "batch_size than 8, or whole_batches = true"),
+        (replace(ONE_STEP, batch_size=8, whole_batches=True), "", ""),
+        (replace(ONE_STEP, batch_size=8), "smallest_batch = 2", ""),
         (replace(ONE_STEP, local_epochs=2), "smallest_batch = 27", "26 samples in a training step; at least 27"),
     ],
 )
@@ -117,6 +121,24 @@ def test_an_upload_is_of_several_steps_of_several_samples(
     side = settled(tmp_path, f'approve = "all"\n{policy}')["north"]
     answer = side.answer(asked(schema(AGE, WARD), training))
     assert reason in answer.refusal and bool(answer.body) == (not reason)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("fedavg", {"finetune": {}}),
+        ("fedrep", {}),
+        ("stack", {"of": ["separate", {"method": "fedavg", "train": {"lr": 0.1}}]}),
+    ],
+)
+def test_an_epochs_last_step_counts_in_whatever_trains(method: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """Of 26 rows in batches of 25, a step of one row: over 200 rounds every pair of age and outcome was read."""
+    side = settled(tmp_path, policy_text())["north"]
+    work = asked(schema(AGE, WARD), replace(SEVERAL, batch_size=25)).job
+    assert work is not None
+    work = replace(work, method=method, options=options)
+    answer = side.answer(Request("propose", "north", "run", 0, proposed=(work,)))
+    assert answer.refusal.startswith("1 of 26 samples in an epoch's last step") and proposed(side) == []
 
 
 def test_no_schema_that_nobody_approved_tells_how_far_a_label_lies(tmp_path: Path) -> None:
@@ -536,11 +558,11 @@ def renyi(uses: dict[tuple[float, float], int], delta: float) -> float:
 def test_what_records_spent_over_runs_methods_seeds_and_repetitions_is_what_renyi_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a silo was asked, counted here: it has 13 rows, in batches of 4, two epochs of four steps."""
+    """What a silo was asked, counted here: it has 13 rows, in batches of 8, two epochs of two steps."""
     pytest.importorskip("dp_accounting")
     side = settle(tmp_path)["north"]
     (side.folder / FILE).write_text('approve = "all"\nrequire = "record"\nepsilon = 50.0\n')
-    left = {(4 / 13, 3.0): 0, (4 / 13, 5.0): 0, (1.0, 4.0): 0}
+    left = {(8 / 13, 3.0): 0, (8 / 13, 5.0): 0, (1.0, 4.0): 0}
     last = None
     for run, method, seed, level, noise in [
         ("a", "fedavg", 1, "record", 3.0), ("a", "fedavg", 2, "record", 3.0), ("b", "fedamp", 1, "record", 5.0),
@@ -551,7 +573,7 @@ def test_what_records_spent_over_runs_methods_seeds_and_repetitions_is_what_reny
             last = private(f"{run}-{method}-{seed}", round, method, **options)
             last = replace(last, job=replace(last.job, seed=seed))
             assert side.answer(last).refusal == ""
-            left[(4 / 13, noise) if level == "record" else (1.0, noise / 2)] += 8 if level == "record" else 1
+            left[(8 / 13, noise) if level == "record" else (1.0, noise / 2)] += 4 if level == "record" else 1
     again = SiloSide("north", side.folder, side.source, "cpu")  # a process of its own answers each message
     assert again.answer(last).refusal == ""  # the same bytes again
     assert again.answer(replace(last, body=b"rubbish")).refusal and again.answer(replace(last, received=7)).refusal
@@ -581,12 +603,12 @@ def test_a_summary_has_what_its_silos_counted_and_renyi_gives(
     sides = settle(tmp_path)
     methods = {name: {"privacy": {"level": level, "noise": noise}} for name, noise in noises.items()}
     table = {"name": "private", "seeds": [1, 2], "model": {"name": "mlp", "hidden": [4]}, "methods": methods}
-    table |= {"train": {"rounds": 1, "local_epochs": 2, "batch_size": 4, "lr": 0.1}}
+    table |= {"train": {"rounds": 1, "local_epochs": 2, "batch_size": 8, "lr": 0.1}}
     summary = federated(tmp_path / "run", Loop(sides), table).run("").summary
     told, found = summary["privacy"], dict[str, float]()
     for name, side in sides.items():
         n = len(np.load(side.source.path)["y_train"])
-        q, times = (4 / n, -(-n // 4) * 2) if level == "record" else (1.0, 1)  # in a round; there are two seeds
+        q, times = (8 / n, -(-n // 8) * 2) if level == "record" else (1.0, 1)  # in a round; there are two seeds
         scale = 1.0 if level == "record" else 0.5  # all of a silo's data turn a change around
         found[name] = renyi({(q, scale * noise): 2 * times for noise in noises.values()}, 1e-5)
         assert 0.8 * found[name] < Budget(side.folder, Policy()).spent().epsilon(1e-5, level) < found[name]
@@ -623,7 +645,7 @@ def test_a_silo_may_demand_that_noise_hides_each_record(
 
 
 def test_a_budget_counts_the_steps_of_the_silos_own_rows_whatever_the_run_declares(tmp_path: Path) -> None:
-    """Of 13 rows in batches of 4, two epochs of four steps a round, in each of which a row is with 4/13."""
+    """Of 13 rows in batches of 8, two epochs of two steps a round, in each of which a row is with 8/13."""
     accounting = pytest.importorskip("dp_accounting")
     from dp_accounting.pld import PLDAccountant
 
@@ -640,11 +662,11 @@ def test_a_budget_counts_the_steps_of_the_silos_own_rows_whatever_the_run_declar
         left += 1
         bodies.add(answer.body)
     assert "over all runs" in answer.refusal and left > 1 and len(bodies) == left
-    step = accounting.PoissonSampledDpEvent(4 / 13, accounting.GaussianDpEvent(3.0))
-    found = [PLDAccountant().compose(step, 8 * times).get_epsilon(1e-5) for times in (left, left + 1)]
+    step = accounting.PoissonSampledDpEvent(8 / 13, accounting.GaussianDpEvent(3.0))
+    found = [PLDAccountant().compose(step, 4 * times).get_epsilon(1e-5) for times in (left, left + 1)]
     assert found[0] <= 4.0 < found[1]
     spent = Budget(side.folder, read_policy(side.folder)).spent()
-    assert (spent.answers, spent.bare, spent.steps) == (left, 0, ((4 / 13, 3.0, 8.0 * left),))
+    assert (spent.answers, spent.bare, spent.steps) == (left, 0, ((8 / 13, 3.0, 4.0 * left),))
     assert spent.epsilon(1e-5, "record") == pytest.approx(found[0], rel=1e-2) and spent.epsilon(1e-5) == math.inf
 
 
@@ -654,7 +676,7 @@ def test_asked_again_a_silo_that_hides_records_draws_anew_and_pays_anew(tmp_path
     request = private("run", **RECORDS)
     first, same, again = (side.answer(each) for each in (request, request, replace(request, attempt=1)))
     assert first.body == same.body != again.body
-    assert Budget(side.folder, read_policy(side.folder)).spent().steps == ((4 / 13, 3.0, 16.0),)
+    assert Budget(side.folder, read_policy(side.folder)).spent().steps == ((8 / 13, 3.0, 8.0),)
 
 
 def test_no_budget_covers_what_left_without_noise_before(tmp_path: Path) -> None:
