@@ -17,7 +17,7 @@ from test_tables import TABLE, patients, settled
 from coterie.codec import decode, encode
 from coterie.data.own.schema import FAR, Column, Schema
 from coterie.data.own.statistics import LEVELS
-from coterie.deploy import approval
+from coterie.deploy import approval, own
 from coterie.deploy.approval import PROPOSED, Approvals, answers_of_a_run, study_hash
 from coterie.deploy.budget import FILE as SPENT
 from coterie.deploy.budget import Budget, Spent
@@ -153,6 +153,45 @@ def test_no_schema_that_nobody_approved_tells_how_far_a_label_lies(tmp_path: Pat
         asked_ = Request("propose", "north", "run", 0, proposed=(replace(work, schema=agreed.as_table()),))
         reasons.add(side.answer(asked_).refusal.partition(": study")[0])
     assert reasons == {"awaits approval by the silo's owner (`coterie silo approve`)"}
+
+
+def test_studies_that_nobody_approved_cost_a_silo_one_reading_of_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thirty of them, each with another mean, held it for ten seconds, and as long again whenever they were sent."""
+    side, read = settled(tmp_path, policy_text())["north"], list[str]()
+    whole = own.read_silo
+    monkeypatch.setattr(own, "read_silo", lambda *given: read.append("") or whole(*given))
+    work = asked(schema(AGE, WARD)).job
+    assert work is not None
+    jobs = [replace(work, schema=schema(replace(AGE, mean=float(i)), WARD).as_table()) for i in range(3)]
+    request = Request("propose", "north", "run", 0, proposed=tuple(jobs))
+    for _ in range(2):
+        assert side.answer(request).refusal.startswith("awaits approval") and len(read) == 1
+    assert len(proposed(side)) == 3 and not (side.folder / "state" / "data.safetensors").exists()
+    text = replace(work, schema=schema(replace(AGE, kind="text"), WARD).as_table())
+    answer = side.answer(replace(request, proposed=(text,)))
+    assert answer.refusal == "the run's schema has column 'age' as text; here it is number" and len(read) == 1
+    patients(0, rows=50).to_csv(side.source.path, index=False)
+    few = replace(work, train=resolved(replace(SEVERAL, batch_size=31)))  # of 32 rows, as there are now
+    assert "1 of 32 samples" in side.answer(replace(request, proposed=(few,))).refusal and len(read) == 2
+
+
+def test_what_a_silo_describes_is_kept_once_for_all_runs(tmp_path: Path) -> None:
+    """Under ever new names its answer of many levels, kept for each, could fill its disk."""
+    side = settled(tmp_path, policy_text())["north"]
+    asked_ = [Request("describe", "north", f"run-{i}", 0) for i in range(4)]
+    first = [side.answer(each).body for each in asked_]
+    assert first[0] and {*first} == {first[0]}
+    kept = [path for path in (side.folder / "state").rglob("*") if path.is_file() and first[0] in path.read_bytes()]
+    assert len(kept) == 1 and is_reserved(kept[0].name)
+    given = Budget(side.folder, Policy()).spent().answers
+    assert [side.answer(each).body for each in asked_] == first  # the same question again is one answer
+    assert Budget(side.folder, Policy()).spent().answers == given == 4
+    patients(1).to_csv(side.source.path, index=False)
+    other = side.answer(replace(asked_[0], run="later")).body
+    assert other not in (b"", first[0]) and side.answer(asked_[0]).body == other
+    assert Budget(side.folder, Policy()).spent().answers == 6  # what leaves is counted and written down
 
 
 def proposed(side: SiloSide) -> list[str]:
