@@ -208,7 +208,10 @@ def approve(folder: Path, more: list[str]) -> None:
             typer.echo(f"approved: {_title(approvals.approve(more[0]))}")
             return
         spent = Budget(folder, policy).spent()
-        for each in approvals.proposals():
+        for each in approvals.waiting():
+            if isinstance(each, BadInput):
+                typer.echo(f"\na study that cannot be shown: {each}")
+                continue
             try:
                 typer.echo(_described(each, policy.runs))
             except BadInput as error:  # such as of a method whose package is gone

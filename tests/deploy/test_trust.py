@@ -360,9 +360,16 @@ def test_a_study_of_a_method_that_is_gone_keeps_no_owner_from_the_others(
     assert call("silo", "approve", side.folder) == 0
     printed = capfd.readouterr().out
     assert "cannot be shown: unknown method 'gone'" in printed and "trains: 3 rounds" in printed
-    (path.parent / "0.json").write_text(json.dumps(table | {"job": table["job"] | {"surprise": 1}}))
-    assert call("silo", "approve", side.folder) == 2
-    assert "proposed/0.json: unknown key 'surprise'" in capfd.readouterr().err
+    for content, why in (
+        (json.dumps(table | {"job": table["job"] | {"surprise": 1}}), "unknown key 'surprise'"),
+        (json.dumps(table).replace('"linear"', "[" * 490 + "]" * 490), "tables within tables"),
+        ("{", "damaged"),
+    ):
+        (path.parent / "0.json").write_text(content)
+        assert call("silo", "approve", side.folder) == 0
+        printed = capfd.readouterr().out
+        assert "proposed/0.json" in printed and why in printed and "trains: 3 rounds" in printed
+    assert Approvals(side.folder).approve(study_hash(request.job))
 
 
 def test_a_search_that_was_approved_may_choose_rate_and_optimiser(tmp_path: Path) -> None:
