@@ -419,7 +419,7 @@ def test_an_owner_reads_what_is_computed_on_which_columns_before_approving_it(
     monkeypatch.setattr("typer.confirm", lambda question: False)
     assert call("silo", "approve", side.folder) == 0
     printed = capfd.readouterr().out
-    assert study_hash(request.job)[:16] in printed and "age (number), ward (category)" in printed
+    assert study_hash(request.job)[:16] in printed and "age (number, 50 ± 10), ward (category of 3)" in printed
     assert "the server learns: every upload" in printed
     assert "leaves each round: w" in printed and "noise: none" in printed and "\x1b" not in printed
     assert "0 of 100000 answers given over all runs" in printed and "searches before: nothing" in printed
@@ -436,6 +436,36 @@ def test_an_owner_reads_what_is_computed_on_which_columns_before_approving_it(
     assert "no such study waits to be approved" in capfd.readouterr().err
     assert call("silo", "approve", side.folder, study_hash(request.job)[:16]) == 0
     assert len(proposed(side)) == 2 and side.answer(request).refusal == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        ({"lr": 1e-30}, "lr = 1e-30"),
+        ({"optimizer": "adam"}, 'optimizer = "adam"'),
+        ({"class_weight": "balanced"}, 'class_weight = "balanced"'),
+        ({"clip_gradient": 1e-9}, "clip_gradient = 1e-09"),
+        ({"schedule": "cosine"}, 'schedule = "cosine"'),
+        ({"norm_limit": 0.0}, "norm_limit = 0.0"),
+        ({"schedule_at": [0.5] * 1000}, "… (all of it: proposed/"),
+        (schema(replace(AGE, mean=44.15, scale=1e-12), WARD), "age (number, 44.15 ± 1e-12)"),
+        (schema(AGE, replace(WARD, levels=("a",))), "ward (category of 1)"),
+        (schema(*(Column(f"c{i}", mean=float(i)) for i in range(100))), "c98 (number, 98 ± 1), c99 (number, 99 ± 1)\n"),
+        (replace(schema(AGE, classes=()), centre=7.5, unit=1e-12), "of samples 1, label 7.5 ± 1e-12"),
+    ],
+)
+def test_an_owner_is_shown_how_it_trains_and_by_what_columns_are_standardised(
+    change: Any, shown: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two studies, one at a rate of 1e-30 and with ages as 44.15 ± 1e-12, were shown in the same words."""
+    side = settled(tmp_path, policy_text())["north"]
+    request = asked(change if isinstance(change, Schema) else schema(AGE, WARD))
+    assert request.job is not None
+    job = request.job if isinstance(change, Schema) else replace(request.job, train=request.job.train | change)
+    assert side.answer(replace(request, job=job)).refusal.startswith("awaits approval")
+    monkeypatch.setattr("typer.confirm", lambda question: False)
+    assert call("silo", "approve", side.folder) == 0
+    assert shown in capfd.readouterr().out
 
 
 def test_a_coordinator_cannot_flood_a_silo_with_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
