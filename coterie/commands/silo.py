@@ -13,14 +13,17 @@ from rich.table import Table
 
 from coterie.commands import federation
 from coterie.errors import LONGEST, BadInput, nearest, plain
+from coterie.options import resolved
 
 if TYPE_CHECKING:
+    from coterie.data.own.schema import Column
     from coterie.deploy.approval import Proposal
     from coterie.deploy.messages import Job
     from coterie.methods.wrappers.privacy import Privacy
 
+LONGEST_NAME = 300  # characters of a column's
+TRAINS = ("rounds", "local_epochs", "batch_size", "measure")  # of [train], which have lines of their own
 OF_A_SILO = ("settings.json", "silo.toml", "key", "ledger.jsonl")  # one of which a silo's folder has, however damaged
-SHOWN_COLUMNS = 40  # of a study that is to be approved
 
 
 def silo(
@@ -208,7 +211,10 @@ def approve(folder: Path, more: list[str]) -> None:
             typer.echo(f"approved: {_title(approvals.approve(more[0]))}")
             return
         spent = Budget(folder, policy).spent()
-        for each in approvals.proposals():
+        for each in approvals.waiting():
+            if isinstance(each, BadInput):
+                typer.echo(f"\na study that cannot be shown: {each}")
+                continue
             try:
                 typer.echo(_described(each, policy.runs))
             except BadInput as error:  # such as of a method whose package is gone
@@ -232,16 +238,18 @@ def _title(proposal: "Proposal") -> str:
 
 def _described(proposal: "Proposal", runs: int) -> str:
     """What a person approves: what is computed on which columns, what of it leaves, and how often."""
-    from coterie.deploy.approval import answers_of_a_run
+    from coterie.data.own.schema import Schema
+    from coterie.deploy.approval import PROPOSED, answers_of_a_run
     from coterie.methods import name_of, seen_of
     from coterie.methods.wrappers.spent import privacy_of
     from coterie.wire import every_field
 
     job = proposal.job
     method, training = job.made(), job.training
-    columns = [f"{c['name']} ({c['kind']})" for c in job.schema.get("columns", [])]
-    more = f" and {len(columns) - SHOWN_COLUMNS} more" if len(columns) > SHOWN_COLUMNS else ""
-    classes = f"classes {', '.join(job.schema['classes'])}" if job.schema.get("classes") else f"{job.outputs} outputs"
+    schema = Schema.read(job.schema, "the run's schema")
+    label = f"label {schema.centre:g} ± {schema.unit:g}" if job.schema else f"{job.outputs} outputs"
+    classes = f"classes {', '.join(schema.classes)}" if schema.classes else label
+    options = [f"{key} = {json.dumps(value)}" for key, value in resolved(training).items() if key not in TRAINS]
     privacy = privacy_of(method)
     before = "" if proposal.given is None else f"; approved before, and {proposal.given} were given"
     lines = {
@@ -249,8 +257,9 @@ def _described(proposal: "Proposal", runs: int) -> str:
         "first asked": f"run {proposal.run}, with {', '.join(job.names)}",
         "runs": f"{name_of(method)} {json.dumps(job.options)}",
         "model": f"{json.dumps(job.model)} of samples {'×'.join(map(str, job.shape))}, {classes}",
-        "reads": ", ".join(columns[:SHOWN_COLUMNS]) + more if columns else "the arrays as they are",
+        "reads": ", ".join(map(_column, schema.columns)) or "the arrays as they are",
         "trains": f"{training.rounds} rounds of {training.local_epochs} epochs, batches of {training.batch_size}",
+        "how": ", ".join(options),
         "searches before": _search(job),
         "leaves each round": ", ".join(every_field(method.up)) or "nothing",
         "the server learns": seen_of(method),
@@ -258,14 +267,37 @@ def _described(proposal: "Proposal", runs: int) -> str:
         "measured on": ", ".join(training.measure),
         "answers": f"{runs * answers_of_a_run(job)} at most, for {runs} runs{before}",
     }
-    return "\n".join(f"  {key}: {plain(value, LONGEST)}" if value else f"\n{key}" for key, value in lines.items())
+    whole = f" (all of it: {PROPOSED}/{proposal.digest}.json)"
+    return "\n".join(_line(key, value, whole) for key, value in lines.items())
+
+
+def _line(key: str, value: str, whole: str) -> str:
+    """One of these, cut where it is long, but columns: those that were not shown would be approved unseen."""
+    if not value:
+        return f"\n{key}"
+    longest = len(value) if key == "reads" else LONGEST
+    return f"  {key}: {plain(value, longest)}{whole if len(value) > longest else ''}"
+
+
+def _column(column: "Column") -> str:
+    """A column and by what it is encoded."""
+    by = ""
+    if column.kind == "category":
+        by = f" of {len(column.levels)}"
+    elif column.kind != "text":
+        by = f", {column.mean:g} ± {column.scale:g}{' days' if column.kind == 'date' else ''}"
+    return f"{plain(column.name, LONGEST_NAME)} ({column.kind}{by})"
 
 
 def _search(job: "Job") -> str:
     """What a search for learning rates adds to what is trained and leaves."""
+    from coterie.deploy.approval import SEARCHED
     from coterie.deploy.messages import MOST_CANDIDATES
 
-    return f"{job.tuning} rounds, in each of which {MOST_CANDIDATES} models may leave" if job.tuning else "nothing"
+    if not job.tuning:
+        return "nothing"
+    found = " and ".join(SEARCHED)
+    return f"{job.tuning} rounds, in each of which {MOST_CANDIDATES} models may leave; {found} are what it finds"
 
 
 def _noise(privacy: "Privacy | None") -> str:

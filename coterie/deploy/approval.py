@@ -3,7 +3,7 @@
 import getpass
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from coterie.data.own.schema import Schema
 from coterie.deploy.home import json_table, write_whole
-from coterie.deploy.messages import AWAITS, Job
+from coterie.deploy.messages import AWAITS, Job, check_depth
 from coterie.deploy.policy import MOST_PROPOSED, Refused
 from coterie.errors import BadInput
 from coterie.options import parse
@@ -78,10 +78,22 @@ class Approvals:
 
     def proposals(self) -> list[Proposal]:
         """Those that wait."""
-        paths = sorted((self.folder / PROPOSED).glob("*.json"))
-        tables = {path: json_table(path, "remove it") for path in paths}
-        jobs = [(parse(Job, table.get("job", {}), str(path)), str(table.get("run"))) for path, table in tables.items()]
-        return [Proposal(study_hash(job), job, run, self.given(study_hash(job))) for job, run in jobs]
+        return [each for each in self.waiting() if isinstance(each, Proposal)]
+
+    def waiting(self) -> Iterator[Proposal | BadInput]:
+        """Those that wait, or why one cannot be read: that keeps nobody from the others."""
+        for path in sorted((self.folder / PROPOSED).glob("*.json")):
+            try:
+                yield self._proposal(path)
+            except BadInput as error:
+                yield error
+
+    def _proposal(self, path: Path) -> Proposal:
+        table = json_table(path, "remove it")
+        check_depth(table, str(path))
+        job = parse(Job, table.get("job", {}), str(path))
+        digest = study_hash(job)
+        return Proposal(digest, job, str(table.get("run")), self.given(digest))
 
     def approve(self, given: str) -> Proposal:
         """Approve the study whose hash begins so; from now on it runs, under whichever seeds."""

@@ -29,7 +29,7 @@ SECRETS = ("ca.key", "server.key", "key", "group.key", "state/secret")
 LEFT_OUT = (  # in any party's folder
     "logs/*", "flower/*", "nginx/*", "events.log*", "data.npz", "*.part", "*.lock", "state/.service", "state/alive",
     "state/programs.json", "state/superlink.db*", "state/allowed.json", "state/nodes/*",
-    "state/data.safetensors", "state/examined.json", "state/secret.*",
+    "state/data.*", "state/examined.json", "state/secret.*",
 )  # fmt: skip
 WORK = 2**15  # of scrypt: some 0.1 s and 32 MiB for each guess at a passphrase
 Passphrase = Callable[[], str]

@@ -13,7 +13,7 @@ import safetensors.numpy
 from safetensors import safe_open
 
 from coterie.data.own.schema import Schema
-from coterie.data.own.statistics import description_of
+from coterie.data.own.statistics import Description, description_of
 from coterie.data.silo import Array, HoldsData, Part, Silo
 from coterie.deploy.home import write_whole
 from coterie.deploy.own import Raw, SiloSource, own_silo
@@ -21,9 +21,10 @@ from coterie.deploy.policy import judge_schema
 from coterie.deploy.vault import DAMAGED
 from coterie.engine.store import SPLITS
 from coterie.errors import BadInput
+from coterie.options import parse
 from coterie.version import build
 
-FILE = "state/data.safetensors"  # in a silo's folder
+FILE, FACTS = "state/data.safetensors", "state/data.json"  # in a silo's folder
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,6 +37,34 @@ class Encoded(HoldsData):
 
     def about(self) -> str:
         return self.silo.about()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What decides whether a study fits a silo's data, before its owner has approved that any row is encoded for it."""
+
+    rows: int  # that it trains on
+    shape: tuple[int, ...] = ()  # of a sample of arrays
+    classes: int = 0  # of arrays
+    columns: Description | None = None  # of a table or pictures
+
+
+def facts_of(folder: Path, name: str, source: SiloSource) -> Facts:
+    """These of a silo; its data are read for them only when they, or how to read them, have changed."""
+    path, key = folder / FACTS, _key(name, source, {})
+    with suppress(*DAMAGED, BadInput):
+        kept = json.loads(path.read_text("utf-8"))
+        if kept["key"] == key:
+            return parse(Facts, kept["facts"], str(path))
+    if source.archive:
+        silo, classes = own_silo(name, source.path)
+        found = Facts(len(silo.train), silo.train.x.shape[1:], classes)
+    else:
+        raw = Raw(name, source)
+        found = Facts(len(raw.split.train), columns=description_of(raw.statistics()))
+    with suppress(OSError):  # on a full disk they are read for every message
+        write_whole(path, json.dumps({"key": key, "facts": asdict(found)}).encode())
+    return found
 
 
 def encoded_silo(folder: Path, name: str, source: SiloSource, agreed: Mapping[str, Any]) -> Encoded:

@@ -34,6 +34,7 @@ LARGEST_ANSWER = 1 << 24  # bytes, but for what is trained
 BUILD = own.build()  # of this process, found before it forks for a message
 AWAITS = "awaits approval"  # how a refusal begins that the silo's owner can lift
 MOST_CANDIDATES = 64  # of a search
+DEEPEST = 32  # tables and lists within one another in a request; studies have seven
 Kind = Literal["declare", "describe", "propose", "train", "confirm", "measure", "keep", "adapt"]
 
 
@@ -228,8 +229,8 @@ class Request:
     largest: int = field(default=LARGEST_ANSWER, compare=False)  # bytes of its answer; for the coordinator alone
 
     def __post_init__(self) -> None:
-        if not {*self.splits} <= {*SPLITS}:
-            raise ValueError(f"splits are some of {', '.join(SPLITS)}")
+        if not {*self.splits} <= {*SPLITS} or len({*self.splits}) < len(self.splits):
+            raise ValueError(f"splits are some of {', '.join(SPLITS)}, each of them once")
         if len(self.pooled) not in (0, len(TEMPERATURES)):
             raise ValueError(f"pooled is {len(TEMPERATURES)} numbers")
         if len(self.hold) > 2:
@@ -280,6 +281,7 @@ def request(head: str, body: bytes) -> Request:
     """A request as it arrived; anything unexpected is refused."""
     try:
         table = json.loads(head)
+        check_depth(table, "a request arrived damaged")
         json.dumps(table, ensure_ascii=False).encode()  # half a character is a JSON string, but nothing to write down
     except (ValueError, RecursionError) as error:
         raise BadInput(f"a request arrived damaged: {error}") from None
@@ -295,6 +297,16 @@ def request(head: str, body: bytes) -> Request:
             _check_version(package, theirs.get(package), ours.get(package))
         _check_measured(job)
     return replace(read, body=body)
+
+
+def check_depth(table: Any, where: str) -> None:
+    """Refuse tables within tables without end, at which whatever goes through them would end."""
+    level = [table] if isinstance(table, dict | list) else []
+    for _ in range(DEEPEST):
+        inner = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [each for values in inner for each in values if isinstance(each, dict | list)]
+    if level:
+        raise BadInput(f"{where}: tables within tables, over {DEEPEST} of them")
 
 
 def _check_names(names: Mapping[str, str]) -> None:

@@ -102,6 +102,10 @@ class Policy:
         batch = min(training.batch_size, samples)
         if batch < self.smallest_batch:
             raise Refused(f"{batch} samples in a training step; at least {self.smallest_batch} must be")
+        last = 0 if training.whole_batches else samples % batch
+        if 0 < last < self.smallest_batch:
+            few = f"{last} of {samples} samples in an epoch's last step; at least {self.smallest_batch} must be"
+            raise Refused(f"{few}; take another [train] batch_size than {batch}, or whole_batches = true")
         steps = training.local_epochs * (samples // batch if training.whole_batches else -(-samples // batch))
         if steps < self.fewest_steps:
             raise Refused(f"{steps} training steps before an upload; at least {self.fewest_steps} must be")
@@ -200,8 +204,8 @@ fields = []
 # own number: no silo can verify who else was asked, nor who answered; of `secagg` it counts whose uploads are summed.
 smallest_cohort = {default.smallest_cohort}
 
-# Samples of a training step (but for an epoch's last) and steps between two uploads, at least: the fewer, the more
-# an upload tells of single samples.
+# Samples of a training step (an epoch's last is one, too) and steps between two uploads, at least: the fewer, the more
+# an upload tells of single samples. Neither bounds what models that were made to find samples tell: only epsilon does.
 smallest_batch = {default.smallest_batch}
 fewest_steps = {default.fewest_steps}
 

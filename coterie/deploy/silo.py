@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from coterie.codec import decode, encode_up
+from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import Statistics
 from coterie.data.silo import Silo
 from coterie.deploy.approval import Approvals
 from coterie.deploy.budget import Budget
-from coterie.deploy.encoded import Encoded, encoded_silo
+from coterie.deploy.encoded import Encoded, encoded_silo, facts_of
 from coterie.deploy.examination import probe
 from coterie.deploy.home import EVENTS, owner_only
 from coterie.deploy.ledger import Ledger
@@ -26,7 +27,7 @@ from coterie.deploy.logs import append
 from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Declared, Done, Job, Measured, Request, Scored
 from coterie.deploy.operators import judged_operator
 from coterie.deploy.own import Raw, SiloSource, own_silo
-from coterie.deploy.policy import Policy, Refused, read_policy
+from coterie.deploy.policy import Policy, Refused, judge_schema, read_policy
 from coterie.deploy.vault import Vault, is_reserved
 from coterie.engine.kept import keep_features
 from coterie.engine.measuring import measured, worth
@@ -120,9 +121,11 @@ class SiloSide:
     def _computed(self, request: Request, vault: Vault, policy: Policy) -> tuple[Up, type[Up]]:
         source = self._source(policy)
         if request.kind == "propose":
+            if policy.approve == "each":
+                self._judge_fit(request.proposed, source, policy)
+                self._judge_approval(request, policy)
             for each in request.proposed:
                 self._data(each, source, policy)
-            self._judge_approval(request, policy)
             return Done(), Done
         if request.job is None:
             if request.kind == "describe":
@@ -251,18 +254,24 @@ class SiloSide:
             beside.replace(path)
         return path.read_text("ascii")
 
+    def _judge_fit(self, jobs: Sequence[Job], source: SiloSource, policy: Policy) -> None:
+        """Refuse studies that do not fit this silo's data, of which it encodes nothing for that."""
+        for job in jobs:
+            _check_kind(job, source)
+        facts = facts_of(self.folder, self.name, source)
+        for job in jobs:
+            if facts.columns is None:
+                _check_arrays(job, facts.shape, facts.classes)
+            else:
+                judge_schema(Schema.read(job.schema, "the run's schema"), facts.columns)
+            policy.judge_steps(job.made(), job.training, facts.rows)
+
     def _data(self, job: Job, source: SiloSource, policy: Policy) -> Encoded:
         """This silo's samples as the run's model takes them."""
-        if bool(job.schema) == source.archive:
-            here, there = ("arrays", "tables or pictures") if source.archive else ("a table or pictures", "arrays")
-            raise BadInput(f"this silo holds {here}, the run's silos {there}")
+        _check_kind(job, source)
         found = encoded_silo(self.folder, self.name, source, job.schema)
-        shape, classes = found.silo.train.x.shape[1:], found.classes
-        if found.schema is None and (tuple(shape) != tuple(job.shape) or classes > max(job.classes, 0)):
-            raise BadInput(
-                f"this silo's samples are {shape} with labels below {classes}, "
-                f"the run's {tuple(job.shape)} with labels below {job.classes}"
-            )
+        if found.schema is None:
+            _check_arrays(job, found.silo.train.x.shape[1:], found.classes)
         policy.judge_steps(job.made(), job.training, len(found.silo.train))
         return found
 
@@ -275,6 +284,22 @@ class SiloSide:
             raise BadInput(f"'{self.name}' is not among the members of this run: {', '.join(roster.names)}")
         place = torch.tensor([roster.names.index(self.name)], device=model.device)
         return method.enroll(roster, model, place)
+
+
+def _check_kind(job: Job, source: SiloSource) -> None:
+    """Refuse a run of arrays where a silo has a table or pictures, and the other way round."""
+    if bool(job.schema) == source.archive:
+        here, there = ("arrays", "tables or pictures") if source.archive else ("a table or pictures", "arrays")
+        raise BadInput(f"this silo holds {here}, the run's silos {there}")
+
+
+def _check_arrays(job: Job, shape: Sequence[int], classes: int) -> None:
+    """Refuse a run whose model does not take this silo's arrays."""
+    if tuple(shape) != tuple(job.shape) or classes > max(job.classes, 0):
+        raise BadInput(
+            f"this silo's samples are {tuple(shape)} with labels below {classes}, "
+            f"the run's {tuple(job.shape)} with labels below {job.classes}"
+        )
 
 
 def _context(request: Request, down: Down) -> bytes:

@@ -4,6 +4,7 @@ A reply that the server never got must leave no trace. So training writes a tent
 which names the last round the server has received, decides: that round is committed, any other is rolled back.
 """
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,7 @@ ASKED = "asked"  # what the upload of which round was asked for
 RESERVED = {  # what else lies beside the folders of runs, by what comes before its first dot; a backup leaves some out
     "alive", "allowed", "connected", "data", "examined", "nodes", "programs", "secret", "source", "superlink",
 }  # fmt: skip
+DESCRIBED = "data.described"  # beside the folders of runs: what it describes of its data, the same for all of them
 REJOINS = "rejoins"  # its owner lets this run go on from a state that is not the server's last
 
 
@@ -196,13 +198,23 @@ class Vault:
         path = self.folder / f"answer-{kind}"
         with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
             head, _, body = path.read_bytes().partition(b"\n")
-            if json.loads(head)["request"] == digest:
+            about = json.loads(head)
+            if about["request"] != digest:
+                return None
+            if kind != "describe":
+                return body
+            body = (self.folder.parent / DESCRIBED).read_bytes()
+            if hashlib.sha256(body).hexdigest() == about["sha256"]:  # else its data have changed: another answer
                 return body
         return None
 
     def answer(self, kind: str, digest: str, body: bytes) -> None:
-        """Remember an answer."""
-        write_whole(self.folder / f"answer-{kind}", json.dumps({"request": digest}).encode() + b"\n" + body)
+        """Remember an answer; what is described of many levels is large, so it is kept once for all runs."""
+        about = {"request": digest}
+        if kind == "describe":
+            write_whole(self.folder.parent / DESCRIBED, body)
+            about, body = about | {"sha256": hashlib.sha256(body).hexdigest()}, b""
+        write_whole(self.folder / f"answer-{kind}", json.dumps(about).encode() + b"\n" + body)
 
 
 def rebuilt(template: P, named: Mapping[str, Tensor]) -> P:

@@ -24,9 +24,11 @@ class Training:
     optimizer: Literal["sgd", "adam"] = option(
         "sgd", "the silos' optimiser; it starts afresh each round; auto: searched for with lr"
     )
-    lr: float = option(0.05, "learning rate; auto: searched for on validation data", above=0)
+    lr: float = option(0.05, "learning rate; auto: searched for on validation data", above=0, high=1e6)
     momentum: float = option(0.0, "momentum of sgd", low=0, below=1)
-    weight_decay: float = option(0.0, "weight decay; auto: searched for with lr where columns outnumber rows", low=0)
+    weight_decay: float = option(
+        0.0, "weight decay; auto: searched for with lr where columns outnumber rows", low=0, high=1e6
+    )
     clip_gradient: float = option(0.0, "longest gradient of a mini-batch; longer ones are scaled back; 0: any", low=0)
     class_weight: Literal["none", "balanced"] = option(
         "none", "balanced: in a silo's training loss its classes count alike, however many samples they have"

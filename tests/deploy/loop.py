@@ -16,7 +16,7 @@ from coterie.methods import make, written
 from coterie.options import resolved
 
 NAMES = ("north", "south", "east")
-TRAINING = Training(rounds=3, local_epochs=2, batch_size=4, lr=0.1)
+TRAINING = Training(rounds=3, local_epochs=2, batch_size=8, lr=0.1)
 
 
 def silos() -> list[Silo]:

@@ -43,7 +43,7 @@ TABLE = {
     "name": "three",
     "seeds": [1],
     "model": {"name": "mlp", "hidden": [4]},
-    "train": {"rounds": 3, "local_epochs": 2, "batch_size": 4, "lr": 0.1},
+    "train": {"rounds": 3, "local_epochs": 2, "batch_size": 8, "lr": 0.1},
     "methods": {"fedavg": {}, "scaffold": {}, "fedamp": {}, "apple": {}, "fedem": {}, "stack": {}},
 }
 
@@ -215,7 +215,7 @@ def test_models_that_are_sent_to_be_measured_and_kept_count(tmp_path: Path) -> N
 def test_a_silo_that_was_never_measured_keeps_its_last_model(tmp_path: Path) -> None:
     loop = Loop(settle(tmp_path))
     loop.deaf = lambda r: r.kind == "measure" and r.silo == "south"
-    table = TABLE | {"methods": {"fedavg": {}}, "train": {**TABLE["train"], "lr": 0.5}}
+    table = TABLE | {"methods": {"fedavg": {}}, "train": {**TABLE["train"], "lr": 3.0}}
     finished = federated(tmp_path / "run", loop, table).run("")
     assert finished.summary["methods"]["fedavg"]["picked_round"] < 3
     assert kept_model(tmp_path, "south", "fedavg")[0] == "3"

@@ -22,7 +22,7 @@ from coterie.methods import make
 from coterie.models import build
 from coterie.run.assembly import Assembly
 
-TRAIN = {"rounds": 2, "batch_size": 4, "lr": 0.1}
+TRAIN = {"rounds": 2, "batch_size": 8, "lr": 0.1}
 STUDY = {"name": "toys", "seeds": [1], "model": {"name": "tanh"}, "train": TRAIN, "methods": {"shrunk": {}}}
 
 

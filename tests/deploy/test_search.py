@@ -28,7 +28,14 @@ TABLE = {
     "name": "three",
     "seeds": [1],
     "model": {"name": "mlp", "hidden": [4]},
-    "train": {"rounds": 3, "local_epochs": 1, "batch_size": 4, "lr": "auto", "optimizer": "auto"},
+    "train": {
+        "rounds": 3,
+        "local_epochs": 1,
+        "batch_size": 4,
+        "whole_batches": True,
+        "lr": "auto",
+        "optimizer": "auto",
+    },
     "methods": {"fedavg": {}, "apple": {}},
 }
 
@@ -166,7 +173,7 @@ def test_a_method_with_privacy_is_not_searched_for(tmp_path: Path, capsys: pytes
 
 
 def test_rounds_that_are_auto_end_by_patience(tmp_path: Path) -> None:
-    train = {"local_epochs": 1, "batch_size": 4, "lr": "auto", "rounds": "auto", "patience": 1}
+    train = {"local_epochs": 1, "batch_size": 4, "whole_batches": True, "lr": "auto", "rounds": "auto", "patience": 1}
     table = TABLE | {"methods": {"fedavg": {}}, "train": train}
     finished = run_of(tmp_path / "run", Loop(settle(tmp_path)), table).run("")
     assert finished.study.training.rounds == 200

@@ -534,6 +534,11 @@ HOSTILE = [
     {"pooled": [["a"], *CURVE[1:]]},
     {"pooled": "cold"},
     {"temperature": 1e9},
+    {"splits": ["test"] * 20_000},  # for which one answer took a minute
+    {"splits": ["test", "train", "test"]},
+    {"splits": ["tests"]},
+    {"job": {"train": {"lr": 1e308}}},
+    {"job": {"train": {"weight_decay": 1e308}}},
     {"hold": [10**12]},
     {"hold": [1, 2, 3]},  # models that would stay on its disk, as many as it is measured
 ]
@@ -555,6 +560,17 @@ def test_what_no_honest_coordinator_asks_is_refused_in_a_line_and_changes_nothin
         side.answer(request(json.dumps(head), question().body))
     assert len(str(error.value).splitlines()) == 1 and len(str(error.value)) < 600
     assert kept == {path: path.read_bytes() for path in side.folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("deep", [40, 490, 700])
+@pytest.mark.parametrize("inside", ['{"a":%s}', "[%s]"])
+def test_tables_within_tables_without_end_are_no_request(deep: int, inside: str) -> None:
+    """Kept to be approved, some 490 of them ended `coterie silo approve` before it had shown any study."""
+    value = "1"
+    for _ in range(deep):
+        value = inside % value
+    with pytest.raises(BadInput, match="damaged: tables within tables"):
+        request(question().head().replace('"hidden": [4]', f'"hidden": {value}'), b"")
 
 
 def test_what_an_honest_one_asks_is_done(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def test_masks_cancel_between_silos_that_were_asked_the_same_alone(what: str, tm
     made, model, roster = work.built()
     everyone = Cohort.everyone(roster, model, 0)
     down = made.send(made.open(roster, model), everyone)
-    changes = {"lr": {"lr": 1e-30}, "epochs": {"local_epochs": 1}}
+    changes = {"lr": {"lr": 1e-30}, "epochs": {"local_epochs": 3}}
     other = replace(work, train=work.train | changes.get(what, {}))
     moved = down.replace(w=down.w + 1) if what == "model" else down
     asked = {"north": (work, down), "south": (other, moved), "east": (other, moved)}

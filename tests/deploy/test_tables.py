@@ -39,7 +39,7 @@ TABLE = {
     "name": "tables",
     "seeds": [1],
     "model": {"name": "mlp", "hidden": [4]},
-    "train": {"rounds": 2, "batch_size": 8, "lr": 0.1, "measure_every": 2},
+    "train": {"rounds": 2, "batch_size": 16, "lr": 0.1, "measure_every": 2},
     "methods": {"fedamp": {}},
 }
 

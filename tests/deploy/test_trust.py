@@ -17,7 +17,7 @@ from test_tables import TABLE, patients, settled
 from coterie.codec import decode, encode
 from coterie.data.own.schema import FAR, Column, Schema
 from coterie.data.own.statistics import LEVELS
-from coterie.deploy import approval
+from coterie.deploy import approval, own
 from coterie.deploy.approval import PROPOSED, Approvals, answers_of_a_run, study_hash
 from coterie.deploy.budget import FILE as SPENT
 from coterie.deploy.budget import Budget, Spent
@@ -107,7 +107,11 @@ def test_a_label_that_is_a_number_is_not_made_classes_of(tmp_path: Path) -> None
         (replace(ONE_STEP, batch_size=0), "", "0 samples in a training step; at least 4 must be"),
         (replace(ONE_STEP, batch_size=1), "", "1 samples in a training step; at least 4 must be"),
         (replace(ONE_STEP, batch_size=8, whole_batches=True), "fewest_steps = 4", "3 training steps before"),
-        (replace(ONE_STEP, batch_size=8), "fewest_steps = 4", ""),
+        (replace(ONE_STEP, batch_size=7), "fewest_steps = 4", ""),
+        (replace(ONE_STEP, batch_size=25), "", "1 of 26 samples in an epoch's last step; at least 4 must be"),
+        (replace(ONE_STEP, batch_size=8), "", "batch_size than 8, or whole_batches = true"),
+        (replace(ONE_STEP, batch_size=8, whole_batches=True), "", ""),
+        (replace(ONE_STEP, batch_size=8), "smallest_batch = 2", ""),
         (replace(ONE_STEP, local_epochs=2), "smallest_batch = 27", "26 samples in a training step; at least 27"),
     ],
 )
@@ -117,6 +121,24 @@ def test_an_upload_is_of_several_steps_of_several_samples(
     side = settled(tmp_path, f'approve = "all"\n{policy}')["north"]
     answer = side.answer(asked(schema(AGE, WARD), training))
     assert reason in answer.refusal and bool(answer.body) == (not reason)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("fedavg", {"finetune": {}}),
+        ("fedrep", {}),
+        ("stack", {"of": ["separate", {"method": "fedavg", "train": {"lr": 0.1}}]}),
+    ],
+)
+def test_an_epochs_last_step_counts_in_whatever_trains(method: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """Of 26 rows in batches of 25, a step of one row: over 200 rounds every pair of age and outcome was read."""
+    side = settled(tmp_path, policy_text())["north"]
+    work = asked(schema(AGE, WARD), replace(SEVERAL, batch_size=25)).job
+    assert work is not None
+    work = replace(work, method=method, options=options)
+    answer = side.answer(Request("propose", "north", "run", 0, proposed=(work,)))
+    assert answer.refusal.startswith("1 of 26 samples in an epoch's last step") and proposed(side) == []
 
 
 def test_no_schema_that_nobody_approved_tells_how_far_a_label_lies(tmp_path: Path) -> None:
@@ -131,6 +153,45 @@ def test_no_schema_that_nobody_approved_tells_how_far_a_label_lies(tmp_path: Pat
         asked_ = Request("propose", "north", "run", 0, proposed=(replace(work, schema=agreed.as_table()),))
         reasons.add(side.answer(asked_).refusal.partition(": study")[0])
     assert reasons == {"awaits approval by the silo's owner (`coterie silo approve`)"}
+
+
+def test_studies_that_nobody_approved_cost_a_silo_one_reading_of_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thirty of them, each with another mean, held it for ten seconds, and as long again whenever they were sent."""
+    side, read = settled(tmp_path, policy_text())["north"], list[str]()
+    whole = own.read_silo
+    monkeypatch.setattr(own, "read_silo", lambda *given: read.append("") or whole(*given))
+    work = asked(schema(AGE, WARD)).job
+    assert work is not None
+    jobs = [replace(work, schema=schema(replace(AGE, mean=float(i)), WARD).as_table()) for i in range(3)]
+    request = Request("propose", "north", "run", 0, proposed=tuple(jobs))
+    for _ in range(2):
+        assert side.answer(request).refusal.startswith("awaits approval") and len(read) == 1
+    assert len(proposed(side)) == 3 and not (side.folder / "state" / "data.safetensors").exists()
+    text = replace(work, schema=schema(replace(AGE, kind="text"), WARD).as_table())
+    answer = side.answer(replace(request, proposed=(text,)))
+    assert answer.refusal == "the run's schema has column 'age' as text; here it is number" and len(read) == 1
+    patients(0, rows=50).to_csv(side.source.path, index=False)
+    few = replace(work, train=resolved(replace(SEVERAL, batch_size=31)))  # of 32 rows, as there are now
+    assert "1 of 32 samples" in side.answer(replace(request, proposed=(few,))).refusal and len(read) == 2
+
+
+def test_what_a_silo_describes_is_kept_once_for_all_runs(tmp_path: Path) -> None:
+    """Under ever new names its answer of many levels, kept for each, could fill its disk."""
+    side = settled(tmp_path, policy_text())["north"]
+    asked_ = [Request("describe", "north", f"run-{i}", 0) for i in range(4)]
+    first = [side.answer(each).body for each in asked_]
+    assert first[0] and {*first} == {first[0]}
+    kept = [path for path in (side.folder / "state").rglob("*") if path.is_file() and first[0] in path.read_bytes()]
+    assert len(kept) == 1 and is_reserved(kept[0].name)
+    given = Budget(side.folder, Policy()).spent().answers
+    assert [side.answer(each).body for each in asked_] == first  # the same question again is one answer
+    assert Budget(side.folder, Policy()).spent().answers == given == 4
+    patients(1).to_csv(side.source.path, index=False)
+    other = side.answer(replace(asked_[0], run="later")).body
+    assert other not in (b"", first[0]) and side.answer(asked_[0]).body == other
+    assert Budget(side.folder, Policy()).spent().answers == 6  # what leaves is counted and written down
 
 
 def proposed(side: SiloSide) -> list[str]:
@@ -299,9 +360,16 @@ def test_a_study_of_a_method_that_is_gone_keeps_no_owner_from_the_others(
     assert call("silo", "approve", side.folder) == 0
     printed = capfd.readouterr().out
     assert "cannot be shown: unknown method 'gone'" in printed and "trains: 3 rounds" in printed
-    (path.parent / "0.json").write_text(json.dumps(table | {"job": table["job"] | {"surprise": 1}}))
-    assert call("silo", "approve", side.folder) == 2
-    assert "proposed/0.json: unknown key 'surprise'" in capfd.readouterr().err
+    for content, why in (
+        (json.dumps(table | {"job": table["job"] | {"surprise": 1}}), "unknown key 'surprise'"),
+        (json.dumps(table).replace('"linear"', "[" * 490 + "]" * 490), "tables within tables"),
+        ("{", "damaged"),
+    ):
+        (path.parent / "0.json").write_text(content)
+        assert call("silo", "approve", side.folder) == 0
+        printed = capfd.readouterr().out
+        assert "proposed/0.json" in printed and why in printed and "trains: 3 rounds" in printed
+    assert Approvals(side.folder).approve(study_hash(request.job))
 
 
 def test_a_search_that_was_approved_may_choose_rate_and_optimiser(tmp_path: Path) -> None:
@@ -351,7 +419,7 @@ def test_an_owner_reads_what_is_computed_on_which_columns_before_approving_it(
     monkeypatch.setattr("typer.confirm", lambda question: False)
     assert call("silo", "approve", side.folder) == 0
     printed = capfd.readouterr().out
-    assert study_hash(request.job)[:16] in printed and "age (number), ward (category)" in printed
+    assert study_hash(request.job)[:16] in printed and "age (number, 50 ± 10), ward (category of 3)" in printed
     assert "the server learns: every upload" in printed
     assert "leaves each round: w" in printed and "noise: none" in printed and "\x1b" not in printed
     assert "0 of 100000 answers given over all runs" in printed and "searches before: nothing" in printed
@@ -368,6 +436,36 @@ def test_an_owner_reads_what_is_computed_on_which_columns_before_approving_it(
     assert "no such study waits to be approved" in capfd.readouterr().err
     assert call("silo", "approve", side.folder, study_hash(request.job)[:16]) == 0
     assert len(proposed(side)) == 2 and side.answer(request).refusal == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        ({"lr": 1e-30}, "lr = 1e-30"),
+        ({"optimizer": "adam"}, 'optimizer = "adam"'),
+        ({"class_weight": "balanced"}, 'class_weight = "balanced"'),
+        ({"clip_gradient": 1e-9}, "clip_gradient = 1e-09"),
+        ({"schedule": "cosine"}, 'schedule = "cosine"'),
+        ({"norm_limit": 0.0}, "norm_limit = 0.0"),
+        ({"schedule_at": [0.5] * 1000}, "… (all of it: proposed/"),
+        (schema(replace(AGE, mean=44.15, scale=1e-12), WARD), "age (number, 44.15 ± 1e-12)"),
+        (schema(AGE, replace(WARD, levels=("a",))), "ward (category of 1)"),
+        (schema(*(Column(f"c{i}", mean=float(i)) for i in range(100))), "c98 (number, 98 ± 1), c99 (number, 99 ± 1)\n"),
+        (replace(schema(AGE, classes=()), centre=7.5, unit=1e-12), "of samples 1, label 7.5 ± 1e-12"),
+    ],
+)
+def test_an_owner_is_shown_how_it_trains_and_by_what_columns_are_standardised(
+    change: Any, shown: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two studies, one at a rate of 1e-30 and with ages as 44.15 ± 1e-12, were shown in the same words."""
+    side = settled(tmp_path, policy_text())["north"]
+    request = asked(change if isinstance(change, Schema) else schema(AGE, WARD))
+    assert request.job is not None
+    job = request.job if isinstance(change, Schema) else replace(request.job, train=request.job.train | change)
+    assert side.answer(replace(request, job=job)).refusal.startswith("awaits approval")
+    monkeypatch.setattr("typer.confirm", lambda question: False)
+    assert call("silo", "approve", side.folder) == 0
+    assert shown in capfd.readouterr().out
 
 
 def test_a_coordinator_cannot_flood_a_silo_with_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -536,11 +634,11 @@ def renyi(uses: dict[tuple[float, float], int], delta: float) -> float:
 def test_what_records_spent_over_runs_methods_seeds_and_repetitions_is_what_renyi_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a silo was asked, counted here: it has 13 rows, in batches of 4, two epochs of four steps."""
+    """What a silo was asked, counted here: it has 13 rows, in batches of 8, two epochs of two steps."""
     pytest.importorskip("dp_accounting")
     side = settle(tmp_path)["north"]
     (side.folder / FILE).write_text('approve = "all"\nrequire = "record"\nepsilon = 50.0\n')
-    left = {(4 / 13, 3.0): 0, (4 / 13, 5.0): 0, (1.0, 4.0): 0}
+    left = {(8 / 13, 3.0): 0, (8 / 13, 5.0): 0, (1.0, 4.0): 0}
     last = None
     for run, method, seed, level, noise in [
         ("a", "fedavg", 1, "record", 3.0), ("a", "fedavg", 2, "record", 3.0), ("b", "fedamp", 1, "record", 5.0),
@@ -551,7 +649,7 @@ def test_what_records_spent_over_runs_methods_seeds_and_repetitions_is_what_reny
             last = private(f"{run}-{method}-{seed}", round, method, **options)
             last = replace(last, job=replace(last.job, seed=seed))
             assert side.answer(last).refusal == ""
-            left[(4 / 13, noise) if level == "record" else (1.0, noise / 2)] += 8 if level == "record" else 1
+            left[(8 / 13, noise) if level == "record" else (1.0, noise / 2)] += 4 if level == "record" else 1
     again = SiloSide("north", side.folder, side.source, "cpu")  # a process of its own answers each message
     assert again.answer(last).refusal == ""  # the same bytes again
     assert again.answer(replace(last, body=b"rubbish")).refusal and again.answer(replace(last, received=7)).refusal
@@ -581,12 +679,12 @@ def test_a_summary_has_what_its_silos_counted_and_renyi_gives(
     sides = settle(tmp_path)
     methods = {name: {"privacy": {"level": level, "noise": noise}} for name, noise in noises.items()}
     table = {"name": "private", "seeds": [1, 2], "model": {"name": "mlp", "hidden": [4]}, "methods": methods}
-    table |= {"train": {"rounds": 1, "local_epochs": 2, "batch_size": 4, "lr": 0.1}}
+    table |= {"train": {"rounds": 1, "local_epochs": 2, "batch_size": 8, "lr": 0.1}}
     summary = federated(tmp_path / "run", Loop(sides), table).run("").summary
     told, found = summary["privacy"], dict[str, float]()
     for name, side in sides.items():
         n = len(np.load(side.source.path)["y_train"])
-        q, times = (4 / n, -(-n // 4) * 2) if level == "record" else (1.0, 1)  # in a round; there are two seeds
+        q, times = (8 / n, -(-n // 8) * 2) if level == "record" else (1.0, 1)  # in a round; there are two seeds
         scale = 1.0 if level == "record" else 0.5  # all of a silo's data turn a change around
         found[name] = renyi({(q, scale * noise): 2 * times for noise in noises.values()}, 1e-5)
         assert 0.8 * found[name] < Budget(side.folder, Policy()).spent().epsilon(1e-5, level) < found[name]
@@ -623,7 +721,7 @@ def test_a_silo_may_demand_that_noise_hides_each_record(
 
 
 def test_a_budget_counts_the_steps_of_the_silos_own_rows_whatever_the_run_declares(tmp_path: Path) -> None:
-    """Of 13 rows in batches of 4, two epochs of four steps a round, in each of which a row is with 4/13."""
+    """Of 13 rows in batches of 8, two epochs of two steps a round, in each of which a row is with 8/13."""
     accounting = pytest.importorskip("dp_accounting")
     from dp_accounting.pld import PLDAccountant
 
@@ -640,11 +738,11 @@ def test_a_budget_counts_the_steps_of_the_silos_own_rows_whatever_the_run_declar
         left += 1
         bodies.add(answer.body)
     assert "over all runs" in answer.refusal and left > 1 and len(bodies) == left
-    step = accounting.PoissonSampledDpEvent(4 / 13, accounting.GaussianDpEvent(3.0))
-    found = [PLDAccountant().compose(step, 8 * times).get_epsilon(1e-5) for times in (left, left + 1)]
+    step = accounting.PoissonSampledDpEvent(8 / 13, accounting.GaussianDpEvent(3.0))
+    found = [PLDAccountant().compose(step, 4 * times).get_epsilon(1e-5) for times in (left, left + 1)]
     assert found[0] <= 4.0 < found[1]
     spent = Budget(side.folder, read_policy(side.folder)).spent()
-    assert (spent.answers, spent.bare, spent.steps) == (left, 0, ((4 / 13, 3.0, 8.0 * left),))
+    assert (spent.answers, spent.bare, spent.steps) == (left, 0, ((8 / 13, 3.0, 4.0 * left),))
     assert spent.epsilon(1e-5, "record") == pytest.approx(found[0], rel=1e-2) and spent.epsilon(1e-5) == math.inf
 
 
@@ -654,7 +752,7 @@ def test_asked_again_a_silo_that_hides_records_draws_anew_and_pays_anew(tmp_path
     request = private("run", **RECORDS)
     first, same, again = (side.answer(each) for each in (request, request, replace(request, attempt=1)))
     assert first.body == same.body != again.body
-    assert Budget(side.folder, read_policy(side.folder)).spent().steps == ((4 / 13, 3.0, 16.0),)
+    assert Budget(side.folder, read_policy(side.folder)).spent().steps == ((8 / 13, 3.0, 8.0),)
 
 
 def test_no_budget_covers_what_left_without_noise_before(tmp_path: Path) -> None:

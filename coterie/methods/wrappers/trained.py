@@ -16,8 +16,8 @@ class OwnTraining:
     """`train = {lr = 0.1}` in a member's table."""
 
     optimizer: Literal["sgd", "adam"] | None = option(None, "its optimiser instead of the study's")
-    lr: float | None = option(None, "its learning rate instead of the study's", above=0)
-    weight_decay: float | None = option(None, "its weight decay instead of the study's", low=0)
+    lr: float | None = option(None, "its learning rate instead of the study's", above=0, high=1e6)
+    weight_decay: float | None = option(None, "its weight decay instead of the study's", low=0, high=1e6)
 
 
 @dataclass(frozen=True)
