@@ -131,7 +131,7 @@ def as_frame(predictions: Predictions, names: Sequence[str] = ()) -> DataFrame:
     right = {"label": shown[every.labels], "value": (every.predicted.argmax(1) == every.labels).astype(float)}
     chances = {f"{PROBABILITY}{name}": every.predicted[:, c] for c, name in enumerate(shown)}
     fitted = {"temperature": np.repeat([rows.temperature for rows in held.values()], counts)}
-    fitted |= {"threshold": every.threshold} if every.classes == 2 else {}
+    fitted |= {"threshold": np.asarray(every.threshold)} if every.classes == 2 else {}
     return DataFrame(table | right | chances | fitted)[[*FIRST, *chances, *fitted]]
 
 
