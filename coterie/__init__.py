@@ -8,6 +8,7 @@ from coterie.version import VERSION
 if TYPE_CHECKING:
     from coterie.api import Experiment, Federation, Silos, method_table, silos, study
     from coterie.conformance import check_method
+    from coterie.engine.layout import Columns
     from coterie.engine.method import (
         Cohort,
         Method,
@@ -73,20 +74,20 @@ if TYPE_CHECKING:
     from coterie.personal.file import load_model
     from coterie.personal.model import PersonalModel
     from coterie.result import Comparison, Result, load_result
-    from coterie.wire import Down, Predictor, Private, Record, Server, State, Up, bank, rows, shared
+    from coterie.wire import Deployable, Down, Predictor, Private, Record, Server, State, Up, bank, rows, shared
 
 __version__ = VERSION
 __all__ = [
-    "APFL", "APPLE", "IFCA", "MOCHA", "MRMTL", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Comparison",
-    "DFedAvg", "DFedEM", "Ditto", "Down", "Experiment", "FFALoRA", "FedACS", "FedALA", "FedAMP", "FedAvg", "FedAvgFT",
-    "FedAvgLocal", "FedBABU", "FedBN", "FedEM", "FedFomo", "FedPAC", "FedPer", "FedProx", "FedProxFT", "FedRep",
-    "FedRoD", "FedSALoRA", "Federation", "Global", "GlobalDown", "GlobalModel", "HeurFedAMP", "KNNPer", "LGFedAvg",
-    "Measure", "Method", "Model", "ModelUp", "Nothing", "NothingDown", "NothingKept", "NothingUp", "PFedGraph",
-    "PFedMe", "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record", "Result", "Roster", "Separate", "Server",
-    "Silos", "Stack", "State", "Task", "Up", "Weights", "bank", "check_method", "load_model", "load_result",
-    "method_table", "option", "plain_step", "rows", "shared", "silos", "spread", "study", "weighted_mean",
-    "with_blind", "with_clipping", "with_compression", "with_finetuning", "with_personal", "with_privacy",
-    "with_robustness", "with_secagg",
+    "APFL", "APPLE", "IFCA", "MOCHA", "MRMTL", "SCAFFOLD", "BadInput", "Batch", "ClusteredFL", "Cohort", "Columns",
+    "Comparison", "DFedAvg", "DFedEM", "Deployable", "Ditto", "Down", "Experiment", "FFALoRA", "FedACS", "FedALA",
+    "FedAMP", "FedAvg", "FedAvgFT", "FedAvgLocal", "FedBABU", "FedBN", "FedEM", "FedFomo", "FedPAC", "FedPer",
+    "FedProx", "FedProxFT", "FedRep", "FedRoD", "FedSALoRA", "Federation", "Global", "GlobalDown", "GlobalModel",
+    "HeurFedAMP", "KNNPer", "LGFedAvg", "Measure", "Method", "Model", "ModelUp", "Nothing", "NothingDown",
+    "NothingKept", "NothingUp", "PFedGraph", "PFedMe", "PerFedAvg", "PersonalModel", "Predictor", "Private", "Record",
+    "Result", "Roster", "Separate", "Server", "Silos", "Stack", "State", "Task", "Up", "Weights", "bank",
+    "check_method", "load_model", "load_result", "method_table", "option", "plain_step", "rows", "shared", "silos",
+    "spread", "study", "weighted_mean", "with_blind", "with_clipping", "with_compression", "with_finetuning",
+    "with_personal", "with_privacy", "with_robustness", "with_secagg",
 ]  # fmt: skip
 # Where each lies: first what a user needs, then what the author of a method does; of the methods `METHODS` knows it.
 _PLACES = {
@@ -97,10 +98,11 @@ _PLACES = {
     "errors": "BadInput",
     "methods.wrappers.around": "with_blind with_clipping with_compression with_finetuning with_personal "
     "with_privacy with_robustness with_secagg",
+    "engine.layout": "Columns",
     "engine.method": "Cohort Method Model Nothing NothingDown NothingKept NothingUp Roster spread",
     "engine.task": "Batch Task Weights plain_step",
     "methods.parts.averaging": "Global GlobalDown GlobalModel ModelUp weighted_mean",
-    "wire": "Down Predictor Private Record Server State Up bank rows shared",
+    "wire": "Deployable Down Predictor Private Record Server State Up bank rows shared",
     "measure.measures": "Measure",
     "options": "option",
     "conformance": "check_method",

@@ -18,10 +18,10 @@ from coterie.engine.method import Method
 from coterie.engine.training import Training
 from coterie.errors import BadInput, Stopped, nearest
 from coterie.errors import shown as quoted
-from coterie.methods import METHODS, given, name_of
+from coterie.methods import METHODS, given, innermost, name_of
 from coterie.models import AUTO, build
 from coterie.models.code import code_name
-from coterie.options import check, keywords, parse, resolved
+from coterie.options import check, describe, keywords, parse, resolved
 from coterie.result import Comparison, Result, load_result
 from coterie.run import experiment
 from coterie.run.assembly import Assembly
@@ -145,6 +145,17 @@ def _as_toml(key: str, value: Any) -> str:
         raise BadInput(f"set {key}: expected a value as in a study file, found {quoted(value)}") from None
 
 
+def _of_the_method(key: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse an option of a method where those of the training are given."""
+    methods = [arguments["method"]] if "method" in arguments else arguments.get("methods") or list(OWN["methods"])
+    for each in methods.values() if isinstance(methods, Mapping) else methods:
+        kind = type(innermost(given(each)))
+        if key in (option.name for option in describe(kind)):
+            place = "coterie." * kind.__module__.startswith("coterie.")
+            value = quoted(arguments["training"][key])
+            raise BadInput(f"{key} is an option of the method: give {place}{kind.__name__}({key}={value})")
+
+
 class Federation(HoldsData):
     """Silos and the model that each of them wants: train a method on it, or compare several."""
 
@@ -163,6 +174,8 @@ class Federation(HoldsData):
 
         `seeds`: "auto" is three of them where rates are searched for and all takes less than a minute, else one.
         """
+        if not isinstance(silos, Silos):
+            raise BadInput(f"Federation silos: a {type(silos).__name__}; give coterie.silos(…), which takes that")
         if isinstance(seeds, str) and seeds != AUTO:
             raise BadInput(f"Federation seeds: expected whole numbers or auto, found {quoted(seeds)}")
         code = None if model is None or isinstance(model, str | Mapping) else model
@@ -199,7 +212,7 @@ class Federation(HoldsData):
         counts = {s.name: (len(s.train), len(s.validation), len(s.test)) for s in self._assembly.silos}
         return DataFrame.from_dict(counts, orient="index", columns=["train", "validation", "test"]).rename_axis("silo")
 
-    @keywords("train", Training, OWN["train"])
+    @keywords("train", Training, OWN["train"], _of_the_method)
     def train(
         self, method: Method | str, rounds: int | Literal["auto"] = "auto", *, quiet: bool = False, **training: Any
     ) -> Result:
@@ -207,7 +220,7 @@ class Federation(HoldsData):
         comparison = self.compare([method], rounds, quiet=quiet, **training)
         return comparison[comparison.methods[0]]
 
-    @keywords("compare", Training, OWN["train"])
+    @keywords("compare", Training, OWN["train"], _of_the_method)
     def compare(
         self,
         methods: "Sequence[Method | str] | Mapping[str, Method] | None" = None,

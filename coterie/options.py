@@ -12,7 +12,7 @@ import operator
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ParamSpec, TypeVar
 
@@ -66,9 +66,7 @@ def parse(schema: type[T], values: Mapping[str, Any], where: str) -> T:
         raise BadInput(f"{where}: expected a table, found {shown(values)}")
     known = {f.name: f for f in fields(schema) if f.init}  # type: ignore[arg-type]
     hints = _hints(schema)  # type: ignore[arg-type]
-    for key in values:
-        if key not in known:
-            raise BadInput(f"{where}: unknown key '{key}'; {nearest(str(key), known)}")
+    check_keys(where, values, known)
     made = {}
     for name, f in known.items():
         if name in values:
@@ -81,24 +79,37 @@ def parse(schema: type[T], values: Mapping[str, Any], where: str) -> T:
         raise BadInput(f"{where}: {error}") from None
 
 
+def check_keys(where: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a name that is not known, with the nearest that is."""
+    for key in given:
+        if key not in known:
+            raise BadInput(f"{where}: unknown key '{key}'; {nearest(str(key), known)}")
+
+
 def keywords(
-    where: str, schema: type | None = None, defaults: Mapping[str, Any] | None = None
+    where: str,
+    schema: type | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    elsewhere: Callable[[str, Mapping[str, Any]], None] | None = None,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Refuse keywords that a function does not take, with the nearest that it does.
 
     The options of `schema` are keywords too and are listed in the docstring, with `defaults` instead of their own.
+    `elsewhere` may refuse one before, in words of its own, by the arguments by name.
     """
 
     def decorate(call: Callable[P, T]) -> Callable[P, T]:
-        own = [each.name for each in inspect.signature(call).parameters.values() if each.kind is not each.VAR_KEYWORD]
+        signature = inspect.signature(call)
+        own = [each.name for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
         more = [each for each in (describe(schema) if schema else ()) if each.name not in own]
         known = {*own, *(each.name for each in more)} - {"self"}
 
         @functools.wraps(call)
         def checked(*args: P.args, **kwargs: P.kwargs) -> T:
             for key in kwargs:
-                if key not in known:
-                    raise BadInput(f"{where}: unknown key '{key}'; {nearest(key, known)}")
+                if elsewhere and key not in known:
+                    elsewhere(key, signature.bind_partial(*args, **kwargs).arguments)
+            check_keys(where, kwargs, known)
             return call(*args, **kwargs)
 
         listed = [f"    {each.name}={(defaults or {}).get(each.name, each.default)!r}: {each.doc}" for each in more]
@@ -113,6 +124,12 @@ def check(options: T, where: str = "") -> T:
     for f in fields(options):  # type: ignore[arg-type]
         _check_range(getattr(options, f.name), f.metadata, f"{where} {f.name}".strip())
     return options
+
+
+def changed(options: Any) -> str:
+    """What of it is not as it is by default, as it is given in Python: `clip=2.0, noise=0.5`."""
+    known = ((f.name, getattr(options, f.name), _default(f)) for f in fields(options) if f.init)
+    return ", ".join(f"{name}={value!r}" for name, value, default in known if value != default)
 
 
 def resolved(options: Any) -> dict[str, Any]:

@@ -125,6 +125,14 @@ class Comparison(Runs):
 
     _keys = Runs.methods
 
+    @classmethod
+    def load(cls, folder: "str | Path", model: Any = None) -> "Comparison":
+        """The methods in the folder of a run, as `load_result` has them."""
+        found = load_result(folder, model)
+        if len(found) == 1:
+            raise BadInput(f"{folder}: holds one method alone, {found.methods[0]}; take Result.load")
+        return found
+
     def about(self) -> str:
         return f"{_many(self.methods, 'method')} on {_many(self.silos, 'silo')}: {', '.join(self.methods)}"
 
@@ -156,6 +164,17 @@ class Result(Runs):
     """One method trained; by a silo's name its model."""
 
     _keys = Runs.silos
+
+    @classmethod
+    def load(cls, folder: "str | Path", model: Any = None) -> "Result":
+        """The one method in the folder of a run; `model` makes the module where it was one's own code."""
+        found = load_result(folder, model)
+        if len(found) > 1:
+            held = ", ".join(found.methods)
+            raise BadInput(
+                f"{folder}: holds {len(found)} methods, {held}; take Comparison.load, and of it one by its name"
+            )
+        return found[found.methods[0]]
 
     @property
     def method(self) -> str:

@@ -185,6 +185,20 @@ def test_one_method_of_a_loaded_run_is_saved_as_a_run_of_its_own(comparison, tmp
         alone.verdict()
 
 
+def test_a_result_and_a_comparison_are_loaded_by_their_classes_and_not_by_each_others(comparison, tmp_path):
+    several, one = comparison.save(tmp_path / "several"), comparison["fedamp"].save(tmp_path / "one")
+    assert repr(co.Comparison.load(several, MyNet)) == repr(comparison)
+    again = co.Result.load(one, MyNet)
+    assert repr(again) == repr(comparison["fedamp"])
+    pd.testing.assert_frame_equal(
+        again["north"].predict(hospital(1)), comparison["fedamp"]["north"].predict(hospital(1))
+    )
+    with pytest.raises(co.BadInput, match=r"several: holds 3 methods, separate, fedamp, fedem; take Comparison\.load"):
+        co.Result.load(several)
+    with pytest.raises(co.BadInput, match=r"one: holds one method alone, fedamp; take Result\.load"):
+        co.Comparison.load(one)
+
+
 def test_what_is_no_finished_run_is_refused_in_one_line(comparison, tmp_path):
     with pytest.raises(co.BadInput, match="no such folder; give the folder of a run"):
         co.load_result(tmp_path / "nowhere")
@@ -227,6 +241,8 @@ def test_probabilities_and_a_score_as_scikit_learn_has_them(comparison):
     )
     with pytest.raises(co.BadInput, match="60 rows but 59 labels"):
         model.score(raw, raw["outcome"][1:])
+    with pytest.raises(co.BadInput, match=r"score: no labels to .*; give model\.score\(rows, labels\)"):
+        model.score(raw)
 
 
 def test_a_score_of_numbers_is_r2_and_they_have_no_probabilities():
@@ -298,6 +314,15 @@ def test_wrappers_are_given_in_any_order_and_run_as_a_study_says():
     assert make("fedavg", made.run.study["methods"]["fedavg"]) == one and made.summary["fedavg"]["privacy"]
 
 
+def test_a_method_in_a_wrapper_is_shown_without_what_is_as_by_default():
+    once = co.with_privacy(co.FedAMP(sigma=3), clip=2)
+    assert repr(once) == "WithPrivacy(FedAMP(sigma=3), clip=2.0, noise=1.0)"
+    twice = co.with_compression(co.with_finetuning(co.FedAvgFT()), bits=8)
+    assert repr(twice) == "WithCompression(WithFineTuning(FedAvgFT()), bits=8)"
+    assert repr(co.with_personal("fedavg", columns=["norm"])) == "WithPersonal(FedAvg(), columns=('norm',))"
+    assert repr(co.with_secagg("fedavg")) == "WithSecAgg(FedAvg())"
+
+
 def test_mistakes_in_wrappers_are_told_at_once():
     for given, told in (
         (lambda: co.with_privacy("fedavg", nois=1), "with_privacy: unknown key 'nois'; did you mean 'noise'"),
@@ -320,6 +345,31 @@ def test_unknown_keywords_are_told_with_the_nearest(federation):
         (lambda: co.Federation(silos(), modle="mlp"), "Federation: unknown key 'modle'; did you mean 'model'"),
         (lambda: federation.train("fedavg", quite=True), "train: unknown key 'quite'; did you mean 'quiet'"),
         (lambda: federation.compare(local_epoch=3), "compare: unknown key 'local_epoch'; did you mean 'local_epochs'"),
+    ):
+        with pytest.raises(co.BadInput, match=told):
+            given()
+
+
+def test_an_option_that_a_method_does_not_have_is_told_with_the_nearest():
+    with pytest.raises(co.BadInput, match=r"^FedAMP: unknown key 'sigm'; did you mean 'sigma'\?"):
+        co.FedAMP(sigm=3)
+    with pytest.raises(co.BadInput, match=r"^FedAvg: unknown key 'sigma'; known: none"):
+        co.FedAvg(sigma=3)
+
+    class Mine(co.FedAvg):
+        def __init__(self, how="", **more):
+            super().__init__()
+
+    assert isinstance(Mine("so", other=3), Mine)  # what takes any keyword is asked itself
+
+
+def test_an_option_of_the_method_given_to_the_training_is_told_as_such(federation):
+    for given, told in (
+        (lambda: federation.train("fedamp", sigma=3), r"sigma is .* the method: give coterie\.FedAMP\(sigma=3\)"),
+        (lambda: federation.train(method=co.with_clipping("fedem"), components=2), r"coterie\.FedEM\(components=2\)"),
+        (lambda: federation.compare({"mine": co.APPLE()}, 3, mu=0.5), r"coterie\.APPLE\(mu=0\.5\)"),
+        (lambda: federation.compare(sigma=3), r"coterie\.FedAMP\(sigma=3\)"),
+        (lambda: federation.train("fedavg", sigma=3), "train: unknown key 'sigma'"),
     ):
         with pytest.raises(co.BadInput, match=told):
             given()
@@ -382,6 +432,9 @@ def test_mistakes_are_told_before_any_training(federation, comparison):
         co.Federation(silos(), model="mlq")
     with pytest.raises(co.BadInput, match="cannot take samples of shape"):
         co.Federation(silos(), model=lambda: nn.Linear(5, 3))
+    with pytest.raises(co.BadInput, match=r"^Federation silos: a dict; give coterie\.silos\(") as told:
+        co.Federation({"north": hospital(1), "east": hospital(2)})
+    assert "outcome" not in str(told.value)
     with pytest.raises(co.BadInput, match="has no column 'nope'"):
         silos(label="nope")
     with pytest.raises(co.BadInput, match="--drop pateint: no table has such a column; did you mean 'patient'"):
@@ -440,6 +493,7 @@ def rates(comparison):
 
 
 def test_every_method_is_exported_and_the_import_is_light():
+    assert {"Columns", "Deployable"} <= set(co.__all__)  # for whoever writes a method
     assert {kind.__name__ for kind in METHODS.values()} <= set(co.__all__) and set(co.__all__) <= set(dir(co))
     for name in co.__all__:
         assert getattr(co, name).__name__ == name

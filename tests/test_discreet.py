@@ -102,6 +102,11 @@ def test_it_is_not_pickled_and_says_what_to_do_instead(name, objects):
         pickle.dumps(objects[name])
 
 
+def test_a_model_is_not_pickled_for_it_may_remember_rows(objects):
+    with pytest.raises(BadInput, match=r"may hold a silo's rows and is not pickled; keep .*coterie\.load_model"):
+        pickle.dumps(objects["model"])
+
+
 def test_what_is_shown_says_what_it_is(objects):
     names = "st-mary, north, coast, east, …"
     assert repr(objects["silos"]) == f"Silos(5 silos: {names}; label 'outcome')"

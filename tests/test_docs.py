@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command import call
@@ -178,3 +179,19 @@ def test_notebooks_are_kept_without_outputs_and_end_up_on_the_site_with_them():
     assert "# One\n\nTo run it yourself: [one.ipynb](one.ipynb).\n\n```python\n1\n```" in page
     assert ">Take fedamp.</pre>" in page and "a warning" not in page and "<table> </table>" in page
     assert "height:300px" in page and page.count("</script>") == 2
+
+
+def test_the_reference_has_the_options_that_a_function_takes(monkeypatch):
+    monkeypatch.setitem(sys.modules, "griffe", SimpleNamespace(Extension=object))
+    extension = runpy.run_path(str(DOCS / "reference.py"))["WithOptions"]()
+    for decorators, told in ((["coterie.options.keywords"], True), ([], False)):
+        func = SimpleNamespace(
+            path="coterie.api.Federation.train",
+            module=SimpleNamespace(path="coterie.api"),
+            decorators=[SimpleNamespace(callable_path=path) for path in decorators],
+            docstring=SimpleNamespace(value="as written"),
+        )
+        extension.on_function(func=func)
+        assert (func.docstring.value == co.Federation.train.__doc__) == told
+        assert ("local_epochs=" in func.docstring.value) == told
+    assert "extensions: [docs/reference.py]" in (ROOT / "mkdocs.yml").read_text("utf-8")

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import signature
 from itertools import chain
-from typing import Any, ClassVar, ForwardRef, Generic, cast, get_args
+from typing import Any, ClassVar, ForwardRef, Generic, Self, cast, get_args
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from coterie.engine.layout import Columns
 from coterie.engine.rows import Model
 from coterie.engine.task import Batch, Task, plain_step
 from coterie.keys import generator
+from coterie.options import check_keys
 from coterie.wire import Deployable, Down, Predictor, Private, Record, Server, State, Up
 
 
@@ -126,6 +128,13 @@ class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
                     setattr(cls, name, record)
         if "step" in named and "lr_by_row" not in named and isinstance(cls.lr_by_row, bool):
             cls.lr_by_row = False
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Refuse a hyper-parameter that it does not have, with the nearest that it has."""
+        known = signature(cls.__init__).parameters
+        if not any(each.kind is each.VAR_KEYWORD for each in known.values()):
+            check_keys(cls.__name__, options, [*known][1:])
+        return super().__new__(cls)
 
     # Server: sees only uploads.
 

@@ -5,6 +5,7 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 from coterie.engine.method import Deployable, Method, Task
+from coterie.options import changed
 
 # What crosses, how it trains and what its server does is as inside.
 AS_INSIDE = (
@@ -25,6 +26,9 @@ class Wrapper(Method):
         """The method inside: the field `method`, unless a class makes its own."""
         inner: Method = self.method  # type: ignore[attr-defined]
         return inner
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     # The silo's half, where a wrapper may give the method inside something else than it is given.
 
@@ -51,6 +55,13 @@ class Wrapper(Method):
 
 for name in AS_INSIDE:
     setattr(Wrapper, name, property(attrgetter(f"base.{name}")))
+
+
+def brief(method: Any) -> str:
+    """A method as it is given in Python, without what is as by default."""
+    wraps = isinstance(method, Wrapper) and hasattr(method, "options")
+    parts = [brief(method.base), changed(method.options)] if wraps else [changed(method)]
+    return f"{type(method).__name__}({', '.join(filter(None, parts))})"
 
 
 def layers(method: Method) -> list[Method]:

@@ -38,6 +38,7 @@ class Rows(HoldsData):
     plain: bool = True  # whether each row has one label
     raw: Array | None = None  # (n, C) before tempering
     threshold: float | Array = 0.5  # of the positive of two classes, maybe each row's own
+    temperature: float = 1.0  # that made `raw` into what is predicted
 
     def about(self) -> str:
         return f"{len(self.labels)} rows"
@@ -106,7 +107,10 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 
 def as_frame(predictions: Predictions, names: Sequence[str] = ()) -> DataFrame:
-    """A row for each: whose, its label, whether it was right or how far off, and the probabilities or the number."""
+    """A row for each: whose, its label, whether it was right or how far off, and the probabilities or the number.
+
+    Of classes also the temperature, and of two the threshold, by which every measure of a seed is made again.
+    """
     held = {key: rows for key, rows in predictions.items() if len(rows.labels)}
     if not held:
         return DataFrame(columns=FIRST)
@@ -126,7 +130,9 @@ def as_frame(predictions: Predictions, names: Sequence[str] = ()) -> DataFrame:
     shown = np.array([str(c) for c in range(every.classes)] if not names else [*names], dtype=object)
     right = {"label": shown[every.labels], "value": (every.predicted.argmax(1) == every.labels).astype(float)}
     chances = {f"{PROBABILITY}{name}": every.predicted[:, c] for c, name in enumerate(shown)}
-    return DataFrame(table | right | chances)[[*FIRST, *chances]]
+    fitted = {"temperature": np.repeat([rows.temperature for rows in held.values()], counts)}
+    fitted |= {"threshold": np.asarray(every.threshold)} if every.classes == 2 else {}
+    return DataFrame(table | right | chances | fitted)[[*FIRST, *chances, *fitted]]
 
 
 def measured(

@@ -116,8 +116,8 @@ def _which(verdict: Verdict) -> str:
         highest = score(verdict["methods"][best]["validation"], verdict)
         beside = f"level with that of {best}" if own == highest else f"not clearly behind the best ({best}, {highest})"
         text = f"{first}. Its mean {title} on validation data ({own}) is {beside}; {_why(verdict)}; {tested}."
-    beside = (chosen, verdict["alone"])  # of training alone the next sentence speaks
-    equals, unclear = ([name for name in verdict[key] if name not in beside] for key in ("equals", "undecided"))
+    aside = (chosen, verdict["alone"])  # of training alone the next sentence speaks
+    equals, unclear = ([name for name in verdict[key] if name not in aside] for key in ("equals", "undecided"))
     if equals:
         text += f" Shown to be as good as {best}, within {margin(verdict)}: {_some(equals)}."
     if unclear:

@@ -14,6 +14,7 @@ from coterie.errors import BadInput
 from coterie.models.foreign import hf_model, timm_model
 
 FOREIGN = {"timm": timm_model, "hf": hf_model}
+CLASSES = ("num_classes", "n_classes", "outputs")  # what models of others call how many outputs they have
 
 
 def is_code(name: object) -> bool:
@@ -46,20 +47,26 @@ def load_code(path: str) -> Any:
 def factory(thing: Any, shape: tuple[int, ...], outputs: int) -> Callable[[], nn.Module] | nn.Module:
     """What makes the model: a class or function that takes nothing, or the inputs and outputs; or a module as it is.
 
-    Inputs are how many numbers a row of a table becomes, or the shape of a sample that is an array.
+    Inputs are how many numbers a row of a table becomes, or the shape of a sample that is an array. Outputs are given
+    by name where there is a name for them, which may have a default.
     """
     if isinstance(thing, nn.Module):
         return thing
     if not callable(thing):
         raise BadInput(f"model: a {type(thing).__name__}; give an nn.Module, its class or a function that makes one")
     inputs = math.prod(shape) if len(shape) == 1 else shape
-    given = (inputs, outputs) if _needs(thing) else ()
+    needed, named = _takes(thing)
+    if named and len(needed) < 2:
+        given, beside = (inputs,)[: len(needed)], {named: outputs}
+    else:
+        given, beside = (inputs, outputs) if needed else (), {}
 
     def make() -> nn.Module:
         try:
-            made = thing(*given)
+            made = thing(*given, **beside)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise BadInput(f"model: {_name(thing)}{given} fails: {str(error).splitlines()[0]}") from None
+            told = ", ".join([*map(str, given), *(f"{name}={value}" for name, value in beside.items())])
+            raise BadInput(f"model: {_name(thing)}({told}) fails: {str(error).splitlines()[0]}") from None
         if not isinstance(made, nn.Module):
             raise BadInput(f"model: {_name(thing)} makes a {type(made).__name__}, not an nn.Module")
         return made
@@ -73,14 +80,16 @@ def code_name(thing: Any) -> str:
     return f"{getattr(kind, '__module__', '')}:{_name(kind)}"
 
 
-def _needs(thing: Any) -> bool:
-    """Whether it must be given something."""
+def _takes(thing: Any) -> tuple[list[str], str]:
+    """What it must be given beside its number of outputs, and what it calls that, if it does."""
     try:
-        parameters = inspect.signature(thing).parameters.values()
+        parameters = inspect.signature(thing).parameters
     except (TypeError, ValueError):
-        return False
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(p.default is p.empty and p.kind in kinds for p in parameters)
+        return [], ""
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    by_name = [name for name, p in parameters.items() if p.kind in (by_place[1], p.KEYWORD_ONLY)]
+    named = next((name for name in CLASSES if name in by_name), "")
+    return [n for n, p in parameters.items() if p.default is p.empty and p.kind in by_place and n != named], named
 
 
 def _name(thing: Any) -> str:

@@ -57,6 +57,12 @@ class PersonalModel:
         what = f"{self.module.classes} classes" if self.module.classes else "numbers"
         return f"PersonalModel({self.silo}: {self.about.get('method', 'a model')}, {inputs} inputs, {what})"
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise BadInput(
+            "a PersonalModel may hold a silo's rows and is not pickled; keep its result with result.save(folder), "
+            "and read models/METHOD/SILO.safetensors in it with coterie.load_model"
+        )
+
     @property
     def classes(self) -> list[str]:
         """The names of the classes, in the order of their probabilities; none where the label is a number."""
@@ -82,8 +88,10 @@ class PersonalModel:
             raise BadInput("this model predicts numbers, which have no probabilities; take predict")
         return self._outputs(data)
 
-    def score(self, data: "DataFrame | Array | Tensor | Sequence[str]", labels: Any) -> float:
+    def score(self, data: "DataFrame | Array | Tensor | Sequence[str]", labels: Any = None) -> float:
         """The accuracy of the most probable class, or of numbers r2; rows without a label are left out."""
+        if labels is None:
+            raise BadInput("score: no labels to hold the predictions against; give model.score(rows, labels)")
         out = self._outputs(data)
         predicted = np.array(self.classes, dtype=object)[out.argmax(1)] if self.module.classes else out[:, 0]
         column = Series(np.asarray(labels))

@@ -239,8 +239,8 @@ def predicted(method: str, seed: int, outcome: Outcome, facts: Facts) -> dict[Ke
                 part, schema = getattr(facts.silos[silo], split), facts.schemas.get(silo)
                 rows = rows_of(outcome.picked.round, part, outputs, schema)
                 if outcome.temperatures and rows.classes:  # one that has diverged has none of its own
-                    made = tempered(rows.predicted, outcome.temperatures.get(silo, 1.0))
-                    rows = replace(rows, predicted=made, raw=rows.predicted)
+                    at = outcome.temperatures.get(silo, 1.0)
+                    rows = replace(rows, predicted=tempered(rows.predicted, at), raw=rows.predicted, temperature=at)
                 found[Key(method, seed, silo, split)] = replace(rows, threshold=outcome.thresholds.get(silo, 0.5))
     return found
 

@@ -41,6 +41,20 @@ def test_images_are_given_by_their_shape_and_modules_as_they_are():
     assert code_name(module) == "torch.nn.modules.linear:Linear" and code_name(nn.Linear).endswith(":Linear")
 
 
+def test_the_number_of_outputs_is_given_by_name_also_where_it_has_a_default():
+    def by_name(width=4, num_classes=1000):
+        return nn.Linear(width, num_classes)
+
+    def after_inputs(inputs, hidden=64, *, n_classes=10):
+        return nn.Sequential(nn.Linear(inputs, hidden), nn.Linear(hidden, n_classes))
+
+    assert factory(by_name, (4,), 3)().out_features == 3
+    made = factory(after_inputs, (4,), 3)()
+    assert (made[0].in_features, made[0].out_features, made[1].out_features) == (4, 64, 3)
+    with pytest.raises(BadInput, match=r"by_name\(num_classes=-3\) fails: "):
+        factory(by_name, (4,), -3)()
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [

@@ -133,8 +133,9 @@ def test_silos_need_names_of_their_own() -> None:
 def test_a_model_that_does_not_fit_is_refused_before_training() -> None:
     with pytest.raises(BadInput, match=r"cannot take samples of shape \(5,\)"):
         federation(lambda: nn.Linear(4, CLASSES))
-    with pytest.raises(BadInput, match="does not fit 3 classes"):
-        federation(lambda: nn.Linear(5, 2))
+    for outputs in (2, 1000):  # or a head for another data set trains on, and says nothing
+        with pytest.raises(BadInput, match="does not fit 3 classes; give it that many outputs"):
+            federation(lambda outputs=outputs: nn.Linear(5, outputs))
 
 
 def test_a_batch_of_one_is_refused_only_where_batchnorm_cannot_take_it() -> None:

@@ -18,7 +18,7 @@ from coterie.data import catalog
 from coterie.engine.simulate import Simulator
 from coterie.measure.measures import taken
 from coterie.measure.metrics import summarize
-from coterie.measure.predictions import FIRST
+from coterie.measure.predictions import FIRST, RAW
 from coterie.run import experiment
 from coterie.run.finished import _finite
 from coterie.runs.read import read_run
@@ -146,28 +146,64 @@ def test_the_summary_has_the_schema_it_promises(out):
     assert fedamp["bytes_up"] == fedamp["bytes_down"] > 0
 
 
-def test_the_predictions_recompute_every_measure_of_the_summary(out):
-    summary = json.loads((out / "summary.json").read_text("utf-8"))
-    predictions = pd.read_parquet(out / "predictions.parquet")
+@pytest.fixture(scope="module", params=["ten classes", "two classes", "numbers"])
+def measured(out, request, tmp_path_factory):
+    """The folder of a run; but of ten classes it is one of three seeds."""
+    if request.param == "ten classes":
+        return out
+    folder = tmp_path_factory.mktemp("own")
+    for place, name in enumerate(("north", "south", "west")):
+        rng = np.random.default_rng(place)
+        frame = pd.DataFrame(rng.normal(size=(90, 3)), columns=list("abc"))
+        score = frame["a"] - frame["b"] + rng.normal(size=90)
+        label = np.where(score > 1, "A yes", "no") if request.param == "two classes" else 40 + 10 * score
+        (folder / "data").mkdir(exist_ok=True)
+        frame.assign(label=label).to_csv(folder / "data" / f"{name}.csv", index=False)
+    words = ["--silos", folder / "data", "--label", "label", "--seeds", "0,1,2", "--tune", "off", "--quiet"]
+    assert call("run", *words, "--methods", "separate,fedavg", "--rounds", 4, "--out", folder / "out") == 0
+    return folder / "out"
+
+
+def test_the_predictions_recompute_every_measure_of_the_summary(measured):
+    summary, study = json.loads((measured / "summary.json").read_text("utf-8")), read_run(measured).study
+    predictions = pd.read_parquet(measured / "predictions.parquet")
     names = [column for column in predictions if column.startswith("probability_")]
-    for method, scores in summary["methods"].items():
+    if len(names) == 2 and study["measure"]["positive"] == 0:
+        names = names[::-1]
+    places = {name.removeprefix("probability_"): place for place, name in enumerate(names)}
+
+    def mean(values):  # None where no silo has one
+        defined = [value for value in values if not np.isnan(value)]
+        return pytest.approx(np.mean(defined), rel=1e-4) if defined else None
+
+    def by_all(rows):
+        if not names:
+            return taken(rows["label"].to_numpy(), rows["prediction"].to_numpy(), 0)
+        labels, p = rows["label"].map(places).to_numpy(), rows[names].to_numpy()
+        cuts = rows["threshold"].to_numpy() if len(names) == 2 else 0.5
+        raw = p.astype(float) ** rows[["temperature"]].to_numpy()
+        before = taken(labels, raw / raw.sum(1, keepdims=True), len(names))
+        return taken(labels, p, len(names), cuts) | {f"{name}_raw": before[name] for name in RAW}
+
+    for method, scores in (summary["methods"] | summary.get("baselines", {})).items():
         mine = predictions[predictions["method"] == method]
         found = {}
-        for (split, silo), rows in mine.groupby(["split", "silo"], sort=False):
-            for name, value in taken(rows["label"].astype(int).to_numpy(), rows[names].to_numpy(), len(names)).items():
-                found.setdefault((name, split), {})[silo] = value
-        for name, each in scores["measures"].items():
-            if name.endswith("_raw"):
-                continue
-            by_silo = {silo: value for silo, value in found[name, "test"].items() if not np.isnan(value)}
-            assert each["silos"] == pytest.approx(by_silo)
-            assert each["test"] == pytest.approx(np.mean(list(by_silo.values())))
-            assert each["validation"] == pytest.approx(np.nanmean(list(found[name, "validation"].values())))
+        for (split, silo, _), rows in mine.groupby(["split", "silo", "seed"], sort=False):
+            for name, value in by_all(rows).items():
+                found.setdefault((name, split), {}).setdefault(silo, []).append(value)
         test = mine[mine["split"] == "test"]
-        pooled = taken(test["label"].astype(int).to_numpy(), test[names].to_numpy(), len(names))
-        assert {name: scores["measures"][name]["pooled"] for name in pooled} == pytest.approx(pooled)
-        loss = scores["measures"]
-        assert loss["log_loss"]["validation"] < loss["log_loss_raw"]["validation"]
+        pooled = pd.DataFrame([by_all(rows) for _, rows in test.groupby("seed")]).mean().to_dict()
+        for name, each in scores["measures"].items():
+            by_silo = {silo: np.mean(values) for silo, values in found[name, "test"].items()}
+            known = {silo: value for silo, value in by_silo.items() if not np.isnan(value)}
+            assert each["silos"] == pytest.approx(known, rel=1e-4)
+            assert each["test"] == mean(by_silo.values())
+            assert each["validation"] == mean(np.mean(values) for values in found[name, "validation"].values())
+            assert each["pooled"] == mean([pooled[name]])
+        if names and method in summary["methods"]:
+            assert {f"{name}_raw" for name in RAW} <= set(scores["measures"])
+            loss = scores["measures"]
+            assert loss["log_loss"]["validation"] < loss["log_loss_raw"]["validation"]
 
 
 def test_collaboration_is_kept_of_every_round(out):

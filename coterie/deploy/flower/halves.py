@@ -31,10 +31,11 @@ from coterie.engine.rows import Model
 from coterie.engine.store import Store
 from coterie.engine.task import Task, task_of
 from coterie.engine.training import Training
+from coterie.engine.wrapper import layers
 from coterie.errors import BadInput, nearest, plain, warn
 from coterie.methods.wrappers.spent import privacy_of
 from coterie.models.code import code_name, factory
-from coterie.options import option, parse
+from coterie.options import option, parse, resolved
 from coterie.personal.export import save_models
 from coterie.wire import Private, Up, stack
 
@@ -96,7 +97,7 @@ class ServerHalf:
             raise BadInput(f"silos' samples have different shapes: {', '.join(map(str, sorted(shapes)))}")
         classes = max(each.classes for each in declared.values())
         self.head = Head(
-            method=repr(self.method),
+            method=_whole(self.method),
             names=tuple(declared),
             sizes=tuple(each.sizes[0] for each in declared.values()),
             validation=tuple(each.sizes[1] for each in declared.values()),
@@ -255,8 +256,8 @@ class SiloHalf:
 
     def _task(self, head: Head, body: bytes, context: Context) -> tuple[Task, Any, Any]:
         """This silo in a round, what it was sent, and what it has kept."""
-        if head.method != repr(self.method):
-            raise BadInput(f"the server runs {plain(head.method, 200)}, this silo {self.method!r}; give both the same")
+        if head.method != (mine := _whole(self.method)):
+            raise BadInput(f"the server runs {plain(head.method, 200)}, this silo {mine}; give both the same")
         if self.silo.name not in head.names:
             raise BadInput(f"'{self.silo.name}' is not among the members: {', '.join(head.names)}")
         model, roster = head.built(self.code, self.device), head.roster()
@@ -293,6 +294,12 @@ def _read_head(message: Message) -> tuple[Head | None, bytes]:
         return (parse(Head, json.loads(text), "a message") if text else None), body
     except (KeyError, TypeError, ValueError, AttributeError):
         raise BadInput("a message arrived that holds no request") from None
+
+
+def _whole(method: Method) -> str:
+    """A method with every value, also those that another version may have otherwise by default."""
+    kinds = " around ".join(type(each).__name__ for each in layers(method))
+    return f"{kinds}({resolved(method)})"
 
 
 def _part(x: Any, y: Any) -> Part:

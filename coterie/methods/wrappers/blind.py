@@ -93,7 +93,7 @@ def _masked_down(kind: Any) -> Any:
     return record_of(kind.__name__, Down, "What only a silo with the group key can open.", made)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WithBlind(WithHiding):
     """Any method whose silos send models alone, and whose server only adds them up."""
 

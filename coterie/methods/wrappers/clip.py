@@ -23,7 +23,7 @@ class Clipping:
     norm: float = option(1.0, "the longest change of a model that may leave a silo", above=0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WithClipping(Wrapper):
     """Any method whose silos send back what they were sent, changed."""
 

@@ -59,7 +59,7 @@ class Compression:
             raise ValueError("give either top_k, e.g. 0.05, or bits = 8")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WithCompression(Wrapper):
     """Any method whose silos send back what they were sent, changed, and nothing else."""
 

@@ -15,7 +15,7 @@ from coterie.options import option
 REFUSAL = "finetune: it predicts with more than one model, so there is no single one to train further"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FineTuned(Wrapper):
     """Fine-tunes the model of the method inside."""
 
@@ -44,7 +44,7 @@ class FineTuning:
     epochs: int = option(1, "epochs of fine-tuning", low=1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WithFineTuning(FineTuned):
     """Any method, fine-tuned on each silo's own data when it is used."""
 

@@ -31,7 +31,7 @@ class Hiding:
             raise ValueError("limit: give a power of two, e.g. 1024")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WithHiding(Wrapper):
     """A method whose uploads leave under masks."""
 

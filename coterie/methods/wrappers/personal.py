@@ -33,7 +33,7 @@ class WithOwn(Private):
     inner: Private
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Personal(Wrapper):
     """Keeps some columns of the method's models on the silos; which, a subclass decides."""
 
@@ -178,7 +178,7 @@ class PersonalColumns:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WithPersonal(Personal):
     """Any method that exchanges one model with each silo, with some columns of it kept on the silos."""
 

@@ -71,7 +71,7 @@ class Privacy:
         return (q, noise_for(self.epsilon, self.delta, q, steps * rounds)), steps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WithPrivacy(Wrapper):
     """Any method whose silos send back what they were sent, changed, and nothing else; of records, `by_gradients`."""
 

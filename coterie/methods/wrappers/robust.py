@@ -33,7 +33,7 @@ class Robustness:
     keep: int | None = option(None, "uploads that krum averages; none: all but f", low=1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WithRobustness(Wrapper):
     """Any method whose server averages uploads."""
 

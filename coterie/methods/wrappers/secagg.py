@@ -100,7 +100,7 @@ class Revealed(Up):
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WithSecAgg(WithHiding):
     """Any method whose server takes in nothing but a mean of the uploads."""
 

@@ -20,7 +20,7 @@ class OwnTraining:
     weight_decay: float | None = option(None, "its weight decay instead of the study's", low=0, high=1e6)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WithTraining(Wrapper):
     """A method whose silos train with settings of their own."""
 
