@@ -76,7 +76,7 @@ def _switched(run: Run, name: str, scores: Mapping[str, Any]) -> str:
 
 def _held_out(run: Run, scores: Mapping[str, Any]) -> str:
     """How many validation rows each silo had with the first seed, whose models are shown."""
-    first = next(iter((run.about.get("samples") or {}).values()), {})
+    first: Mapping[str, Any] = next(iter((run.about.get("samples") or {}).values()), {})
     rows = {silo: first[silo]["validation"] for silo in scores["mixtures"] if "validation" in first.get(silo, {})}
     if not rows:
         return ""
