@@ -35,6 +35,7 @@ from coterie.run import experiment
 from coterie.runs.folder import UNFINISHED
 from coterie.studies import study as studies
 
+KEPT = Path(__file__).resolve().parents[1] / RUNS
 POINTS = 0.5  # of accuracy, a mean over silos
 PLACES = 6  # that are kept of an accuracy
 SAME = 1.5 * 10**-PLACES
@@ -158,10 +159,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--methods", help="of those that were kept, none: all")
     parser.add_argument("--rounds", type=int, help="the first of them, none: all")
     parser.add_argument("--points", type=float, default=POINTS, help="of accuracy that rounding may come to")
-    parser.add_argument("--runs", type=Path, default=RUNS, help="where the kept runs are")
+    parser.add_argument("--runs", type=Path, default=KEPT, help="where the kept runs are")
     parser.add_argument("--out", type=Path, default=Path("runs/again"), help="where the new ones go")
     given = parser.parse_args(arguments)
-    names = given.names or sorted(path.name for path in given.runs.iterdir() if on_a_cpu(path))
+    held = {path.parent.name: path.parent for path in sorted(given.runs.glob("*/summary.json"))}
+    if unknown := [name for name in given.names if name not in held]:
+        parser.error(f"{given.runs} keeps no {', '.join(unknown)}")
+    names = given.names or [name for name, path in held.items() if on_a_cpu(path)]
     far, commits = list[str](), set[str | None]()
     for name in names:
         kept = given.runs / name

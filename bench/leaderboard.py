@@ -87,7 +87,7 @@ def places(cell: Cell) -> list[Place]:
     means = {method: statistics.mean(values) for method, values in scored.items() if values}
     order = sorted(means, key=lambda method: -means[method])
     silos = per_silo(cell, order)
-    found = [signed_rank(_apart(silos[order[0]], silos[other])) for other in order[1:]]
+    found = [signed_rank(apart(silos[order[0]], silos[other])) for other in order[1:]]
     corrected = dict(zip(order[1:], holm(np.array(found)), strict=True))
     return [
         Place(
@@ -141,10 +141,10 @@ def _picked(by_round: pd.DataFrame, score: float) -> pd.Series:
     return by_round.loc[(by_round.mean(axis=1) - score).abs().lt(ROUNDING).idxmax()]
 
 
-def _apart(best: pd.DataFrame, other: pd.DataFrame) -> np.ndarray:
-    """How far each silo's mean is ahead with the best, over the seeds that both were run with."""
-    seeds = best.columns.intersection(other.columns)
-    return (best[seeds].mean(axis=1) - other[seeds].mean(axis=1)).dropna().to_numpy()
+def apart(one: pd.DataFrame, other: pd.DataFrame) -> np.ndarray:
+    """How far each silo's mean is ahead with one of two methods, over the seeds that both were run with."""
+    seeds = one.columns.intersection(other.columns)
+    return (one[seeds].mean(axis=1) - other[seeds].mean(axis=1)).dropna().to_numpy()
 
 
 def page(found: Mapping[str, Mapping[str, Cell]]) -> str:

@@ -10,6 +10,7 @@ from coterie.report.static_sweep import draw_sweep
 from coterie.runs.joined import differing, joined
 from coterie.runs.read import read_run
 
+FIGURES = Path("docs/results/figures")  # where the commands on pages draw, wherever the pages are written
 SWEEPS = {"amp-dirty": "data.dirty_labels", "amp-dropped": "train.drop", "em-participation": "train.participation"}
 BARS = {"acs-figure1", "em-components"}  # figures that are bars, or may be
 TRAJECTORIES = {"apple-figure3"}  # figures of all rounds
@@ -24,7 +25,8 @@ def pictures(name: str, cell: Cell, out: Path) -> list[str]:
     """The figures of the first folder, and of those that have other methods and all else the same."""
     folders = _together(cell)
     run = joined([read_run(folder) for folder in folders])
-    target = out / "figures" / "-".join([name, *cell.name.split()])
+    folder = "-".join([name, *cell.name.split()])
+    target = out / "figures" / folder
     absent = [method for method in cell.methods() if method not in run.methods]
     if absent and not cell.published():
         return []
@@ -40,7 +42,8 @@ def pictures(name: str, cell: Cell, out: Path) -> list[str]:
         caption = CAPTIONS.get(path.stem, f"Weights between silos, {when}: {path.stem.removeprefix(kind)}")
         without = f" (without {', '.join(absent)})" if absent else ""
         lines += [f"![{caption}]({path.relative_to(out).as_posix()})", "", f"{caption}{without}.", ""]
-    return [*lines, f"    coterie figures {' '.join(map(str, folders))} --only {','.join(wanted)} --out {target}", ""]
+    command = f"coterie figures {' '.join(map(str, folders))} --only {','.join(wanted)} --out {FIGURES / folder}"
+    return [*lines, f"    {command}", ""]
 
 
 def _together(cell: Cell) -> list[Path]:
@@ -64,7 +67,7 @@ def swept(name: str, cells: Sequence[Cell], others: Sequence[Cell], out: Path) -
     target = out / "figures" / name
     target.mkdir(parents=True, exist_ok=True)
     drawn = draw_sweep([read_run(folder) for folder in folders], SWEEPS[name], target, "svg")
-    command = f"coterie figures {' '.join(map(str, folders))} --sweep {SWEEPS[name]} --out {target}"
+    command = f"coterie figures {' '.join(map(str, folders))} --sweep {SWEEPS[name]} --out {FIGURES / name}"
     caption = f"BMTA against `{SWEEPS[name]}`"
     return [f"![{caption}]({drawn.relative_to(out).as_posix()})", "", f"{caption}.", "", f"    {command}", ""]
 

@@ -3,9 +3,12 @@
 import statistics
 from collections.abc import Sequence
 
+import numpy as np
 from finished_runs import Cell
+from leaderboard import apart, per_silo
 
-from coterie.measure.significance import ALPHA, compare
+from coterie.measure.paired import Estimate
+from coterie.measure.significance import ALPHA, compare, holm, signed_rank
 
 SCORES = {  # of each seed
     "bmta": "BMTA",
@@ -24,6 +27,7 @@ OWN = {  # of each paper
     "em": ("fedem",),
     "synthetic": ("fedem",),
 }
+REFERENCES = ("fedavg", "separate")  # what methods are held against where no paper has one of its own
 
 
 def own_methods(name: str, cell: Cell) -> list[str]:
@@ -44,6 +48,37 @@ def significant(name: str, cell: Cell) -> list[str]:
         behind = [pair.other for pair in pairs if pair.mean_difference < 0]
         sentences.append(f"{method} is ahead of {', '.join(ahead) or 'none'}, behind {', '.join(behind) or 'none'}.")
     return sentences
+
+
+def paired(name: str, cell: Cell) -> list[str]:
+    """Of a study without a paper's own methods: each method against one model for all and against training alone."""
+    methods = [method for method in cell.methods() if cell.values(method, "val_picked")]
+    silos = {} if name.partition("-")[0] in OWN else per_silo(cell, methods)
+    pairs = [
+        (method, other)
+        for i, other in enumerate(REFERENCES)
+        for method in silos
+        if other in silos and method not in REFERENCES[: i + 1]
+    ]
+    leads = [apart(silos[method], silos[other]) for method, other in pairs]
+    kept = [(pair, lead) for pair, lead in zip(pairs, leads, strict=True) if len(lead) > 1]
+    if not kept:
+        return []
+    found = [signed_rank(lead) for _, lead in kept]
+    rows = []
+    for ((method, other), lead), p, corrected in zip(kept, found, holm(np.array(found)), strict=True):
+        mean = Estimate.around(lead.mean(), lead.std(ddof=1) / len(lead) ** 0.5, len(lead) - 1)
+        value, low, high = (f"{round(each, 2) + 0:+.2f}" for each in (mean.value, mean.low, mean.high))  # no -0.00
+        rows.append([method, other, value, f"{low} to {high}", f"{p:.2g}", f"{corrected:.2g}"])
+    fewest = min(len(lead) for _, lead in kept)
+    return [
+        f"Paired over {fewest} silos (their means over the seeds that both methods have, at the "
+        "round that validation data picked): the mean difference with Student's 95% interval, and Wilcoxon's "
+        "signed-rank test with Holm's correction over this table:",
+        "",
+        *markdown(["method", "against", "mean difference", "95% interval", "p", "p (Holm)"], rows),
+        "",
+    ]
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:

@@ -48,7 +48,7 @@ def cell_table(name: str, found: Mapping[str, Cell], cells: Sequence[Wanted]) ->
             values = its.values(each.method, score)
             apart = f"{statistics.mean(values) - paper[each.method]:+.2f}" if values and each.method in paper else ""
             columns = [spread(its.values(each.method, key)) for key in ("val_picked", score, "last", "train_seconds")]
-            full = str(each.run) if each.full else f"{each.run} of {each.rounds}"
+            full = str(each.run) if each.run >= each.rounds else f"{each.run} of {each.rounds}"
             figure = f"{paper[each.method]:g}" if each.method in paper else ""
             made.append(
                 [

@@ -17,7 +17,7 @@ from typing import Any
 import dirty_apart
 from finished_runs import Cell, changed_since, differences, read
 from page_figures import pictures, swept
-from page_parts import SCORES, markdown, own_methods, spread
+from page_parts import SCORES, markdown, own_methods, paired, spread
 from papers import PAPERS, figure_page, front_page, paper_page
 from run_coverage import SAME_RUNS
 
@@ -86,7 +86,8 @@ def section(name: str, cell: Cell, out: Path) -> list[str]:
     for (about, *changed), summaries in alike.items():
         lines += [f"    {summary.get('command', '')}" for summary in summaries]
         lines += ["", f"{about}; {', '.join(map(_time, summaries))}.", *changed, ""]
-    lines += results(cell) + significance(name, cell) + kinds(cell) + blocks(cell) + pictures(name, cell, out)
+    lines += results(cell) + significance(name, cell) + paired(name, cell) + kinds(cell) + blocks(cell)
+    lines += pictures(name, cell, out)
     return lines
 
 

@@ -3,14 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from finished_runs import Cell
+from finished_runs import Cell, differences
 
 from coterie.studies import study as studies
 
 NOT_AT_HAND = {"emnist", "femnist", "pathmnist"}  # data sets that could not be had
 MANY = 3  # seeds
 SAME_RUNS = {"amp-figure2": "amp-table3", "amp-figure3": "amp-table3"}  # figures of the very runs of a table
-HEAD = ["study", "cells", "data at hand", "run", "at full length", f"of these with {MANY} seeds or more"]
+SIZE = ("model.", "data.silos ", "data.samples ", "data.subsample ", "data.test ")  # of the model, and how many data
+HEAD = ["study", "cells", "data at hand", "run", "in full", f"of these with {MANY} seeds or more"]
 Runs = Mapping[str, Mapping[str, Cell]]  # by study and cell
 
 
@@ -25,11 +26,12 @@ class Wanted:
     rounds: int  # that the study has
     run: int  # the fewest that its runs have; 0: there are none
     seeds: int
+    alike: bool  # all its runs have the study's model and as many data
 
     @property
     def full(self) -> bool:
-        """Whether it was run at full length."""
-        return self.run >= self.rounds
+        """Whether it was run as long as the study is, with its model and as many data."""
+        return self.alike and self.run >= self.rounds
 
 
 def paper_of(study: str) -> str:
@@ -43,17 +45,17 @@ def wanted(name: str, found: Runs) -> Iterator[Wanted]:
     for cell in whole.get("cells", {}):
         study = studies.check(studies.select(whole, cell))
         for method in study.published or study.methods:
-            rounds, seeds = _run(kept.get(cell), method)
             at_hand = study.data["name"] not in NOT_AT_HAND
-            yield Wanted(name, cell, method, at_hand, study.training.rounds, rounds, seeds)
+            yield Wanted(name, cell, method, at_hand, study.training.rounds, *_run(kept.get(cell), method))
 
 
-def _run(cell: Cell | None, method: str) -> tuple[int, int]:
-    """With how many rounds at least, and with how many seeds, a method was run."""
+def _run(cell: Cell | None, method: str) -> tuple[int, int, bool]:
+    """With how many rounds at least and seeds a method was run, and whether with the study's model and as many data."""
     if cell is None or not cell.of(method):
-        return 0, 0
+        return 0, 0, False
     tables = [t for t, s in zip(cell.tables, cell.summaries, strict=True) if method in s["methods"]]
-    return min(int(table["train"]["rounds"]) for table in tables), len(cell.seeds(method))
+    alike = not any(each.startswith(SIZE) for table in tables for each in differences(table, cell.methods()))
+    return min(int(table["train"]["rounds"]) for table in tables), len(cell.seeds(method)), alike
 
 
 def all_wanted(found: Runs) -> list[Wanted]:
@@ -62,7 +64,7 @@ def all_wanted(found: Runs) -> list[Wanted]:
 
 
 def counts(cells: Sequence[Wanted]) -> list[int]:
-    """What a row of the table has: all, those that the data allow, run, at full length, and with many seeds."""
+    """What a row of the table has: all, those that the data allow, run, in full, and with many seeds."""
     full = [each for each in cells if each.full]
     run = [each for each in cells if each.run]
     return [len(cells), sum(e.at_hand for e in cells), len(run), len(full), sum(e.seeds >= MANY for e in full)]
@@ -73,8 +75,8 @@ def share(cells: Sequence[Wanted]) -> str:
     _, at_hand, run, full, many = counts(cells)
     percent = f" ({100 * full / at_hand:.0f}%)" if at_hand else ""
     return (
-        f"Of {at_hand} cells that the data at hand allow, {run} have been run, {full}{percent} at the study's full "
-        f"length, {many} of these with {MANY} seeds or more."
+        f"Of {at_hand} cells that the data at hand allow, {run} have been run, {full}{percent} in full (as long as "
+        f"the study, with its model and as many data), {many} of these with {MANY} seeds or more."
     )
 
 

@@ -128,9 +128,9 @@ def _check(record: Record, where: str, dtype: torch.dtype | None, known: Mapping
         if len(found) != len(axes) or any(size not in (None, n) for size, n in zip(expected, found, strict=True)):
             text = " × ".join(axis if size is None else str(size) for axis, size in zip(axes, expected, strict=True))
             raise BadInput(f"{where}{name}' is {tuple(found)}, expected {text or 'one number'}")
-        sizes |= dict(zip(axes, found, strict=True))  # the same letter is the same size in all fields
+        sizes |= dict(zip(axes, found, strict=True))  # the same axis name is the same size in all fields
     _check_pointers(record, where, sizes)
-    for name in held(record):  # a letter that only a record inside names is that record's own
+    for name in held(record):  # an axis name that only a record inside has is that record's own
         own = {axis.removeprefix(f"{name}."): size for axis, size in known.items() if axis.startswith(f"{name}.")}
         _check(getattr(record, name), f"{where}{name}.", dtype, {**known, **own})
 

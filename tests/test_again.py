@@ -56,6 +56,17 @@ def test_the_same_code_gives_the_same_figures_and_what_is_done_is_not_run_again(
     assert capsys.readouterr().out.splitlines() == lines
 
 
+@pytest.mark.parametrize("words", [[], ["nowhere"]])
+def test_from_any_folder_the_kept_runs_are_found_and_what_is_not_kept_is_said_in_a_line(
+    words, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        again.main([*words, "--seeds", "99"])
+    said = "keeps no nowhere" if words else "nothing of these names, seeds and methods is kept"
+    assert said in capsys.readouterr().err
+
+
 def test_fewer_rounds_are_the_beginning_also_of_a_schedule(kept, tmp_path, capsys):
     assert run(kept, tmp_path / "out", "--rounds", "3", "--methods", "fedamp") == 0
     assert "accuracy the same in 4 rounds" in capsys.readouterr().out

@@ -9,6 +9,7 @@ from typing import Any
 
 import finished_runs
 import numpy as np
+import page_parts
 import pandas as pd
 import papers
 import pytest
@@ -21,7 +22,7 @@ from coterie import toml
 from coterie.data.corrupt import dirty_silos
 from coterie.data.npz import read_npz
 from coterie.errors import BadInput
-from coterie.studies.study import check, read, select
+from coterie.studies.study import check, override, read, select
 
 PAGES = Path(__file__).parents[1] / "docs" / "results"
 SILOS = [f"silo-{i}" for i in range(8)]
@@ -86,6 +87,26 @@ def test_a_cell_is_set_beside_its_paper_and_folders_of_other_seeds_are_joined(tm
     assert "Not run: mnist, emnist, cifar100." in page
 
 
+def test_where_no_paper_has_a_method_each_is_paired_with_one_model_for_all_and_with_training_alone(
+    tmp_path: Path,
+) -> None:
+    methods = {"separate": scores({0: 61.0}), "fedavg": scores({0: 61.0}), "fedper": scores({0: 64.5})}
+    folder = run(tmp_path / "a", methods)
+    table = pd.read_parquet(folder / "results.parquet")
+    table["value"] += (table["method"] == "fedper") * table["silo"].map(SILOS.index) / 100  # 0 to 7 points ahead
+    table.to_parquet(folder / "results.parquet")
+    ((cell,),) = (its.values() for its in finished_runs.read([folder]).values())
+    lines = page_parts.paired("heads", cell)
+    assert lines[0].startswith("Paired over 8 silos") and lines[4:-1] == [
+        "| separate | fedavg | +0.00 | +0.00 to +0.00 | 1 | 1 |",
+        "| fedper | fedavg | +3.50 | +1.45 to +5.55 | 0.016 | 0.047 |",
+        "| fedper | separate | +3.50 | +1.45 to +5.55 | 0.016 | 0.047 |",
+    ]
+    assert page_parts.paired("amp-table3", cell) == []  # its own methods have a table
+    del cell.summaries[0]["methods"]["separate"], cell.summaries[0]["methods"]["fedavg"]
+    assert page_parts.paired("heads", cell) == []
+
+
 def test_cells_are_set_side_by_side_and_what_falls_short_is_said(tmp_path: Path) -> None:
     (tmp_path / "words").mkdir()
     (tmp_path / "words" / "amp-table3.md").write_text("What was tried.\n", "utf-8")
@@ -127,7 +148,7 @@ def test_a_figure_is_not_drawn_of_folders_that_differ_in_more_than_methods(tmp_p
     assert "Test accuracy over the rounds, mean over silos (without heurfedamp)." in page
 
 
-def test_figures_are_drawn_beside_the_page_with_their_command(tmp_path: Path) -> None:
+def test_figures_are_drawn_beside_the_page_with_their_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, out = run(tmp_path / "a", {"fedamp": scores({0: 93.0})}), tmp_path / "out"
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
     (folder / "summary.json").write_text(json.dumps(summary | {"seconds": None}), "utf-8")  # as of a resumed run
@@ -137,9 +158,11 @@ def test_figures_are_drawn_beside_the_page_with_their_command(tmp_path: Path) ->
     command = re.search(r"^    coterie (figures .*)$", page, re.MULTILINE)[1].split()  # type: ignore[index]
     drawn = {path.name: path.read_bytes() for path in (out / "figures" / "amp-table3-fmnist").iterdir()}
     assert set(drawn) == {"test-accuracy.svg", "bars.svg", "silos.svg"}
-    shutil.rmtree(out / "figures")
+    assert str(out) not in page  # but where the pages are kept
+    monkeypatch.chdir(tmp_path)
     assert call(*command) == 0  # what is printed under a figure draws it again
-    assert {path.name: path.read_bytes() for path in (out / "figures" / "amp-table3-fmnist").iterdir()} == drawn
+    again = tmp_path / "docs" / "results" / "figures" / "amp-table3-fmnist"
+    assert {path.name: path.read_bytes() for path in again.iterdir()} == drawn
 
 
 def test_clean_and_dirty_silos_are_told_apart(tmp_path: Path) -> None:
@@ -241,6 +264,19 @@ def test_coverage_is_counted_from_the_runs(tmp_path: Path) -> None:
     assert re.search(
         r"- \[FedAMP: .*\]\(amp.md\): Of 81 cells that the data at hand allow, 4 have been run, 3 \(4%\)", front
     )
+
+
+@pytest.mark.parametrize(
+    ("other", "full"), [((), 1), (("model.name=linear",), 0), (("data.subsample=0.5",), 0), (("data.dirty=0.1",), 1)]
+)
+def test_a_run_of_another_model_or_of_fewer_data_is_not_in_full(
+    other: tuple[str, ...], full: int, tmp_path: Path
+) -> None:
+    folder = run(tmp_path / "a", {"fedamp": scores({0: 93.0})})
+    table = override(select(read("amp-table3"), "fmnist"), other)
+    (folder / "study.toml").write_text(toml.dumps(check(table, ["fedamp"]).as_table()), "utf-8")
+    cells = [each for each in run_coverage.all_wanted(finished_runs.read([folder])) if each.study == "amp-table3"]
+    assert run_coverage.counts(cells) == [36, 27, 1, full, 0]
 
 
 def test_a_papers_page_has_every_cell_with_its_rounds_seeds_and_who_is_ahead(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def run(
     ] = None,
     tune: federation.Tune = "auto",
     track: Annotated[
-        str | None, typer.Option(help="tell TensorBoard or MLflow too: tensorboard, mlflow or both")
+        str | None, typer.Option(help="report to TensorBoard or MLflow: tensorboard, mlflow or both")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar and no table")] = False,
 ) -> None:

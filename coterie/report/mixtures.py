@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
+from coterie.methods.stack import Stack
 from coterie.report.canvas import Figure, stacked_bars
 from coterie.report.html import blocks, note, plot, section
 from coterie.runs.read import Run
@@ -15,12 +16,22 @@ TEXT = (
     "part by at most log(1/share in the prior) divided by the number of rows. Not guaranteed, but measured on test "
     "data: how it does on new rows."
 )
+NAMED = 20  # silos of which each one's validation rows are listed
+BET = (
+    "The test is a bet on the silo's validation rows, which keeps its level however few they are: the chance that it "
+    "switches any silo wrongly is at most α = {level:g}, over all silos together."
+)
+T_TEST = (
+    "The test is a t-test of the silo's validation rows with two rows more, both lost. It is made so that the chance "
+    "that any silo is switched wrongly is α = {level:g}, over all silos together; of numbers, whose errors have no "
+    "bound, no test can guarantee that."
+)
 
 
 def mixtures(run: Run) -> str:
     """The shares of every silo, and who was switched to what it has today."""
     shown = {
-        name: plot(drawn(scores["mixtures"])) + note(_switched(scores)) + _distilled(scores)
+        name: plot(drawn(scores["mixtures"])) + note(_switched(run, name, scores)) + _distilled(scores)
         for name, scores in run.methods.items()
         if scores.get("mixtures")
     }
@@ -49,11 +60,27 @@ def _distilled(scores: Mapping[str, Any]) -> str:
     )
 
 
-def _switched(scores: Mapping[str, Any]) -> str:
-    """What the gate decided."""
+def _switched(run: Run, name: str, scores: Mapping[str, Any]) -> str:
+    """What the gate decided, by which test, at what level, on how many rows."""
     closed = scores.get("gated") or {}
-    level = "The chance that any silo is switched wrongly is at most α, 0.05 where the method's table gives no other."
+    numbers = run.results is not None and "rmse" in set(run.results["measure"])
+    test = (T_TEST if numbers else BET).format(
+        level=run.study.get("methods", {}).get(name, {}).get("alpha", Stack.alpha)
+    )
+    stated = f"{test}{_held_out(run, scores)}"
     if not closed:
-        return f"No silo has anything today that a paired test of its validation rows finds better. {level}"
-    named = ", ".join(f"{silo} ({name})" for silo, name in closed.items())
-    return f"Better than the mixture by a paired test of the silo's validation rows, so taken alone: {named}. {level}"
+        return f"No silo has anything today that a paired test of its validation rows finds better. {stated}"
+    named = ", ".join(f"{silo} ({candidate})" for silo, candidate in closed.items())
+    return f"Better than the mixture by a paired test of the silo's validation rows, so taken alone: {named}. {stated}"
+
+
+def _held_out(run: Run, scores: Mapping[str, Any]) -> str:
+    """How many validation rows each silo had with the first seed, whose models are shown."""
+    first: Mapping[str, Any] = next(iter((run.about.get("samples") or {}).values()), {})
+    rows = {silo: first[silo]["validation"] for silo in scores["mixtures"] if "validation" in first.get(silo, {})}
+    if not rows:
+        return ""
+    listed = ", ".join(f"{silo} {n:,}" for silo, n in rows.items())
+    shown = listed if len(rows) <= NAMED else f"{min(rows.values()):,} to {max(rows.values()):,} a silo"
+    group = run.data.get("group")
+    return f" Validation rows: {shown}{f'; those of one {group} count as one to the test' if group else ''}."

@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 # Null in these is what JSON lacks: infinity.
 NEVER_NULL = tuple(f"{score}_{error}" for score in ("best", "last", "weighted", "bottom_decile") for error in ERRORS)
 
-ABOUT = ("command", "device", "versions", "privacy", "measure")
+ABOUT = ("command", "device", "versions", "privacy", "measure", "samples")
 
 
 @dataclass(frozen=True, repr=False)

@@ -298,6 +298,41 @@ def test_one_network_learns_what_the_mixture_predicts(classes: int):
     assert isinstance(again, Distilled) and torch.equal(again.network.models, found.network.models)
 
 
+def test_a_newcomer_without_held_out_data_has_the_common_weights_and_one_with_many_its_own():
+    ground = Ground(Stack(of=("separate", "fedavg"), fit_every=1))
+    engine = ground.engine()
+    server, _ = rounds(ground, engine, ground.method.open(engine.roster, engine.model), 0, 3)
+    none, many = small_silos(seed=3, sizes=(10, 400), prefix="newcomer")
+    none = replace(none, validation=Part(none.validation.x[:0], none.validation.y[:0]))
+    many = replace(
+        many,
+        train=Part(many.train.x[:200], many.train.y[:200]),
+        validation=Part(many.train.x[200:], many.train.y[200:]),
+    )
+    newcomers = replace(ground, silos=[none, many]).engine()
+    down = newcomers.host(server, 3)
+    weights = newcomers.personal(everyone(newcomers, 4), down).weights
+    close(down.prior, ground.method.send(server, everyone(engine, 4)).prior)
+    assert abs(float(down.prior[0]) - 0.5) > 0.01  # learned
+    close(weights[0], down.prior)
+    assert (weights[1] - down.prior).abs().min() > 0.1
+
+
+@pytest.mark.parametrize("of", [("separate", "fedavg"), Stack.of])
+def test_beside_its_members_a_stack_sends_10_k_and_6_numbers_and_gets_2_k_and_2(of: Any):
+    ground = Ground(Stack(of=of))
+    engine = ground.engine()
+    server, up = rounds(ground, engine, ground.method.open(engine.roster, engine.model), 0, 1)
+    k = len(ground.method.candidates)
+
+    def own(record: Any, silos: int) -> float:
+        members = tuple(f"{name}." for name in ground.method.trainings)
+        return sum(t.numel() for name, t in record.tensors().items() if not name.startswith(members)) / silos
+
+    assert own(up, 4) == 10 * k + 6
+    assert own(ground.method.send(server, everyone(engine, 1)), 1) == 2 * k + 2
+
+
 def test_without_held_out_data_all_candidates_count_alike():
     silos = [
         Silo(each.name, each.train, Part(each.validation.x[:0], each.validation.y[:0]), each.test)

@@ -27,6 +27,7 @@ from coterie.engine.simulate import Simulator
 from coterie.measure.metrics import Rank
 from coterie.methods import GROUPS, METHODS, make
 from coterie.methods.wrappers.personal import local_buffers
+from coterie.models.parts import freeze
 from coterie.runs.checkpoint import Checkpoint, results_in, traces_in
 
 ROUNDS = 4
@@ -225,6 +226,27 @@ def test_damaged_models_send_a_run_back(
         assert torch.equal(outcome.models.models, whole.models.models)
         found = results_in(folder)
         assert found is not None and found.equals(results_in(tmp_path / "whole"))
+
+
+def on_a_base() -> nn.Module:
+    return freeze(nn.Sequential(nn.Linear(5, 9000), nn.Tanh(), nn.Linear(9000, 4), nn.Linear(4, 3)), ["*"], ["head"])
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedamp", "fedem", "stack"])
+def test_what_is_frozen_is_in_no_checkpoint(name: str, tmp_path: Path) -> None:
+    """Nor in what a silo or the server keeps, an optimiser's state or what is sent: all of it is less than the base."""
+    engine, again = (
+        make_engine(on_a_base, make_silos((7, 10)), make(name, {}), dtype=torch.float32, rounds=2, optimizer="adam")
+        for _ in range(2)
+    )
+    base = sum(t.nbytes for t in engine.model.base.values())
+    with pytest.raises(Killed):
+        run(engine, tmp_path, stop=2)
+    written = {path.name[:5]: load_file(path) for path in tmp_path.glob("0/*.safetensors")}
+    assert written.keys() == {"round", "picke"}
+    assert sum(t.nbytes for tensors in written.values() for t in tensors.values()) < base
+    outcome, _ = run(again, tmp_path)
+    assert 0 < outcome.bytes_up < base and 0 < outcome.bytes_down < base
 
 
 def files(folder: Path) -> list[str]:

@@ -113,6 +113,30 @@ def test_one_candidate_that_is_much_better_takes_it_all_and_a_useless_one_nothin
     assert weights[0] > 0.98 and weights[2] < 0.01
 
 
+@pytest.mark.parametrize(
+    ("right", "rows", "least", "mean"),
+    [
+        (1.0, 10, 0.34, 0.43),
+        (1.0, 20, 0.99, 0.99),
+        (1.0, 40, 0.99, 0.99),
+        (0.995, 40, 0.71, 0.93),
+        (0.995, 400, 0.93, 0.97),
+    ],
+)
+def test_a_much_better_incumbent_has_99_percent_of_the_weight_where_it_never_errs(right, rows, least, mean):
+    """100 silos; the other seven candidates are right in 80% of the rows, and all err independently of each other."""
+    rates = np.array([right] + [0.8] * 7)
+    sure = np.minimum(rates, 0.995)[:, None]
+    found = np.random.default_rng(0).random((100, 8, rows)) < rates[:, None]
+    likelihoods = torch.tensor(np.log(np.where(found, sure, 1 - sure)))
+    mask, prior = torch.ones(100, rows).double(), torch.full((100, 8), 1 / 8).double()
+    weights = stacking.weighed(likelihoods, mask, prior, kappa(3)).weights[:, 0]
+    if least == 0.99:
+        assert weights.min() >= least
+    else:
+        assert [round(float(each), 2) for each in (weights.min(), weights.mean())] == [least, mean]
+
+
 def test_a_sequence_is_one_sample_and_its_mixture_keeps_the_bound_place_by_place():
     draw = np.random.default_rng(3)
     p = draw.dirichlet(np.full(4, 0.3), (3, 6, 5))  # candidates, sequences, places, classes
