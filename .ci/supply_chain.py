@@ -19,7 +19,8 @@ LOCK = ROOT / "coterie" / "deploy" / "service" / "requirements-deploy.txt"
 SBOM = ROOT / "build" / "sbom.cdx.json"
 EXTRAS = ("flower", "privacy", "images")  # what a coordinator or a silo may need
 HEAD = """# What coterie[{extras}] needs, each package by its version and the hashes of its files; made by `make lock`.
-# pip install --require-hashes --requirement requirements-deploy.txt && pip install --no-deps coterie=={version}
+# pip install --require-hashes --requirement requirements-deploy.txt
+# pip install --no-deps coterie-{version}-py3-none-any.whl
 """
 
 

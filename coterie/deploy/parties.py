@@ -16,10 +16,11 @@ from coterie.deploy.policy import FILE as POLICY
 from coterie.deploy.policy import policy_text
 from coterie.deploy.service_files import write_service
 from coterie.errors import BadInput
+from coterie.version import VERSION
 
 ITS_README = """# The coordinator of a Coterie federation
 
-    pip install 'coterie[flower]'
+    pip install 'coterie-{version}-py3-none-any.whl[flower]'     # the file, not a name on a package index
     coterie coordinator .
 
 in this folder starts it; Ctrl-C stops it. Silos reach it at {host}:{port}.
@@ -39,7 +40,7 @@ Made with --insecure: no TLS, no keys. For trying out on this machine; never put
 """
 SILO = """# Silo {name} of a Coterie federation
 
-    pip install 'coterie[flower]'
+    pip install 'coterie-{version}-py3-none-any.whl[flower]'     # the file, not a name on a package index
     coterie silo . --data YOUR_DATA.csv --label COLUMN     # or .parquet, .npz, a folder of pictures
 
 in this folder takes part until Ctrl-C. It connects to {host}:{port} and needs no open port of its own.
@@ -84,7 +85,9 @@ def new_federation(
     _write_settings(coordinator, {"host": host, "port": port, "inner": inner, "proxy": proxy, "insecure": insecure})
     security = INSECURE if insecure else SECRETS
     security += PROXY.format(loopback=LOOPBACK, inner=inner, port=port) if proxy else ""
-    (coordinator / "README.md").write_text(ITS_README.format(host=host, port=port, security=security), "utf-8")
+    (coordinator / "README.md").write_text(
+        ITS_README.format(version=VERSION, host=host, port=port, security=security), "utf-8"
+    )
     if not insecure:
         write_service(coordinator, "coordinator", port)
     for name in silos:
@@ -225,7 +228,8 @@ def check_host(host: str) -> None:
 def _write_silo(silo: Path, about: dict[str, Any], policy: str, security: str) -> None:
     (silo / POLICY).write_text(policy, "utf-8")
     _write_settings(silo, about)
-    text = SILO.format(name=about["name"], host=about["host"], port=about["port"], security=security)
+    named = {key: about[key] for key in ("name", "host", "port")}
+    text = SILO.format(version=VERSION, security=security, **named)
     (silo / "README.md").write_text(text, "utf-8")
     if not about["insecure"]:
         write_service(silo, about["name"])

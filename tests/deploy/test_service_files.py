@@ -17,6 +17,7 @@ from coterie.deploy.flower import monitoring, services
 from coterie.deploy.flower.monitoring import ailment
 from coterie.deploy.flower.programs import only_one
 from coterie.deploy.home import ALIVE
+from coterie.version import VERSION
 
 
 @pytest.fixture
@@ -76,6 +77,16 @@ def test_a_container_has_no_root_no_rights_and_one_folder_to_write(homes: dict[s
     assert service.get("ports") == (None if silo else ["9443:9443"])
     made = (homes[party] / "service" / "Dockerfile").read_text()
     assert "USER 10001" in made and "HEALTHCHECK" in made and ("nginx" in made) == (not silo)
+
+
+def test_nobody_is_asked_to_install_coterie_by_its_name(homes: dict[str, Path]) -> None:
+    """On a package index the name may be somebody else's: it is the file of its wheel."""
+    for party in ("coordinator", "north"):
+        files = [homes[party] / "README.md", *(homes[party] / "service").iterdir()]
+        told = {file.name: file.read_text() for file in files}
+        wheel = f"coterie-{VERSION}-py3-none-any.whl"
+        assert all(wheel in told[name] for name in ("README.md", "Dockerfile", "requirements-deploy.txt"))
+        assert not [name for name, text in told.items() if re.search(r"pip install.*coterie(==|\[)", text)]
 
 
 def test_a_silo_whose_service_runs_and_is_connected_is_well(
