@@ -12,6 +12,7 @@ gain within the measure's margin; *undecided* otherwise. Over silos, gains are t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,7 @@ def judge(
     shown = _shown(choice, list(standings))
     today = _today(baselines, scores)
     beside = {} if today is None or shown is None else _beside(shown, today[0], methods[shown], scores)
+    plain = _ahead_of_all([name for name in baselines if name not in GUESSES], list(methods), scores)
     return {
         "measure": name,
         "title": measure.title,
@@ -113,6 +115,7 @@ def judge(
             _written(asdict(each), measure) | ({"baseline": beside[each.silo]} if each.silo in beside else {})
             for each in (standings[shown] if shown is not None else ())
         ],
+        "plain_ahead": plain,
         **({} if today is None else {"baseline": _compared(today, choice["chosen"], methods, scores)}),
     }
 
@@ -171,6 +174,22 @@ def _beside(label: str, today: str, method: Judged, scores: Scores) -> dict[str,
         outcome = _outcome(score, score, gain, float(p), margin)
         found[silo] = {"name": today, "outcome": outcome, **_written(about, measure)}
     return found
+
+
+def _ahead_of_all(baselines: Sequence[str], methods: Sequence[str], scores: Scores) -> dict[str, str]:
+    """By silo the plain model of its own that is ahead of every method there, beyond chance over all such pairs.
+
+    A plain model's p is the largest against any method: it has to be ahead of them all.
+    """
+    silos = list(dict.fromkeys(key.silo for key in scores if key.method in baselines))
+    found = dict[tuple[str, str], float]()
+    for silo, name in product(silos, baselines):
+        gains = [gain for each in methods for gain in scores.gains([silo], "test", name, each)]
+        if gains:
+            found[silo, name] = max(gain.p if gain.low + gain.high > 0 else 1.0 for gain in gains)
+    adjusted = dict(zip(found, benjamini_hochberg(np.array([*found.values()], dtype=float)), strict=True))
+    surest = {silo: min(baselines, key=lambda name: adjusted.get((silo, name), 1.0)) for silo in silos}
+    return {silo: name for silo, name in surest.items() if adjusted.get((silo, name), 1.0) < ALPHA}
 
 
 def _compared(

@@ -28,7 +28,8 @@ FEW = 8  # silos that are named one by one in a terminal
 
 def consortium(verdict: Verdict) -> list[str]:
     """Which method to take and how sure that is; then how many silos are better off with it."""
-    return [_which(verdict), _whether(verdict), *_today(verdict), *([REFIT] if verdict.get("refit") else [])]
+    refit = [REFIT] if verdict.get("refit") else []
+    return [_which(verdict), _whether(verdict), *_today(verdict), *_plain_ahead(verdict), *refit]
 
 
 def compact(verdict: Verdict) -> list[str]:
@@ -52,8 +53,7 @@ def ranked(standings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def silo(standing: Mapping[str, Any], verdict: Verdict) -> str:
     """One silo: what it gains and from whom."""
-    name, gain = standing["silo"], standing["gain"]
-    name = f"silo {name}" if name.isdecimal() else name
+    name, gain = _called(standing["silo"]), standing["gain"]
     if gain is None:
         return f"{name}: {DIVERGED[standing['outcome']]}"
     size = f"{amount(abs(gain), verdict)}{unit(verdict)}"
@@ -70,6 +70,10 @@ def silo(standing: Mapping[str, Any], verdict: Verdict) -> str:
     if standing["low"] is not None and standing["high"] is not None and standing["low"] * standing["high"] > 0:
         more = f"; of {len(verdict['silos'])} silos one may look so by chance"  # what p_adjusted is for
     return f"{name}: undecided ({by}, {standing['n']:,} test rows{more})"
+
+
+def _called(silo: str) -> str:
+    return f"silo {silo}" if silo.isdecimal() else silo
 
 
 def stays(verdict: Verdict) -> str | None:
@@ -165,6 +169,18 @@ def _today(verdict: Verdict) -> list[str]:
             "contradict them: more rows would decide."
         )
     return [text]
+
+
+def _plain_ahead(verdict: Verdict) -> list[str]:
+    """Silos that no method here serves as well as a plain model of their own."""
+    by_model = dict[str, list[str]]()
+    for silo, name in verdict.get("plain_ahead", {}).items():
+        by_model.setdefault(name, []).append(_called(silo))
+    return [
+        f"At {_some(silos)} {name} of {'its' if len(silos) == 1 else 'their'} own {'is' if name[-1] != 's' else 'are'} "
+        "ahead of every method here, beyond chance."
+        for name, silos in by_model.items()
+    ]
 
 
 def _whether(verdict: Verdict) -> str:

@@ -204,6 +204,21 @@ def test_where_nothing_was_learned_no_method_is_taken():
     )
 
 
+def test_silos_whose_own_plain_model_is_ahead_of_every_method_are_named():
+    results, predictions = made()
+    own = {"north": 195, "south": 180, "east": 140, "west": 178}  # of 200; the best method has 170, 180, 150 and 174
+    trees = {Key("boosted trees", 0, silo, "test"): rows(right) for silo, right in own.items()}
+    trees |= {Key("boosted trees", 0, silo, "validation"): rows(100) for silo in own}
+    given = ({}, "separate", {0: dict.fromkeys(own, N)}, "accuracy", {})
+    verdict = judge(results, predictions | trees, *given, ["boosted trees"])
+    assert verdict["plain_ahead"] == {"north": "boosted trees"}
+    assert (
+        "At north boosted trees of its own are ahead of every method here, beyond chance."
+        in verdict_words.consortium(verdict)
+    )
+    assert judge(results, predictions, *given)["plain_ahead"] == {}
+
+
 @pytest.mark.parametrize(("right", "sure", "chosen"), [(169, 0.51, None), (169, 0.99, "fedamp"), (150, 0.51, "fedamp")])
 def test_a_lead_over_a_guess_that_may_be_chance_needs_a_lower_log_loss(right, sure, chosen):
     """Of nine methods that learned nothing one is a little ahead: fedamp has 170 right of 200 validation rows."""
@@ -441,8 +456,8 @@ def test_todays_model_is_to_be_stayed_with_only_where_its_lead_is_no_chance(righ
     first, *_, last = verdict_words.consortium(verdict)
     assert first.startswith("Stay with boosted trees on each silo alone for now" if beats else "Take fedamp.")
     verdict["baseline"] |= {"low": 1.0, "high": 2.0}  # had test rows shown the opposite
-    first, *_, last = verdict_words.consortium(verdict)
-    assert first.startswith("Take fedamp.") and ("test rows contradict them" in last) is beats
+    first, _, today, *_ = verdict_words.consortium(verdict)
+    assert first.startswith("Take fedamp.") and ("test rows contradict them" in today) is beats
 
 
 def test_a_lead_over_todays_model_that_may_be_chance_is_said_to_be():
