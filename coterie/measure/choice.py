@@ -74,8 +74,9 @@ def choose(
     """The method that validation rows prefer, or a cheaper one next to it; which are as good, and which may be.
 
     Of those whose difference from the best may be chance by the measure, the one with the lowest log-loss is preferred;
-    but a mixture of the others before all: the best of many on few rows is there by luck as well, and a mixture is near
-    the best of its members on any rows. Instead of it only what is shown not to be behind by the margin is taken.
+    but a mixture of the others before all that are ahead of it by no more than the margin: the best of many on few rows
+    is there by chance as well, and a mixture is near the best of its members on any rows. Instead of it only what is
+    shown not to be behind by the margin is taken. Of silos that keep their rows to themselves nothing is shown.
     Methods that validation rows have flattered, since they learn from them, are out, unless there is no other.
     """
     measure = scores.measure
@@ -94,13 +95,17 @@ def choose(
     level = [best, *(label for label, lead in leads.items() if lead.low <= 0)]  # whose difference may be chance
     losses = {label: loss for label in level if (loss := log_loss_of(label, predictions)) is not None}
     surest = min(losses, key=losses.__getitem__) if best in losses else best
-    first = next((label for label in level if label in mixtures), surest)
+    near = [label for label in level if measure.better(means[best], means[label]) <= margin]
+    known = [
+        label for label in near if label in mixtures and label not in flattered and _shown(best, label, grid, scores)
+    ]
+    first = known[0] if known else surest
     close = [
         label
         for label in level
         if measure.better(means[first], means[label]) <= AS_GOOD * margin
         and losses.get(label, 0.0) <= (1 + NEXT_TO) * losses.get(first, 0.0)
-        and (label == first or first not in mixtures or _lead(first, label, grid, scores).high < margin)
+        and (not known or _as_one(first, label, predictions) or _lead(first, label, grid, scores).high < margin)
     ]
     chosen = min(close, key=lambda label: (costs.get(label, 0.0), list(methods).index(label)))
     return {
@@ -129,6 +134,21 @@ def log_loss_of(label: str, predictions: Predictions) -> float | None:
 def _ahead(lead: Estimate) -> float:
     """How probable it is that the best is truly ahead."""
     return normal_below(lead.value / lead.error) if 0 < lead.error < np.inf else 0.5
+
+
+def _as_one(first: str, other: str, predictions: Predictions) -> bool:
+    """Whether two methods give the same for every validation row, as a mixture of one member does."""
+    keys = [key for key in predictions if (key.method, key.split) == (first, "validation")]
+    others = [predictions.get(key._replace(method=other)) for key in keys]
+    return all(
+        each is not None and np.array_equal(predictions[key].predicted, each.predicted)
+        for key, each in zip(keys, others, strict=True)
+    )
+
+
+def _shown(best: str, other: str, grid: DataFrame, scores: Scores) -> bool:
+    """Whether the rows by which two methods differ are known in all these silos."""
+    return all(scores.gain(str(silo), "validation", best, other) is not None for silo in grid.index)
 
 
 def _lead(best: str, other: str, grid: DataFrame, scores: Scores) -> Estimate:

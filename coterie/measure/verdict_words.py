@@ -139,9 +139,9 @@ def _why(verdict: Verdict) -> str:
     """Why a method is taken that is not the best on validation rows."""
     preferred, mixtures = verdict.get("preferred"), verdict.get("mixtures", ())
     if preferred in mixtures and preferred == verdict["chosen"]:
-        return "it mixes what the others found, and no other is shown to be better, or as good and cheaper"
+        return "it mixes what the others found, and nothing that sends less is surely next to it"
     if preferred in mixtures:
-        return f"it is shown to be as good as {preferred}, within {margin(verdict)}, and sends less"
+        return f"it is shown to be as good as {preferred}, within {margin(verdict)}, and is simpler"
     if measure_of(verdict["measure"]).kind == "numbers":
         return "of such methods it sends least"
     return "of such methods it has the lowest log-loss, or nearly so and sends less"

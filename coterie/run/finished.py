@@ -26,7 +26,7 @@ from coterie.measure.metrics import summarize
 from coterie.measure.predictions import Key, Predictions, Rows, as_frame, measured, reported
 from coterie.measure.subgroups import Place, as_table, subgroups
 from coterie.measure.tempering import curve, moved, temperatures, tempered, threshold
-from coterie.methods import learned, level_of
+from coterie.methods import innermost, learned, level_of
 from coterie.methods.separate import Separate
 from coterie.methods.stack import Stack
 from coterie.methods.wrappers.spent import Members, Searched, spent, spent_by_all
@@ -176,7 +176,8 @@ def summarized(
     together = spent_by_all(study.methods, trainings, members, searched, ran)
     alone = next((label for label, method in study.methods.items() if isinstance(method, Separate)), None)
     flattered = [label for label, method in study.methods.items() if method.learns_from_validation]
-    mixtures = [label for label, method in study.methods.items() if isinstance(method, Stack)]
+    stacks = {label: inner for label, each in study.methods.items() if isinstance(inner := innermost(each), Stack)}
+    mixtures = [label for label, stack in stacks.items() if not stack.distil]
     alike = [name for name in today if not pooled(name)]
     return {
         "study": study.name,
