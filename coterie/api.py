@@ -148,6 +148,8 @@ def _as_toml(key: str, value: Any) -> str:
 def _of_the_method(key: str, arguments: Mapping[str, Any]) -> None:
     """Refuse an option of a method where those of the training are given."""
     methods = [arguments["method"]] if "method" in arguments else arguments.get("methods") or list(OWN["methods"])
+    if isinstance(methods, str) or not isinstance(methods, Sequence | Mapping):
+        return  # which is refused as such
     for each in methods.values() if isinstance(methods, Mapping) else methods:
         kind = type(innermost(given(each)))
         if key in (option.name for option in describe(kind)):

@@ -370,6 +370,8 @@ def test_an_option_of_the_method_given_to_the_training_is_told_as_such(federatio
         (lambda: federation.compare({"mine": co.APPLE()}, 3, mu=0.5), r"coterie\.APPLE\(mu=0\.5\)"),
         (lambda: federation.compare(sigma=3), r"coterie\.FedAMP\(sigma=3\)"),
         (lambda: federation.train("fedavg", sigma=3), "train: unknown key 'sigma'"),
+        (lambda: federation.compare("fedamp", sigma=3), "compare: unknown key 'sigma'"),
+        (lambda: federation.compare(5, sigma=3), "compare: unknown key 'sigma'"),
     ):
         with pytest.raises(co.BadInput, match=told):
             given()

@@ -56,10 +56,11 @@ def factory(thing: Any, shape: tuple[int, ...], outputs: int) -> Callable[[], nn
         raise BadInput(f"model: a {type(thing).__name__}; give an nn.Module, its class or a function that makes one")
     inputs = math.prod(shape) if len(shape) == 1 else shape
     needed, named = _takes(thing)
-    if named and len(needed) < 2:
-        given, beside = (inputs,)[: len(needed)], {named: outputs}
-    else:
-        given, beside = (inputs, outputs) if needed else (), {}
+    if named and len(needed) > 1:
+        more = f"{_name(thing)} needs {', '.join(needed)} beside {named}"
+        raise BadInput(f"model: {more}; give a function of {needed[0]} and {named} that sets the others")
+    given = () if named or not needed else (inputs, outputs)
+    beside = {**dict.fromkeys(needed, inputs), named: outputs} if named else {}
 
     def make() -> nn.Module:
         try:
@@ -87,9 +88,13 @@ def _takes(thing: Any) -> tuple[list[str], str]:
     except (TypeError, ValueError):
         return [], ""
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    by_name = [name for name, p in parameters.items() if p.kind in (by_place[1], p.KEYWORD_ONLY)]
-    named = next((name for name in CLASSES if name in by_name), "")
+    numbers = [n for n, p in parameters.items() if p.kind in (by_place[1], p.KEYWORD_ONLY) and _is_number(p.default)]
+    named = next((name for name in CLASSES if name in numbers), "")
     return [n for n, p in parameters.items() if p.default is p.empty and p.kind in by_place and n != named], named
+
+
+def _is_number(default: Any) -> bool:
+    return default is inspect.Parameter.empty or (isinstance(default, int) and not isinstance(default, bool))
 
 
 def _name(thing: Any) -> str:

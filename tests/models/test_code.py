@@ -94,3 +94,21 @@ def test_auto_is_chosen_by_the_data():
     assert table["name"] == "cnn" and build(table, (3, 32, 32), 3)[1] == table
     with pytest.raises(BadInput, match="chooses all by itself"):
         build({"name": "auto", "hidden": [3]}, (8,), 3)
+
+
+def test_what_a_name_gives_is_given_by_name_and_nothing_else_in_its_place():
+    def turned(num_classes, inputs):
+        return nn.Linear(inputs, num_classes)
+
+    def styled(inputs=8, outputs="logits"):
+        assert outputs == "logits"
+        return nn.Linear(inputs, 3)
+
+    def wide(inputs, width, num_classes=10):  # was given ten classes for its width
+        raise AssertionError
+
+    for thing in (turned, styled):
+        made = factory(thing, (8,), 3)()
+        assert (made.in_features, made.out_features) == (8, 3)
+    with pytest.raises(BadInput, match=r"wide needs inputs, width beside num_classes; give a function of inputs and"):
+        factory(wide, (8,), 10)
