@@ -16,7 +16,7 @@ from coterie.deploy.messages import Job, Transport
 from coterie.deploy.patience import MANY, Patience
 from coterie.deploy.remote import Declaration, declarations, descriptions, unapproved
 from coterie.engine.exchange import Failure
-from coterie.errors import BadInput
+from coterie.errors import BadInput, warn
 from coterie.options import parse
 
 MEMBERS, NEWCOMERS, SCHEMA, DIFFERENCES = "members.json", "newcomers.json", "schema.json", "differences.json"
@@ -63,11 +63,18 @@ class Gathering:
         return members
 
     def await_approval(self, jobs: Sequence[Job]) -> None:
-        """Have the members' owners approve what will run; it waits for them as long as for silos that are missing."""
+        """Have the members' owners approve what will run; it waits for them as long as for silos that are missing.
+
+        A silo that refuses it for any other reason takes no part, and who runs it reads why before the first round.
+        """
         until = time.monotonic() + self.patience.gather
         names = list(self.members())
-        while why := unapproved(self.transport, self.folder.name, jobs, names, self.patience.reply):
-            names = list(why)
+        while names:
+            why, refused = unapproved(self.transport, self.folder.name, jobs, names, self.patience.reply)
+            for name, failure in refused.items():
+                warn(f"{name} takes no part in this study, which it {failure.reason}")
+            if not (names := list(why)):
+                break
             self.report(state="waiting for approval", silos={name: failure.reason for name, failure in why.items()})
             if time.monotonic() > until:
                 first = next(iter(why.values())).reason

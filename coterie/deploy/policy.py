@@ -15,6 +15,7 @@ from coterie.engine.method import Method
 from coterie.engine.training import Training
 from coterie.errors import BadInput, plain, refused
 from coterie.methods import METHODS, innermost, level_of, name_of, names_of
+from coterie.methods.wrappers.spent import privacy_of
 from coterie.options import option, parse
 from coterie.wire import Up, every_field
 
@@ -102,10 +103,17 @@ class Policy:
         batch = min(training.batch_size, samples)
         if batch < self.smallest_batch:
             raise Refused(f"{batch} samples in a training step; at least {self.smallest_batch} must be")
-        last = 0 if training.whole_batches else samples % batch
+        drawn = (privacy := privacy_of(method)) is not None and privacy.level == "record"  # batches of no fixed size
+        last = 0 if training.whole_batches or drawn else samples % batch
         if 0 < last < self.smallest_batch:
             few = f"{last} of {samples} samples in an epoch's last step; at least {self.smallest_batch} must be"
             raise Refused(f"{few}; take another [train] batch_size than {batch}, or whole_batches = true")
+        least = method.fewest(samples, (batch, last) if last else (batch,))
+        if least < self.smallest_batch:
+            few = f"{name_of(method)} takes gradients of {least} of {samples} samples"
+            raise Refused(
+                f"{few}; at least {self.smallest_batch} must be; take another [train] batch_size than {batch}"
+            )
         steps = training.local_epochs * (samples // batch if training.whole_batches else -(-samples // batch))
         if steps < self.fewest_steps:
             raise Refused(f"{steps} training steps before an upload; at least {self.fewest_steps} must be")

@@ -43,6 +43,7 @@ T = TypeVar("T")
 U = TypeVar("U", bound=Up)
 AT_ONCE = Patience(silence=0)  # a round in which nobody replies goes by
 SHORTEST, LONGER = 120.0, 10.0  # seconds that a silo gets at least, and how many times as long as the slowest took
+REFUSED = "refused: "  # how it begins why a silo that answered did not do what it was asked
 MOST_TURNS = 100  # of a silo that arrives after training
 MOST_SAMPLES = 10**8  # of a split
 MOST_INPUTS = 10**8  # of a sample
@@ -321,7 +322,7 @@ def ask(
                 blobs[name] = answer.body
                 failures.pop(name, None)
             else:
-                reason = f"refused: {answer.refusal}" if isinstance(answer, Answer) else answer.reason
+                reason = f"{REFUSED}{answer.refusal}" if isinstance(answer, Answer) else answer.reason
                 failures[name] = Failure(reason)
                 if isinstance(answer, Lost):
                     open_.append(name)
@@ -367,11 +368,13 @@ def _answers(
 
 def unapproved(
     transport: Transport, run: str, jobs: Sequence[Job], names: Sequence[str], timeout: float
-) -> dict[str, Failure]:
-    """The silos whose owners have yet to approve these jobs, and how each names them."""
+) -> tuple[dict[str, Failure], dict[str, Failure]]:
+    """The silos whose owners have yet to approve these jobs, how each names them; and those that refuse them, why."""
     blank = Request("propose", "", run, 0, proposed=tuple(jobs))
     _, failures = ask(transport, blank, dict.fromkeys(names, b""), timeout, 1, {})
-    return {name: failure for name, failure in failures.items() if AWAITS in failure.reason}
+    waiting = {name: failure for name, failure in failures.items() if AWAITS in failure.reason}
+    refused = {n: f for n, f in failures.items() if n not in waiting and f.reason.startswith(REFUSED)}
+    return waiting, refused
 
 
 def declaration(up: Declared) -> Declaration:

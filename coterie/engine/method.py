@@ -206,6 +206,10 @@ class Method(Generic[ServerT, DownT, UpT, PrivateT, StateT]):
         """How the gradients of `step` hide every single sample, where they do."""
         return None
 
+    def fewest(self, samples: int, steps: tuple[int, ...]) -> int:
+        """Of how few samples a gradient is at least, in a silo of so many; `steps`: a full one, and an epoch's last."""
+        return min(steps)
+
     # A silo that arrives after training: `host` and `adapt` alternate until the silo sends nothing more.
 
     def host(self, server: ServerT, newcomers: Cohort, up: UpT | None) -> DownT:

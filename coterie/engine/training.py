@@ -73,6 +73,10 @@ class Training:
         """Whether to measure after this many rounds."""
         return round % self.measure_every == 0 or round == self.rounds
 
+    def __post_init__(self) -> None:
+        if len({*self.measure}) < len(self.measure):
+            raise ValueError("measure: name each split once")
+
 
 def suited(training: Training, classes: int, counts: Sequence[float] | None, sizes: Sequence[int]) -> Training:
     """Training with what the data decide: batch size, measure, and of two classes the one looked for, the rarer.

@@ -11,7 +11,7 @@ from coterie.options import changed
 AS_INSIDE = (
     "down", "up", "private", "averages", "compares", "lr_by_row", "plain_steps", "from_own", "by_gradients",
     "one_model", "learns_from_validation", "open", "send", "receive", "confirm", "confirmed", "summed", "unpacked",
-    "axes", "shared", "enroll", "step", "dpsgd", "host", "refusal", "trace",
+    "axes", "shared", "enroll", "step", "dpsgd", "fewest", "host", "refusal", "trace",
 )  # fmt: skip
 
 

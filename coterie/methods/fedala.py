@@ -11,6 +11,7 @@ of the last ten passes is below `threshold`; the published code takes the loss o
 cap on passes. All passes of a round go over the same mini-batches. BatchNorm's statistics are the global model's.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -77,6 +78,10 @@ class FedALA(GlobalModel[Adaptive, Started]):
 
     def end(self, task: Task, state: Started, down: GlobalDown, private: Adaptive) -> tuple[ModelUp, Adaptive]:
         return ModelUp(w=state.w), Adaptive(w=state.w, a=state.a, rounds=private.rounds + 1)
+
+    def fewest(self, samples: int, steps: tuple[int, ...]) -> int:
+        """Of the share by which A is learned, what full steps leave over is a step, too."""
+        return min(*steps, math.ceil(self.share * samples) % steps[0] or steps[0])
 
     def adapt(self, task: Task, down: GlobalDown, private: Adaptive | None) -> tuple[None, Adaptive]:
         """A newcomer trains the global model for one round, as the others did in their first."""

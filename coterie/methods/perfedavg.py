@@ -50,8 +50,15 @@ class PerFedAvg(OneModel[Weights]):
     def receive(self, server: Global, cohort: Cohort, up: ModelUp) -> Global:
         return Global(w=up.w.mean(0))  # Algorithm 1: w_{k+1} = 1/(rn) Σ_i w_i, over those who replied
 
+    @property
+    def _parts(self) -> int:
+        return 3 if self.variant == "hf" else 2
+
+    def fewest(self, samples: int, steps: tuple[int, ...]) -> int:
+        return min(step if step < 2 * self._parts else step // self._parts for step in steps)
+
     def step(self, task: Task, state: Weights, batch: Batch) -> Weights:
-        inner, outer, *third = dealt(task, batch, 3 if self.variant == "hf" else 2)
+        inner, outer, *third = dealt(task, batch, self._parts)
         path = [state.w]
         for _ in range(self.steps):
             g = task.grad(path[-1], inner)

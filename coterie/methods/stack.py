@@ -338,6 +338,9 @@ class Stack(Method):
 
     # What a person wants to know.
 
+    def fewest(self, samples: int, steps: tuple[int, ...]) -> int:
+        return min(member.fewest(samples, steps) for member, _ in self.trained())
+
     def refusal(self, roster: Roster, model: Model) -> str | None:
         for label, member in self.members.items():
             for key, wrap in COVERS.items():

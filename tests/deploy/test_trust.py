@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from command import call
 from loop import Loop, job, settle
-from test_drive import federated
+from test_drive import FEDAMP, federated
 from test_tables import TABLE, patients, settled
 
 from coterie.codec import decode, encode
@@ -25,13 +25,14 @@ from coterie.deploy.home import ALIVE, NODES, SOURCE
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.messages import Job, Measured, Request
 from coterie.deploy.messages import request as parsed
-from coterie.deploy.policy import FILE, MOST_PROPOSED, Policy, policy_text, read_policy
+from coterie.deploy.policy import FILE, MOST_PROPOSED, Policy, Refused, policy_text, read_policy
 from coterie.deploy.repair import repair
 from coterie.deploy.silo import SiloSide
 from coterie.deploy.vault import is_reserved
 from coterie.engine.method import Cohort
 from coterie.engine.training import Training
 from coterie.errors import BadInput
+from coterie.methods import make
 from coterie.options import resolved
 from coterie.run import tuning
 
@@ -139,6 +140,35 @@ def test_an_epochs_last_step_counts_in_whatever_trains(method: str, options: dic
     work = replace(work, method=method, options=options)
     answer = side.answer(Request("propose", "north", "run", 0, proposed=(work,)))
     assert answer.refusal.startswith("1 of 26 samples in an epoch's last step") and proposed(side) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "few"),
+    [
+        ("fedala", {}, 1),  # A is learned on 21 of 26 rows, in steps of 10, 10 and 1
+        ("perfedavg", {}, 2),  # the last step, of 6, is one of three gradients
+        ("perfedavg", {"variant": "fo"}, 3),
+        ("stack", {"of": ["separate", "fedala"]}, 1),
+    ],
+)
+def test_a_method_s_own_passes_and_parts_of_a_batch_count(
+    method: str, options: dict[str, Any], few: int, tmp_path: Path
+) -> None:
+    side = settled(tmp_path, policy_text())["north"]
+    work = asked(schema(AGE, WARD), replace(SEVERAL, batch_size=10)).job
+    assert work is not None
+    work = replace(work, method=method, options=options)
+    answer = side.answer(Request("propose", "north", "run", 0, proposed=(work,)))
+    assert f"takes gradients of {few} of 26 samples; at least 4 must be" in answer.refusal and proposed(side) == []
+
+
+def test_wrappers_change_no_steps_but_samples_that_are_drawn_for_each_have_no_last_batch() -> None:
+    with pytest.raises(Refused, match="fedala takes gradients of 1 of 26 samples"):
+        Policy().judge_steps(make("fedala", {"finetune": {}}), replace(SEVERAL, batch_size=10), 26)
+    private = make("fedavg", {"privacy": {"level": "record", "noise": 1.0}})
+    with pytest.raises(Refused, match="1 of 26 samples"):
+        Policy().judge_steps(make("fedavg", {}), replace(SEVERAL, batch_size=25), 26)
+    Policy().judge_steps(private, replace(SEVERAL, batch_size=25), 26)
 
 
 def test_no_schema_that_nobody_approved_tells_how_far_a_label_lies(tmp_path: Path) -> None:
@@ -844,3 +874,16 @@ def test_noise_on_all_data_and_on_records_of_the_same_size_add_up() -> None:
     squares = 0.25
     both = Spent(squares=squares).with_steps(1.0, squares**-0.5, 1)
     assert both.epsilon(1e-5, "record") == pytest.approx(Spent().with_steps(1.0, 2.0, 2).epsilon(1e-5, "record"))
+
+
+def test_a_silo_that_refuses_a_study_is_named_with_its_reason_before_the_first_round(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of 13, 8 and 21 rows in batches of 11, two silos would have a step of two rows, or of ten."""
+    table = FEDAMP | {"train": FEDAMP["train"] | {"batch_size": 11}}
+    federated(tmp_path / "run", Loop(settle(tmp_path)), table).run("")
+    told = [line for line in capfd.readouterr().err.splitlines() if "takes no part" in line]
+    (north,) = told
+    assert north.startswith(
+        "coterie: north takes no part in this study, which it refused: 2 of 13 samples in an epoch's"
+    )
