@@ -60,7 +60,13 @@ def test_five_tables_become_a_federation_and_the_study_runs_again_alike(capfd):
         assert f"`{card['sha256']}`" in Path("a/deploy", silo, "card.md").read_text("utf-8")
     today = summary("a")["baselines"]
     assert set(today) >= {"majority", "boosted trees", "logistic regression, pooled"}
-    assert summary("a")["verdict"]["baseline"]["name"] in today
+    verdict = summary("a")["verdict"]  # what users' scripts rely on
+    assert verdict["baseline"]["name"] in today
+    assert verdict["chosen"] in verdict["methods"] and verdict["measure"] == "accuracy"
+    assert {each["silo"] for each in verdict["silos"]} == set(NAMES)
+    for each in verdict["silos"]:
+        assert {"outcome", "gain", "low", "high", "n"} <= set(each) and each["low"] <= each["gain"] <= each["high"]
+        assert each["outcome"] in ("better", "worse", "equivalent", "undecided") and each["n"] > 0
 
 
 def test_regression_reports_errors_in_the_labels_unit(capfd):
