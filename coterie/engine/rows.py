@@ -310,7 +310,7 @@ class Model:
     def probe(self, x: Tensor) -> None:
         """Call the module on a few samples, to refuse one that does not fit the data or that rows cannot repeat."""
         self.examine(x)
-        if self.classes and self.output[:1] != (self.classes,):
+        if self.classes and (not self.output or self.output[0] < self.classes):
             raise BadInput(
                 f"the model's output {self.output} does not fit {self.classes} classes; give it that many outputs"
             )

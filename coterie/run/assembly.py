@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from coterie.engine.simulate import Simulator, work_of
 from coterie.engine.store import Store
 from coterie.engine.threads import WORTH_SHARING
 from coterie.engine.training import Training
-from coterie.errors import BadInput
+from coterie.errors import BadInput, warn
 from coterie.keys import generator
 from coterie.methods.wrappers.personal import local_buffers
 from coterie.models.parts import Blueprint
@@ -35,6 +36,12 @@ def pick_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise BadInput(f"device '{name}': this machine has {torch.cuda.device_count()} CUDA devices; take --device cpu")
     return device
+
+
+@cache
+def _remark_outputs(outputs: int, classes: int) -> None:
+    """Once, however many seeds there are."""
+    warn(f"the model gives {outputs} outputs for {classes} classes; those of no class learn that they are never right")
 
 
 class Assembly(HoldsData):
@@ -76,6 +83,8 @@ class Assembly(HoldsData):
         first = torch.from_numpy(silos[0].train.x[:COMPARED].copy()).to(self.model.device)  # a module may change it
         first = first.to(self.model.dtype) if first.is_floating_point() else first
         self.model.probe(first)
+        if self.model.classes < self.model.output[0] and self.model.classes:
+            _remark_outputs(self.model.output[0], self.model.classes)
         self._check_labels(first[:2], torch.from_numpy(silos[0].train.y[:2]).to(self.model.device))
         self._check_batches(first[:1])
         draws = {s.name: generator(seed, "unseen", s.name).random() for s in silos}
