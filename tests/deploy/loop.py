@@ -8,7 +8,7 @@ from coterie.conformance import small_silos
 from coterie.data.silo import Silo
 from coterie.deploy.messages import Answer, Job, Lost, Request, request
 from coterie.deploy.own import SiloSource, save_silo
-from coterie.deploy.policy import FILE, policy_text
+from coterie.deploy.policy import FILE, Policy, policy_text
 from coterie.deploy.silo import SiloSide
 from coterie.engine.exchange import Failure
 from coterie.engine.training import Training
@@ -42,13 +42,16 @@ def job(method: str, training: Training = TRAINING, **options: object) -> Job:
     )
 
 
-def settle(folder: Path, more: list[Silo] | None = None) -> dict[str, SiloSide]:
+def settle(
+    folder: Path, more: list[Silo] | None = None, smallest: int = Policy().smallest_batch
+) -> dict[str, SiloSide]:
     """Their folders, with data and the policy of a federation to try things out."""
+    text = policy_text("all").replace(f"smallest_batch = {Policy().smallest_batch}", f"smallest_batch = {smallest}")
     sides = {}
     for silo in [*silos(), *(more or [])]:
         home = folder / silo.name
         home.mkdir(parents=True)
-        (home / FILE).write_text(policy_text("all"))
+        (home / FILE).write_text(text)
         save_silo(silo, home / "data.npz")
         sides[silo.name] = SiloSide(silo.name, home, SiloSource(home / "data.npz"), "cpu")
     return sides
