@@ -56,7 +56,8 @@ def test_every_method_gives_each_silo_what_a_simulation_gives_it(method: str, tm
         expected = values(simulated(method, **options))
     except BadInput as error:  # a method that refuses this federation refuses it in a simulation too
         pytest.skip(str(error))
-    found = values(deployed(tmp_path, method, **options))
+    loop = Loop(settle(tmp_path, smallest=1))  # FedALA's passes and Per-FedAvg's thirds are over a row or two here
+    found = values(deployed(tmp_path, method, loop=loop, **options))
     pd.testing.assert_series_equal(found, expected, atol=1e-4, rtol=0)
 
 
