@@ -1,7 +1,8 @@
 """What the pages of results are made of: `python bench/keep.py runs/NAME --out docs/results/runs`.
 
 Of the folder of a finished run the small copy that tables and figures need: the study, scores, test accuracies, labels,
-and where groups are known the last weights between silos. Where the run was written to is left out of its command. A
+and where groups are known the last weights between silos. Where the run was written to is left out of its command, and
+so is where a set's official files lay; an archive is named, since it may hold other data. A
 method that is kept anew replaces what older folders of the same cell have of it with the same seeds.
 """
 
@@ -29,16 +30,20 @@ LEFT_OUT = {"verdict", "per_silo_cloud"}  # large, and on no page
 def keep(run: Path, target: Path) -> None:
     """The small copy of one run."""
     target.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(run / "study.toml", target / "study.toml")
     shutil.copyfile(run / "labels.parquet", target / "labels.parquet")
     summary = rounded(json.loads((run / "summary.json").read_text("utf-8")))
     summary["command"] = re.sub(r" --(out \S+|quiet)", "", summary["command"])
+    table = tomllib.loads((run / "study.toml").read_text("utf-8"))
+    if (path := table["data"].get("path")) and not path.endswith(".npz"):
+        table["data"]["path"] = ""
+        summary["command"] = summary["command"].replace(f" --set data.path={path}", "")
+    (target / "study.toml").write_text(toml.dumps(table), "utf-8")
     (target / "summary.json").write_text(json.dumps(summary, ensure_ascii=False) + "\n", "utf-8")
     results = pd.read_parquet(run / "results.parquet")
     shown = results[(results["split"] == "test") & results["measure"].str.startswith("accuracy")]
     shown = shown.assign(value=shown["value"].round(6)).reset_index(drop=True)
     shown.to_parquet(target / "results.parquet", compression="zstd")
-    every = tomllib.loads((run / "study.toml").read_text("utf-8"))["name"] in TRAJECTORIES
+    every = table["name"] in TRAJECTORIES
     for trace in sorted((run / "collaboration").glob("*.npz")):
         arrays = read_npz(trace)
         if "collaboration" in arrays and (every or len(set(arrays["groups"])) > 1):

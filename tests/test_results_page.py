@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -183,7 +184,11 @@ def test_a_kept_run_makes_the_page_of_the_whole_one(tmp_path: Path) -> None:
     methods = {"fedamp": scores({0: 93.123456}, per_silo_cloud={"silo-0": 1.0}), "separate": scores({0: 80.0})}
     folder = run(tmp_path / "a", methods)
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
-    summary |= {"command": "coterie run amp-table3 --out /somewhere --data fmnist --quiet", "verdict": {"silos": []}}
+    typed = "coterie run amp-table3 --out /somewhere --data fmnist --set data.path=here --quiet"
+    summary |= {"command": typed, "verdict": {"silos": []}}
+    study = tomllib.loads((folder / "study.toml").read_text("utf-8"))
+    study["data"]["path"] = "here"
+    (folder / "study.toml").write_text(toml.dumps(study), "utf-8")
     (folder / "summary.json").write_text(json.dumps(summary), "utf-8")
     pd.DataFrame({"silo": SILOS, "label": "0", "count": 9}).to_parquet(folder / "labels.parquet")
     results = pd.read_parquet(folder / "results.parquet")
@@ -194,6 +199,7 @@ def test_a_kept_run_makes_the_page_of_the_whole_one(tmp_path: Path) -> None:
     keep(folder, tmp_path / "kept")
     whole, kept = made(tmp_path / "one", folder), made(tmp_path / "two", tmp_path / "kept")
     assert row(kept, "fedamp") == row(whole, "fedamp") and "    coterie run amp-table3 --data fmnist\n" in kept
+    assert "data.path = here" in whole and "data.path" not in kept
     assert "verdict" not in (tmp_path / "kept" / "summary.json").read_text("utf-8")
     assert set(pd.read_parquet(tmp_path / "kept" / "results.parquet")["split"]) == {"test"}
     assert read_npz(tmp_path / "kept" / "collaboration" / "fedamp.npz")["collaboration"].shape == (1, 8, 8)
