@@ -20,11 +20,11 @@ from coterie.codec import decode, encode, encode_up
 from coterie.data.silo import Part, Silo, check_silos
 from coterie.deploy.flower.grid import answer_of, body_of, enclosed, packed, reply, unpacked
 from coterie.deploy.messages import Answer, Declared, Measured, Membership
-from coterie.deploy.remote import Declaration, bodies_of, declaration
+from coterie.deploy.remote import Declaration, bodies_of, declaration, records
 from coterie.deploy.silo import as_measured
 from coterie.deploy.vault import rebuilt
-from coterie.engine.exchange import Engine, Failure, Rejected, Replies
-from coterie.engine.judge import alike, judged
+from coterie.engine.exchange import Engine, Failure, Replies
+from coterie.engine.judge import judged
 from coterie.engine.measuring import measured
 from coterie.engine.method import Cohort, Method, local_round
 from coterie.engine.rows import Model
@@ -129,10 +129,7 @@ class ServerHalf:
 
     def receive(self, replies: Iterable[Message]) -> dict[str, str]:
         """Take the uploads of a round in; why those of the silos named here did not count."""
-        found, failures = self._read(replies, self.method.up)
-        for name, why in alike(found, self.axes, self.model).items():
-            failures[name] = Rejected(why)
-            del found[name]
+        found, failures = self._read(replies, self.method.up, uploads=True)
         came = [i for i, name in enumerate(self.cohort.names) if name in found]
         cohort = replace(self.cohort, ids=self.cohort.ids[came])
         up = stack([found[name] for name in cohort.names]) if came else None
@@ -154,24 +151,24 @@ class ServerHalf:
         found, _ = self._read(replies, Measured)
         return {name: {key: float(each) for key, each in record.tensors().items()} for name, record in found.items()}
 
-    def _read(self, replies: Iterable[Message], kind: type[U]) -> tuple[dict[str, U], dict[str, Failure]]:
+    def _read(
+        self, replies: Iterable[Message], kind: type[U], uploads: bool = False
+    ) -> tuple[dict[str, U], dict[str, Failure]]:
         """Answers as records, and why there is none of the other silos that were asked."""
         silo_at = {self.nodes[name]: name for name in self.cohort.names}
-        found = dict[str, U]()
+        blobs = dict[str, bytes]()
         failures: dict[str, Failure] = {name: Failure("no reply") for name in self.cohort.names}
         for each in replies:
             name, answer = silo_at.get(each.metadata.src_node_id), answer_of(each)
             if name is None:  # Flower's own error about a node that went away
                 continue
-            try:
-                if isinstance(answer, Failure) or answer.refusal:
-                    failures[name] = Failure(_why(answer))
-                    continue
-                found[name] = decode(kind, answer.body, self.model.dtype, rows=1, **self.axes)
-                del failures[name]
-            except BadInput as error:
-                failures[name] = Rejected(str(error))
-        return {name: found[name] for name in self.cohort.names if name in found}, failures
+            if isinstance(answer, Failure) or answer.refusal:
+                failures[name] = Failure(_why(answer))
+            else:
+                blobs[name] = answer.body
+                failures.pop(name, None)
+        found, rejected = records(blobs, kind, self.axes, self.model, uploads)
+        return {name: found[name] for name in self.cohort.names if name in found}, failures | rejected
 
 
 class SiloHalf:
