@@ -35,7 +35,7 @@ def seconds() -> float:
 def note(node: str, took: float) -> None:
     """Add what a test took to the file that the environment names, if it names one."""
     if TIMES in os.environ:
-        with open(os.environ[TIMES], "a", encoding="utf-8") as file:  # a line at once, whichever process writes it
+        with Path(os.environ[TIMES]).open("a", encoding="utf-8") as file:  # a line at once, whichever process writes it
             file.write(f"{took:.3f} {node}\n")
 
 
@@ -56,10 +56,8 @@ def main(times: Path) -> None:
     measured = {each for each, all_of in by_function.items() if sum(all_of) / len(all_of) >= LIMIT}
     slow = {each for each in measured | (before - by_function.keys()) if not each.startswith("fuzz/")}
     LIST.write_text("".join(f"{each}\n" for each in sorted(slow)), "utf-8")
-    left = sum(took for node, took in taken.items() if _function(node) not in slow)
-    sys.stdout.write(
-        f"{len(slow)} are slow; the others that were measured take {left:.0f} s of {sum(taken.values()):.0f}\n"
-    )
+    left, whole = sum(took for node, took in taken.items() if _function(node) not in slow), sum(taken.values())
+    sys.stdout.write(f"{len(slow)} are slow; the others that were measured take {left:.0f} s of {whole:.0f}\n")
 
 
 if __name__ == "__main__":
