@@ -24,7 +24,7 @@ SUBJECTS = {
     "personal": "tokenizer",
     "report": "browser by readers",
     "run": "kill stacked start subgroups threshold",
-    "studies": "pretrained published",
+    "studies": "published",
 }
 OF_THE_REPOSITORY = "discreet docs house package supply_chain verified walk"  # as a whole
 
