@@ -150,8 +150,8 @@ def run(
     own |= {"incumbent": incumbent}
     parts = subgroup or None
     if unfinished is not None:
-        said = (study, methods, assignments, rounds, seeds, repeats, cell, metric, unseen, device, rows, out)
-        if any(each is not None for each in (*said, silos, *own.values(), parts, None if code else model)):
+        given = (study, methods, assignments, rounds, seeds, repeats, cell, metric, unseen, device, rows, out)
+        if any(each is not None for each in (*given, silos, *own.values(), parts, None if code else model)):
             raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --track and --quiet")
         if torchrun.used():
             join()
@@ -260,11 +260,11 @@ for command_of in (
 
 def _into(table: dict[str, Any], key: str, given: dict[str, Any]) -> dict[str, Any]:
     """A study's table with the options that the command line gave."""
-    said = {name: value for name, value in given.items() if value is not None}
+    options_given = {name: value for name, value in given.items() if value is not None}
     inner = table.get(key, {})
-    if not said or not isinstance(inner, dict):  # what is wrong with it the study's own check says
+    if not options_given or not isinstance(inner, dict):  # what is wrong with it the study's own check says
         return table
-    return {**table, key: {**inner, **said}}
+    return {**table, key: {**inner, **options_given}}
 
 
 def _names(text: str) -> list[str]:
@@ -297,7 +297,7 @@ def _seeds(text: str | None, repeats: int | None) -> list[int]:
 def main() -> None:
     """The `coterie` command: bad input is one line on stderr and exit code 2, never a traceback."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to end as with Ctrl-C: nothing half-written
-    speak = torchrun.hush()
+    show_errors = torchrun.hush()
     try:
         for word in sys.argv[1:]:
             if any("\ud800" <= letter <= "\udfff" for letter in word):
@@ -320,7 +320,7 @@ def main() -> None:
 
         if (short := shortage(error)) is not None:
             _fail(short)
-        speak()  # nobody foresaw it
+        show_errors()  # nobody foresaw it
         raise
     if stopped:
         _fail("stopped", STOPPED)

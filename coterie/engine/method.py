@@ -76,7 +76,7 @@ class Nothing(Private):
 
 
 class NothingDown(Down):
-    """The server has nothing to say."""
+    """The server sends nothing."""
 
 
 class NothingUp(Up):

@@ -212,9 +212,9 @@ class Model:
         try:
             cast(other, self.device, self.dtype).load_state_dict(module.state_dict())
         except RuntimeError as error:
-            said = " ".join(str(error).split())
+            reason = " ".join(str(error).split())
             raise BadInput(
-                f"the model cannot be loaded from its own state_dict, so no file could hold it: {said}"
+                f"the model cannot be loaded from its own state_dict, so no file could hold it: {reason}"
             ) from None
         other.eval()
         x = x.to(self.device, self.dtype) if x.is_floating_point() else x.to(self.device)

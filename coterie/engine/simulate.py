@@ -35,7 +35,7 @@ TRIAL = 16  # rows in the trial that chooses between one and all
 class Trained(Record):
     """What local training leaves."""
 
-    up: Any  # what leaves the silos; None where they have nothing more to say
+    up: Any  # what leaves the silos; None where they send nothing more
     kept: Any  # what stays
 
 

@@ -329,7 +329,7 @@ def fitting(classes: int) -> dict[str, Measure]:
 
 
 def usual(counts: Mapping[int, int] | Sequence[float] | None) -> str:
-    """What people judge by where nothing was said, from the rows of each class (None: numbers)."""
+    """What people judge by where nothing else was asked for, from the rows of each class (None: numbers)."""
     if counts is None:
         return "rmse"
     sizes = list(counts.values()) if isinstance(counts, Mapping) else list(counts)

@@ -23,7 +23,7 @@ class Transformer:
             raise ValueError(f"{self.heads} heads cannot share a width of {self.width}; take a divisor")
 
 
-class Block(nn.Module):
+class AttentionBlock(nn.Module):
     """Attention and two linear layers, each added to what came in."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -52,7 +52,7 @@ class NextCharacter(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(characters, options.width)
         self.position = nn.Parameter(0.02 * torch.randn(steps, options.width))
-        self.blocks = nn.Sequential(*(Block(options.width, options.heads) for _ in range(options.layers)))
+        self.blocks = nn.Sequential(*(AttentionBlock(options.width, options.heads) for _ in range(options.layers)))
         self.norm, self.output = nn.LayerNorm(options.width), nn.Linear(options.width, characters)
 
     def forward(self, x: Tensor) -> Tensor:

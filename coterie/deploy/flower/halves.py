@@ -50,7 +50,7 @@ KEPT = "coterie.after-round-"  # what a silo keeps, in the state that Flower hol
 
 
 @dataclass(frozen=True, kw_only=True)
-class Head(Membership):
+class MessageHead(Membership):
     """What a silo is sent beside a `Down`: who takes part, which round this is, and what the server has of the silo."""
 
     method: str
@@ -96,7 +96,7 @@ class ServerHalf:
         if len(shapes) > 1:
             raise BadInput(f"silos' samples have different shapes: {', '.join(map(str, sorted(shapes)))}")
         classes = max(each.classes for each in declared.values())
-        self.head = Head(
+        self.head = MessageHead(
             method=_whole(self.method),
             names=tuple(declared),
             sizes=tuple(each.sizes[0] for each in declared.values()),
@@ -251,7 +251,7 @@ class SiloHalf:
             outputs=torch.tensor([outputs]),
         )
 
-    def _task(self, head: Head, body: bytes, context: Context) -> tuple[Task, Any, Any]:
+    def _task(self, head: MessageHead, body: bytes, context: Context) -> tuple[Task, Any, Any]:
         """This silo in a round, what it was sent, and what it has kept."""
         if head.method != (mine := _whole(self.method)):
             raise BadInput(f"the server runs {plain(head.method, 200)}, this silo {mine}; give both the same")
@@ -284,11 +284,11 @@ def _message(kind: str, head: str, body: bytes, node: int) -> Message:
     return Message(content=content, message_type=kind, dst_node_id=node)
 
 
-def _read_head(message: Message) -> tuple[Head | None, bytes]:
+def _read_head(message: Message) -> tuple[MessageHead | None, bytes]:
     """The head, none of a greeting, and the body of a message."""
     try:
         text, body = str(message.content["request"]["head"]), body_of(message.content, "request")
-        return (parse(Head, json.loads(text), "a message") if text else None), body
+        return (parse(MessageHead, json.loads(text), "a message") if text else None), body
     except (KeyError, TypeError, ValueError, AttributeError):
         raise BadInput("a message arrived that holds no request") from None
 
