@@ -82,7 +82,7 @@ check: lint types test-all
 bench: setup
 	$(BIN)/python bench/speed.py
 
-# Other libraries, each in an environment of its own (4.3 GB in all); one that does not install is told and left out.
+# Other libraries, each in an environment of its own (4.3 GB in all); one that does not install is named and left out.
 bench-peers: setup
 	-$(BIN)/python bench/peers/install.py
 	$(BIN)/python bench/peers/compare.py

@@ -45,7 +45,7 @@ class AttentionBlock(nn.Module):
         return y
 
 
-class NextCharacter(nn.Module):
+class CharacterTransformer(nn.Module):
     """Scores of the character after the last."""
 
     def __init__(self, options: Transformer, steps: int, characters: int) -> None:
@@ -65,4 +65,4 @@ def transformer(options: Transformer, shape: tuple[int, ...], outputs: int) -> n
     """The network for sequences of `shape` (characters,), of as many different ones as there are classes."""
     if len(shape) != 1 or outputs < 2:
         raise BadInput(f"[model] transformer takes sequences of characters (length,), not {shape}")
-    return NextCharacter(options, shape[0], outputs)
+    return CharacterTransformer(options, shape[0], outputs)
