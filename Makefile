@@ -28,7 +28,10 @@ test: setup
 
 # Measure all tests, and write down which of them `make test` leaves out (tests/slow.txt).
 times: setup
-	$(PYTEST) tests --durations=0 | tee /dev/stderr | $(BIN)/python tests/slow.py
+	mkdir -p build
+	rm -f build/times
+	-TEST_TIMES=$(CURDIR)/build/times $(PYTEST) -m "not soak" tests
+	$(BIN)/python tests/slow.py build/times
 
 # The notebooks too, each in a kernel of its own; not what has passed on this very code (tests/.verified).
 test-all: setup
@@ -79,7 +82,7 @@ check: lint types test-all
 bench: setup
 	$(BIN)/python bench/speed.py
 
-# Other libraries, each in an environment of its own (4.3 GB in all); one that does not install is told and left out.
+# Other libraries, each in an environment of its own (4.3 GB in all); one that does not install is named and left out.
 bench-peers: setup
 	-$(BIN)/python bench/peers/install.py
 	$(BIN)/python bench/peers/compare.py

@@ -51,7 +51,7 @@ def save_tensors(named: Mapping[str, Tensor], path: Path, metadata: Mapping[str,
 
 
 def _order(path: Path) -> None:
-    """Put what a file says in the alphabet's order: safetensors leaves it to chance, and one model has one checksum."""
+    """Order the header of a file by the alphabet: safetensors leaves it to chance, and one model has one checksum."""
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))

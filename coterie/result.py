@@ -189,8 +189,8 @@ class Result(Runs):
         """Silos by measures, on test data at the round that validation data pick, the mean over seeds."""
         test = self.results[self.results["split"] == "test"]
         picked = {each["seed"]: each["picked_round"] for each in self.summary[self.method]["per_seed"]}
-        late = test["measure"].str.endswith("_unseen")  # of silos that arrived after training
-        judged = test[late | (test["round"] == test["seed"].map(picked))]
+        of_newcomers = test["measure"].str.endswith("_unseen")  # who arrived after training
+        judged = test[of_newcomers | (test["round"] == test["seed"].map(picked))]
         return judged.pivot_table(index="silo", columns="measure", values="value", sort=False).rename_axis(columns=None)
 
     def __getitem__(self, silo: str) -> PersonalModel:

@@ -5,7 +5,7 @@ And what tests of several folders share: one small run to look at, and a cache o
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import examined
@@ -56,6 +56,15 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     slow.mark([item for item in items if item.path.is_relative_to(config.rootpath / "tests")], config.rootpath)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Note what a test takes, where that is asked for."""
+    began = slow.seconds()
+    result = yield
+    slow.note(item.nodeid, slow.seconds() - began)
+    return result
 
 
 def pytest_collection_finish() -> None:

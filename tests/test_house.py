@@ -10,6 +10,23 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 BESIDE = {"fuzz", "toy_package"}  # tests of no one room
+# Of a room, tests that are of several of its modules at once, or of what they do together.
+SUBJECTS = {
+    "commands": "plugins",
+    "deploy": "door sums tables trust",
+    "deploy/flower": "real_core real_faults real_halves real_keys real_members real_parts real_plugin real_secured "
+    "real_tables real_wedged",
+    "engine": "awkward examined frozen recalled rogue widths",
+    "engine/kernels": "cuda interpreted",
+    "methods": "adapters conformance levels soak",
+    "methods/wrappers": "poison wrappers",
+    "models": "builtin_models",
+    "personal": "tokenizer",
+    "report": "browser by readers",
+    "run": "kill stacked start subgroups threshold",
+    "studies": "published",
+}
+OF_THE_REPOSITORY = "discreet docs house package supply_chain verified walk"  # as a whole
 
 
 def test_the_drawing_in_contributing_is_the_contract() -> None:
@@ -27,6 +44,22 @@ def test_tests_lie_in_the_rooms_of_what_they_test() -> None:
     rooms = {path.parent.relative_to(ROOT / "coterie") for path in (ROOT / "coterie").rglob("*.py")}
     tested = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
     assert {room for room in tested if room.parts[:1] not in {(name,) for name in BESIDE}} <= rooms
+
+
+def test_a_test_file_has_the_name_of_what_it_tests() -> None:
+    """`test_rows.py` is of `rows.py`, and so is `test_rows_on_a_gpu.py`: names of files are unique."""
+    named, subjects = list[str](), list[str]()
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        room, name = path.parent.relative_to(ROOT / "tests"), path.stem.removeprefix("test_")
+        if room.parts[:1] in {(each,) for each in BESIDE}:
+            continue
+        known = [ROOT / "coterie" / room, *([ROOT / "bench"] if room == Path() else [])]
+        modules = {path.stem for folder in known for path in folder.iterdir()}
+        exact = any(name == each or name.startswith(f"{each}_") for each in modules)
+        (named if exact else subjects).append(f"{room.as_posix()}/{name}".removeprefix("./"))
+    listed = {f"{room}/{name}" for room, names in SUBJECTS.items() for name in names.split()}
+    assert {*subjects} == listed | {*OF_THE_REPOSITORY.split()}  # rename the test, or name its subject here
+    assert len(named) > len(subjects)
 
 
 @pytest.mark.parametrize("module", ["monitoring", "services", "supernode", "superlink"])

@@ -9,13 +9,13 @@ from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from coterie.deploy.logs import FORMS, Form
+from coterie.commands import options
 from coterie.errors import BadInput
 
 federation = typer.Typer(
@@ -23,19 +23,6 @@ federation = typer.Typer(
 )
 WATCH = 1.0  # seconds between two looks at a run
 ASK = 5.0  # seconds between two questions to Flower which silos are connected
-Log = Annotated[str, typer.Option(help="how lines are logged, on the screen and in logs/service.log: plain or json")]
-Metrics = Annotated[
-    int | None, typer.Option(help="serve figures for Prometheus on this port of 127.0.0.1", min=1024, max=65535)
-]
-SharedHost = Annotated[
-    bool, typer.Option("--shared-host-ok", help="where accounts look alike (macOS): start beside other people's")
-]
-Methods = Annotated[str | None, typer.Option(help="which methods, e.g. fedamp,separate")]
-Rounds = Annotated[int | None, typer.Option(help="rounds of the federation")]
-Tune = Annotated[
-    str, typer.Option(help="auto: search for what the study leaves to `auto`; off: take fixed values for it")
-]
-Keys = Annotated[bool, typer.Option("--keys", help="of a backup: with the keys, under a passphrase")]
 Place = Annotated[Path, typer.Argument(metavar="DIR", help="the federation's folder")]
 
 
@@ -177,15 +164,15 @@ def share(folder: Place, study: Annotated[str, typer.Argument(metavar="STUDY", h
 def run(
     folder: Place,
     study: Annotated[str | None, typer.Argument(metavar="STUDY", help="a built-in study or a .toml file")] = None,
-    methods: Methods = None,
-    assignments: Annotated[list[str] | None, typer.Option("--set", help="key.path=value, e.g. train.lr=0.1")] = None,
-    rounds: Rounds = None,
+    methods: options.Methods = None,
+    assignments: options.Assignments = None,
+    rounds: options.Rounds = None,
     gather: Annotated[float, typer.Option(help="seconds to wait for all silos before the first round")] = 120.0,
     reply: Annotated[float, typer.Option(help="seconds to wait for a silo's answer")] = 600.0,
     largest_silo: Annotated[
         int | None, typer.Option(help="samples that a silo may declare; none: 1000 times the median of the others")
     ] = None,
-    tune: Tune = "auto",
+    tune: options.Tune = "auto",
     operator: Annotated[
         Path | None, typer.Option(help="your key, to sign the run with, for silos that trust operators")
     ] = None,
@@ -207,7 +194,7 @@ def run(
     from coterie.report.terminal import show_outcome
     from coterie.studies import study as studies
 
-    check_tune(tune)
+    options.check_tune(tune)
     console = Console()
     if resume is not None:
         where = running_coordinator(folder) / "runs" / Path(resume).name
@@ -269,7 +256,9 @@ def status(
 
 @federation.command()
 def backup(
-    folder: Place, file: Annotated[Path, typer.Argument(metavar="FILE", help="the file to make")], keys: Keys = False
+    folder: Place,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="the file to make")],
+    keys: options.Keys = False,
 ) -> None:
     """Back the coordinator up to one file.
 
@@ -337,28 +326,15 @@ def show_health(folder: Path) -> None:
 
 def coordinator(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="the coordinator's folder")],
-    log: Log = "plain",
-    metrics: Metrics = None,
-    shared_host_ok: SharedHost = False,
+    log: options.Log = "plain",
+    metrics: options.Metrics = None,
+    shared_host_ok: options.SharedHost = False,
 ) -> None:
     """Run the coordinator of a federation until Ctrl-C."""
     need_flower()
     from coterie.deploy.flower import services
 
-    services.coordinator(folder, checked_form(log), metrics, shared_host_ok)
-
-
-def checked_form(log: str) -> Form:
-    """The form of a service's log."""
-    if log not in FORMS:
-        raise BadInput(f"--log {log}: take {' or '.join(FORMS)}")
-    return cast(Form, log)
-
-
-def check_tune(tune: str) -> None:
-    """Refuse what is neither of its two values."""
-    if tune not in ("auto", "off"):
-        raise BadInput(f"--tune {tune}: expected auto or off")
+    services.coordinator(folder, options.checked_form(log), metrics, shared_host_ok)
 
 
 def need_flower() -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.deploy.flower.monitoring import reply, silent
+from coterie.measure.measures import shown_score
 
 STYLES = {"no answer yet": "yellow", "asked …": "dim", "replied": "green"}
 
@@ -94,10 +95,7 @@ def _what(news: dict[str, Any]) -> str:
 
 def _score(news: dict[str, Any]) -> str:
     """The latest mean over silos on test data."""
-    value = news.get("score")
-    if value is None:
-        return ""
-    return f"accuracy {100 * value:.1f}%" if news["measure"] == "accuracy" else f"{news['measure']} {value:.4g}"
+    return shown_score(news.get("measure", ""), news.get("score"))
 
 
 def _reply(news: dict[str, Any], name: str) -> Text:

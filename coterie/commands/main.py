@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.commands import data, doctor, federation, models, report, silo
+from coterie.commands import data, doctor, federation, models, options, report, silo
 from coterie.commands.methods import new_method
 from coterie.errors import LONGEST, BadInput, Stopped, plain
 from coterie.run import torchrun
@@ -46,43 +46,32 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 ALL = "all"  # every cell of a study, one after another
-Assignments = Annotated[
-    list[str] | None, typer.Option("--set", help="key.path=value, e.g. train.lr=0.1; may be repeated")
-]
 
 
 @app.command()
 def run(
     study: Annotated[str | None, typer.Argument(help="a built-in study or a .toml file; none: digits")] = None,
-    methods: federation.Methods = None,
-    assignments: Assignments = None,
-    rounds: federation.Rounds = None,
+    methods: options.Methods = None,
+    assignments: options.Assignments = None,
+    rounds: options.Rounds = None,
     seeds: Annotated[str | None, typer.Option(help="e.g. 0,1,2")] = None,
     repeats: Annotated[int | None, typer.Option(help="so many seeds from 0; own data are split anew by each")] = None,
-    cell: Annotated[
-        str | None, typer.Option("--data", help="which cell of a study that has several, e.g. fmnist; or all")
-    ] = None,
-    scale: Annotated[str, typer.Option(help="full, or small: what a laptop does in minutes")] = "full",
+    cell: options.Cell = None,
+    scale: options.Scale = "full",
     silos: Annotated[
         Path | None, typer.Option(help="your own data: a folder with one file (CSV, Parquet, npz) or folder per silo")
     ] = None,
-    label: Annotated[str | None, typer.Option(help="with --silos: the column to predict")] = None,
-    task: Annotated[str | None, typer.Option(help="with --silos: auto, classification or regression")] = None,
-    drop: Annotated[str | None, typer.Option(help="with --silos: columns to leave out, e.g. id,name")] = None,
-    text: Annotated[str | None, typer.Option(help="with --silos: columns of free text, whose words are hashed")] = None,
-    resize: Annotated[int | None, typer.Option(help="with --silos: bring pictures to so many pixels, e.g. 64")] = None,
+    label: options.Label = None,
+    task: options.Kind = None,
+    drop: options.Drop = None,
+    text: options.Text = None,
+    resize: options.Resize = None,
     standardize: Annotated[
         str | None, typer.Option(help="with --silos: numbers by the federation's statistics, or each silo by its own")
     ] = None,
-    group: Annotated[
-        str | None, typer.Option(help="with --silos: the column whose values stay on one side of a split, e.g. patient")
-    ] = None,
-    time: Annotated[
-        str | None, typer.Option(help="with --silos: the column of dates or numbers: past rows train, the last test")
-    ] = None,
-    split_column: Annotated[
-        str | None, typer.Option(help="with --silos: the column that holds train, validation or test for each row")
-    ] = None,
+    group: options.Group = None,
+    time: options.Time = None,
+    split_column: options.SplitColumn = None,
     subgroup: Annotated[
         list[str] | None,
         typer.Option(help="with --silos: a column by whose levels measures are taken too; may be repeated"),
@@ -100,13 +89,13 @@ def run(
         str | None, typer.Option(help="what rounds and methods are judged by, e.g. auroc; none: as the labels are")
     ] = None,
     unseen: Annotated[float | None, typer.Option(help="share of the silos that arrive only after training")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda")] = None,
+    device: options.Device = None,
     rows: Annotated[str | None, typer.Option(help="silos trained in one call: auto, all or a number")] = None,
     out: Annotated[Path | None, typer.Option(help="folder for the results; none: runs/STUDY-TIME")] = None,
     unfinished: Annotated[
         Path | None, typer.Option("--resume", help="go on with a run that was stopped: its folder, and nothing else")
     ] = None,
-    tune: federation.Tune = "auto",
+    tune: options.Tune = "auto",
     track: Annotated[
         str | None, typer.Option(help="report to TensorBoard or MLflow: tensorboard, mlflow or both")
     ] = None,
@@ -129,9 +118,9 @@ def run(
     from coterie.studies import study as studies
     from coterie.studies.own import on_folder
 
-    trackers = _split(track) or []
+    trackers = options.split(track) or []
     check_trackers(trackers)
-    federation.check_tune(tune)
+    options.check_tune(tune)
     if cell == ALL and unfinished is None:
         left_out = dict[str, BadInput]()
         for each in studies.cells(studies.read(study)):
@@ -156,13 +145,13 @@ def run(
         if not quiet:
             console.print(escape(line), highlight=False)
 
-    own = {"label": label, "task": task, "drop": _split(drop), "text": _split(text), "resize": resize}
+    own = {"label": label, "task": task, "drop": options.split(drop), "text": options.split(text), "resize": resize}
     own |= {"standardize": standardize, "group": group, "time": time, "split_column": split_column}
     own |= {"incumbent": incumbent}
     parts = subgroup or None
     if unfinished is not None:
-        said = (study, methods, assignments, rounds, seeds, repeats, cell, metric, unseen, device, rows, out)
-        if any(each is not None for each in (*said, silos, *own.values(), parts, None if code else model)):
+        given = (study, methods, assignments, rounds, seeds, repeats, cell, metric, unseen, device, rows, out)
+        if any(each is not None for each in (*given, silos, *own.values(), parts, None if code else model)):
             raise BadInput(f"--resume {unfinished}: the folder says what to run; leave out all but --track and --quiet")
         if torchrun.used():
             join()
@@ -244,8 +233,8 @@ def methods(name: Annotated[str | None, typer.Argument(help="a method, for its d
 @app.command(name="studies")
 def list_studies(
     name: Annotated[str | None, typer.Argument(help="a study, to print it resolved")] = None,
-    cell: Annotated[str | None, typer.Option("--data", help="which of its cells; none: the first")] = None,
-    scale: Annotated[str, typer.Option(help="full or small")] = "full",
+    cell: options.Cell = None,
+    scale: options.Scale = "full",
 ) -> None:
     """The built-in studies.
 
@@ -271,11 +260,11 @@ for command_of in (
 
 def _into(table: dict[str, Any], key: str, given: dict[str, Any]) -> dict[str, Any]:
     """A study's table with the options that the command line gave."""
-    said = {name: value for name, value in given.items() if value is not None}
+    options_given = {name: value for name, value in given.items() if value is not None}
     inner = table.get(key, {})
-    if not said or not isinstance(inner, dict):  # what is wrong with it the study's own check says
+    if not options_given or not isinstance(inner, dict):  # what is wrong with it the study's own check says
         return table
-    return {**table, key: {**inner, **said}}
+    return {**table, key: {**inner, **options_given}}
 
 
 def _names(text: str) -> list[str]:
@@ -283,10 +272,6 @@ def _names(text: str) -> list[str]:
     if not all(names):
         raise BadInput(f"--methods {text}: expected names, e.g. fedamp,separate")
     return names
-
-
-def _split(text: str | None) -> list[str] | None:
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _rows(text: str | None) -> int | str | None:
@@ -312,7 +297,7 @@ def _seeds(text: str | None, repeats: int | None) -> list[int]:
 def main() -> None:
     """The `coterie` command: bad input is one line on stderr and exit code 2, never a traceback."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to end as with Ctrl-C: nothing half-written
-    speak = torchrun.hush()
+    show_errors = torchrun.hush()
     try:
         for word in sys.argv[1:]:
             if any("\ud800" <= letter <= "\udfff" for letter in word):
@@ -335,7 +320,7 @@ def main() -> None:
 
         if (short := shortage(error)) is not None:
             _fail(short)
-        speak()  # nobody foresaw it
+        show_errors()  # nobody foresaw it
         raise
     if stopped:
         _fail("stopped", STOPPED)

@@ -4,14 +4,14 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.commands import federation
+from coterie.commands import federation, options
 from coterie.errors import LONGEST, BadInput, nearest, plain
 from coterie.options import resolved
 
@@ -32,29 +32,21 @@ def silo(
         Path | None,
         typer.Option(help="its data: .npz, .csv, .parquet, a folder of pictures or tables; none: data.npz there"),
     ] = None,
-    label: Annotated[str, typer.Option(help="of a table: the column to predict")] = "",
-    drop: Annotated[str, typer.Option(help="of a table: columns to leave out, e.g. id,name")] = "",
-    group: Annotated[
-        str, typer.Option(help="of a table: the column whose values stay on one side of the split, e.g. patient")
-    ] = "",
-    time: Annotated[
-        str, typer.Option(help="of a table: the column of dates or numbers: past rows train, the last test")
-    ] = "",
-    split_column: Annotated[
-        str, typer.Option(help="of a table: the column that holds train, validation or test for each row")
-    ] = "",
-    text: Annotated[str, typer.Option(help="of a table: columns of free text, whose words are hashed")] = "",
-    resize: Annotated[
-        int, typer.Option(help="bring pictures to so many pixels, e.g. 64; 0: as they are", min=0, max=4096)
-    ] = 0,
-    task: Annotated[str, typer.Option(help="auto, classification or regression")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    label: options.Label = None,
+    drop: options.Drop = None,
+    group: options.Group = None,
+    time: options.Time = None,
+    split_column: options.SplitColumn = None,
+    text: options.Text = None,
+    resize: options.Resize = None,
+    task: options.Kind = None,
+    device: options.Device = None,
     coordinator: Annotated[str, typer.Option(help="of init: where it is, e.g. fed.example.org:9443")] = "",
     ca: Annotated[Path | None, typer.Option(help="of init: the federation's ca.crt")] = None,
-    keys: federation.Keys = False,
-    log: federation.Log = "plain",
-    metrics: federation.Metrics = None,
-    shared_host_ok: federation.SharedHost = False,
+    keys: options.Keys = False,
+    log: options.Log = "plain",
+    metrics: options.Metrics = None,
+    shared_host_ok: options.SharedHost = False,
 ) -> None:
     """Take part in a federation until Ctrl-C, or look after it.
 
@@ -102,17 +94,22 @@ def silo(
     federation.need_flower()
     from coterie.deploy.flower import services
 
-    if task not in ("auto", "classification", "regression"):
+    if task not in (None, "auto", "classification", "regression"):
         raise BadInput(f"--task {task}: take auto, classification or regression")
     folder = Path(action)
     path = folder / "data.npz" if data is None else data
-    named = {"drop": drop, "text": text}
-    columns = {key: [name.strip() for name in names.split(",") if name.strip()] for key, names in named.items()}
-    by = {"group": group, "time": time, "split_column": split_column}
+    columns = {"drop": options.split(drop) or [], "text": options.split(text) or []}
+    by = {"group": group or "", "time": time or "", "split_column": split_column or ""}
     if path.suffix.lower() == ".npz" and any(by.values()):
         raise BadInput(f"{path}: is no table to split by a column; leave out --group, --time and --split-column")
-    source = {"path": str(path.resolve()), "label": label, "task": task, "device": device, "resize": resize}
-    services.silo(folder, json.dumps(source | columns | by), federation.checked_form(log), metrics, shared_host_ok)
+    source: dict[str, Any] = {
+        "path": str(path.resolve()),
+        "label": label or "",
+        "task": task or "auto",
+        "device": device or "auto",
+    }
+    source |= {"resize": resize or 0, **columns, **by}
+    services.silo(folder, json.dumps(source), options.checked_form(log), metrics, shared_host_ok)
 
 
 def init(folder: Path, coordinator: str, ca: Path | None) -> None:

@@ -54,8 +54,8 @@ def join(arrays: dict[str, Array], names: list[str], file: Path) -> Array:
     kinds = {name: arrays[name].dtype for name in names}
     mixed = {np.dtype(np.uint8)} < {*kinds.values()} and any(kind.kind == "f" for kind in kinds.values())
     if mixed or len({kind.kind in "buif" or kind.kind for kind in kinds.values()}) > 1:  # bytes are pixels of 0 to 255
-        said = ", ".join(f"{name} of {kind}" for name, kind in kinds.items())
-        raise BadInput(f"{file}: arrays {said} cannot be put together; give them one type")
+        types = ", ".join(f"{name} of {kind}" for name, kind in kinds.items())
+        raise BadInput(f"{file}: arrays {types} cannot be put together; give them one type")
     return np.concatenate([arrays[name] for name in names])
 
 

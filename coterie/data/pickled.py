@@ -81,7 +81,7 @@ class Call:
 
 
 @dataclass
-class Cells:
+class CellsLeft:
     """How many cells of arrays may still be made: a pickle of few bytes may refer to one array without end."""
 
     left: int
@@ -100,14 +100,14 @@ def read_pickled(path: Path) -> DataFrame:
             packed = file.read(len(XZ)) == XZ
         with lzma.open(path) if packed else path.open("rb") as file:
             data = bounded(file, LARGEST, str(path))
-        return _frame(interpreted(data), Cells(LARGEST))
+        return _frame(interpreted(data), CellsLeft(LARGEST))
 
 
 def held_arrays(data: bytes) -> dict[str, Array]:
     """The arrays by name of a dict that NumPy wrote as the one object of an array; a ValueError of anything else."""
     state = _of(_calls(interpreted(data), RECONSTRUCT).state, tuple)
     (held,) = _of(state[4], list)
-    cells = Cells(len(data))  # none takes less than a byte
+    cells = CellsLeft(len(data))  # none takes less than a byte
     return {name: _array(value, cells, MOST_AXES) for name, value in _of(held, dict).items()}
 
 
@@ -194,7 +194,7 @@ def _calls(value: Any, *names: str) -> Call:
     return found
 
 
-def _frame(whole: Any, cells: Cells) -> DataFrame:
+def _frame(whole: Any, cells: CellsLeft) -> DataFrame:
     """The table: its blocks' rows, each in the place of its column."""
     blocks, axes = _calls(_of(_calls(whole, FRAME).state, dict)["_mgr"], BLOCKS).arguments[:2]
     names = [_of(name, str) for name in _index(axes[0], cells)]
@@ -213,7 +213,7 @@ def _frame(whole: Any, cells: Cells) -> DataFrame:
     return DataFrame({name: columns[name] for name in names})
 
 
-def _columns(values: Any, cells: Cells) -> Iterable[Array]:
+def _columns(values: Any, cells: CellsLeft) -> Iterable[Array]:
     """The columns of a block: an array of numbers or objects, whole numbers with gaps, or categories."""
     called = _calls(values, BUFFER, RECONSTRUCT, INTEGERS, BACKED)
     if called.name == INTEGERS:
@@ -224,14 +224,14 @@ def _columns(values: Any, cells: Cells) -> Iterable[Array]:
     return array if array.ndim == 2 else [array]
 
 
-def _with_gaps(called: Call, cells: Cells, most_axes: int) -> Array:
+def _with_gaps(called: Call, cells: CellsLeft, most_axes: int) -> Array:
     """Whole numbers, NaN where there is none."""
     state = _of(called.state, dict)
     data, gaps = (_array(state[key], cells, most_axes) for key in ("_data", "_mask"))
     return np.where(gaps.astype(bool), np.nan, data.astype(float))
 
 
-def _categories(called: Call, cells: Cells) -> Array:
+def _categories(called: Call, cells: CellsLeft) -> Array:
     """(n,) the text of each row, None where there is none."""
     kind, _, state = called.arguments
     if kind != Name(CATEGORICAL):
@@ -247,7 +247,7 @@ def _categories(called: Call, cells: Cells) -> Array:
     return found
 
 
-def _index(value: Any, cells: Cells) -> list[Any]:
+def _index(value: Any, cells: CellsLeft) -> list[Any]:
     """What an index holds: the names of columns, or levels."""
     kind, state = _calls(value, INDEX).arguments
     if kind != Name("Index"):
@@ -259,7 +259,7 @@ def _index(value: Any, cells: Cells) -> list[Any]:
     return found
 
 
-def _places(value: Any, columns: int, cells: Cells) -> Sequence[int]:
+def _places(value: Any, columns: int, cells: CellsLeft) -> Sequence[int]:
     """Which columns of the table a block holds."""
     called = _calls(value, SLICE, BUFFER, RECONSTRUCT)
     places = range(columns)[slice(*called.arguments)] if called.name == SLICE else _array(value, cells, 1).tolist()
@@ -268,7 +268,7 @@ def _places(value: Any, columns: int, cells: Cells) -> Sequence[int]:
     return places
 
 
-def _array(value: Any, cells: Cells, most_axes: int = 2) -> Array:
+def _array(value: Any, cells: CellsLeft, most_axes: int = 2) -> Array:
     """An array of plain numbers, or of plain objects: text, numbers, None."""
     called = _calls(value, BUFFER, RECONSTRUCT)
     if called.name == BUFFER:

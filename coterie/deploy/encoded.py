@@ -40,7 +40,7 @@ class Encoded(HoldsData):
 
 
 @dataclass(frozen=True)
-class Facts:
+class DataFacts:
     """What decides whether a study fits a silo's data, before its owner has approved that any row is encoded for it."""
 
     rows: int  # that it trains on
@@ -49,19 +49,19 @@ class Facts:
     columns: Description | None = None  # of a table or pictures
 
 
-def facts_of(folder: Path, name: str, source: SiloSource) -> Facts:
+def facts_of(folder: Path, name: str, source: SiloSource) -> DataFacts:
     """These of a silo; its data are read for them only when they, or how to read them, have changed."""
     path, key = folder / FACTS, _key(name, source, {})
     with suppress(*DAMAGED, BadInput):
         kept = json.loads(path.read_text("utf-8"))
         if kept["key"] == key:
-            return parse(Facts, kept["facts"], str(path))
+            return parse(DataFacts, kept["facts"], str(path))
     if source.archive:
         silo, classes = own_silo(name, source.path)
-        found = Facts(len(silo.train), silo.train.x.shape[1:], classes)
+        found = DataFacts(len(silo.train), silo.train.x.shape[1:], classes)
     else:
         raw = Raw(name, source)
-        found = Facts(len(raw.split.train), columns=description_of(raw.statistics()))
+        found = DataFacts(len(raw.split.train), columns=description_of(raw.statistics()))
     with suppress(OSError):  # on a full disk they are read for every message
         write_whole(path, json.dumps({"key": key, "facts": asdict(found)}).encode())
     return found

@@ -84,10 +84,10 @@ class Gathering:
     def newcomers(self) -> dict[str, Declaration]:
         """Silos that are here by now and were not when the run began, if the run's model fits their data."""
         members = self.members()
-        late = [name for name in self.silos() if name not in members]
-        if not late:
+        newcomers = [name for name in self.silos() if name not in members]
+        if not newcomers:
             return {}
-        found, _ = declarations(self.transport, self.folder.name, late, self.patience.reply)
+        found, _ = declarations(self.transport, self.folder.name, newcomers, self.patience.reply)
         large = self._too_large(members | found)
         found = {name: each for name, each in found.items() if name not in large}
         first, schema = next(iter(members.values())), self.schema()

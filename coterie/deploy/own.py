@@ -84,8 +84,8 @@ class Raw:
         shared = not self.source.standardize
         made = declare(own.holding.x, own.label, own.train, self.source.task, shared, self.where, text=self.source.text)
         enough, labels = made.count >= FEWEST, made.target[:, :1] >= FEWEST
-        told = {"count": made.count * enough, "mean": made.mean * enough, "scatter": made.scatter * enough}
-        return made.replace(**told, target=made.target * labels)
+        leaves = {"count": made.count * enough, "mean": made.mean * enough, "scatter": made.scatter * enough}
+        return made.replace(**leaves, target=made.target * labels)
 
     def _check_classes(self, label: Label) -> None:
         """Few whole numbers may be classes, whose names leave, or each the label of one row: its owner knows which."""

@@ -30,7 +30,7 @@ from coterie.deploy.messages import (
 from coterie.deploy.patience import Patience
 from coterie.engine.exchange import Failure, Kept, Measures, Rejected, Replies
 from coterie.engine.judge import alike
-from coterie.engine.method import Cohort, Method, Roster
+from coterie.engine.method import Cohort, Method, Roster, settled
 from coterie.engine.rows import Model
 from coterie.errors import BadInput
 from coterie.measure.measures import LEAST
@@ -209,25 +209,26 @@ class Remote:
         """Let a silo arrive after training and keep its model; what that is worth, or None where it went missing."""
         train, validation = (torch.tensor([n], device=self.model.device) for n in declared.sizes[:2])
         roster = Roster((name,), train, validation, self.job.seed)
-        cohort = Cohort.everyone(roster, self.model, 0)
-        down, turn = self.method.host(server, cohort, None), 0
-        nothing = encode(Done())
-        while True:
+        cohort, turn = Cohort.everyone(roster, self.model, 0), -1
+
+        def adapt(down: Any) -> Any:
+            nonlocal turn
+            turn += 1
             blank = Request("adapt", "", self.run, turn, newcomer=True, received=turn - 1, job=self.job)
             blank = replace(blank, largest=largest_upload(self.method, self.axes))
-            blobs, _ = self._blobs(blank, {name: encode(down.one(0))})
-            if name not in blobs or turn > MOST_TURNS:
+            blobs, failures = self._blobs(blank, {name: encode(down.one(0))})
+            if blobs.get(name) == encode(Done()):
                 return None
-            if blobs[name] == nothing:
-                break
-            try:
-                up = decode(self.method.up, blobs[name], self.model.dtype, rows=1, **self.axes)
-            except BadInput as error:
-                self.last[name] = str(error)
-                return None
-            if alike({name: up}, self.axes, self.model):
-                return None
-            down, turn = self.method.host(server, cohort, up.map(lambda t: t.to(self.model.device))), turn + 1
+            found, rejected = records(blobs, self.method.up, self.axes, self.model, uploads=True)
+            if name not in found:
+                raise BadInput((failures | rejected)[name].reason)
+            return found[name].map(lambda t: t.to(self.model.device))
+
+        try:
+            down = settled(self.method, server, cohort, adapt, MOST_TURNS)
+        except BadInput as error:
+            self.last[name] = str(error)
+            return None
         self.received[name] = turn
         last = Request("measure", "", self.run, turn, newcomer=True, splits=splits, job=self.job)
         found, _ = self._ask(last, {name: encode(down.one(0))}, Measured)
@@ -239,20 +240,9 @@ class Remote:
     ) -> tuple[dict[str, U], dict[str, Failure]]:
         """Answers as records; one that is not such a record is rejected."""
         blobs, failures = self._blobs(blank, bodies)
-        found = dict[str, U]()
         axes = self.axes | {"splits": len(blank.splits), "candidates": len(self.job.going)}
-        for name, blob in blobs.items():
-            try:
-                record = decode(kind, blob, self.model.dtype, rows=1, **axes)
-                if isinstance(record, Measured | Scored):
-                    _check_measures(record)
-                found[name] = record
-            except BadInput as error:
-                failures[name] = Rejected(str(error))
-        # A server takes uploads in as one record; of all else a silo's policy may hold some back.
-        for name, why in alike(found, axes, self.model).items() if kind is self.method.up else ():
-            failures[name] = Rejected(why)
-            del found[name]
+        found, rejected = records(blobs, kind, axes, self.model, uploads=kind is self.method.up)
+        failures |= rejected
         for name in bodies:
             self.last[name] = failures[name].reason if name in failures else ""
         return found, failures
@@ -270,6 +260,28 @@ class Remote:
         if len(found[0]) == len(bodies):
             self.slowest[blank.kind] = max(time.monotonic() - began, known or 0.0)
         return found
+
+
+def records(
+    blobs: Mapping[str, bytes], kind: type[U], axes: Mapping[str, int], model: Model, uploads: bool = False
+) -> tuple[dict[str, U], dict[str, Rejected]]:
+    """Answers as records, and why those that are not such records do not count.
+
+    A server takes uploads in as one record; of all else a silo's policy may hold some back.
+    """
+    found, rejected = dict[str, U](), dict[str, Rejected]()
+    for name, blob in blobs.items():
+        try:
+            record = decode(kind, blob, model.dtype, rows=1, **axes)
+            if isinstance(record, Measured | Scored):
+                _check_measures(record)
+            found[name] = record
+        except BadInput as error:
+            rejected[name] = Rejected(str(error))
+    for name, why in alike(found, axes, model).items() if uploads else ():
+        rejected[name] = Rejected(why)
+        del found[name]
+    return found, rejected
 
 
 def largest_upload(method: Method, axes: Mapping[str, int]) -> int:

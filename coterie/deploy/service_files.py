@@ -31,7 +31,7 @@ def write_service(folder: Path, party: str, port: int = 0) -> None:
         "VERSION": VERSION,
         "INSIDE": "/silo" if silo else "/fed/coordinator",
         "HEALTH": ", ".join(f'"{word}"' for word in health),
-        "USER": ":".join(map(str, _owner())),
+        "USER": f"{os.getuid()}:{os.getgid()}" if os.getuid() else f"{NOBODY}:{NOBODY}",
         "PORT": str(port),
     }
     target.mkdir()
@@ -48,7 +48,3 @@ def _program() -> str:
     """The command as this machine has it installed."""
     beside = Path(sys.executable).with_name("coterie")
     return str(beside) if beside.exists() else shutil.which("coterie") or "/usr/local/bin/coterie"
-
-
-def _owner() -> tuple[int, int]:
-    return (os.getuid(), os.getgid()) if os.getuid() else (NOBODY, NOBODY)

@@ -37,16 +37,17 @@ from coterie.engine.task import Task, task_of
 from coterie.engine.training import Training
 from coterie.errors import BadInput, plain
 from coterie.lock import locked
-from coterie.measure.measures import AUTO, PACKAGED, Array, measure_of, oriented, taken
-from coterie.measure.paired import interval, scored
-from coterie.measure.predictions import RAW
-from coterie.measure.tempering import curve, moved, pooled_curve, temperature, tempered, threshold
+from coterie.measure.measures import AUTO, PACKAGED, Array, measure_of
+from coterie.measure.paired import interval
+from coterie.measure.predictions import RAW, Rows
+from coterie.measure.tempering import can_calibrate, curve, cut_of, moved, pooled_curve, temperature, tempered
 from coterie.methods.wrappers.blind import WithBlind
 from coterie.methods.wrappers.candidates import Candidates
 from coterie.methods.wrappers.secagg import Question, Revealed, WithSecAgg
 from coterie.methods.wrappers.spent import privacy_of
 from coterie.personal.export import save_models
 from coterie.run.assembly import pick_device
+from coterie.run.baselines import rows_of
 from coterie.run.tuning import validation_loss
 from coterie.secure.masks import subkey
 from coterie.wire import Down, Up
@@ -186,7 +187,7 @@ class SiloSide:
         if request.kind == "measure":
             personal = method.personal(task, down, private)
             values, outputs = measured(task, personal, method.cloud(task, down, private), request.splits, job.training)
-            further = _by_all_measures(data.silo, outputs, model, job.training)
+            further = _by_all_measures(data, outputs, job.training)
             # What is more than asked for stays where the policy does not name it.
             allowed = read_policy(self.folder).fields
             values |= {key: each for key, each in further.items() if not allowed or key[1] in allowed}
@@ -202,13 +203,14 @@ class SiloSide:
         folder = self.folder / "models" / vault.folder.name
         schemas = None if data.schema is None else {self.name: data.schema}
         outputs = {split: worth(task, kept, split)[1] for split in ("validation", "test")}
-        given = outputs["validation"]
-        fitted = _calibrated(data.silo, given, job.training, request.pooled)
+        by_temperature, fitted = _calibrated(
+            data.silo, outputs["validation"].get(self.name), job.training, request.pooled
+        )
         trees = {self.name: data.silo.trees}
         save_models(folder, model, kept, [self.name], about, schemas, {self.name: fitted}, trees=trees)
-        done = {"round": torch.tensor([round]), "curve": torch.from_numpy(_curve(data.silo, given))[None]}
+        done = {"round": torch.tensor([round]), "curve": torch.from_numpy(by_temperature)[None]}
         if fitted:
-            done["tempered"] = _tempered(data.silo, outputs, fitted["temperature"])
+            done["tempered"] = _tempered(_rows(data, outputs), fitted["temperature"])
         named = read_policy(self.folder).fields
         return Done(**{key: each for key, each in done.items() if each.numel() and (not named or key in named)}), Done
 
@@ -349,65 +351,57 @@ def _shares(labels: Array, names: Sequence[object]) -> Tensor:
 
 
 def _by_all_measures(
-    silo: Silo, outputs: Mapping[str, Mapping[str, Array]], model: Model, training: Training
+    data: Encoded, outputs: Mapping[str, Mapping[str, Array]], training: Training
 ) -> dict[tuple[str, str], Tensor]:
     """What a silo reports beside its losses: every measure of its rows, and the standard error of the study's own."""
     found = dict[tuple[str, str], float]()
-    cut = _threshold(silo, outputs.get("validation", {}), training) or 0.5
-    by = training.by if training.by != AUTO else "accuracy" if model.classes else "rmse"
-    for split, by_silo in outputs.items():
-        part, given = getattr(silo, split), by_silo.get(silo.name)
-        if given is None or part.y.ndim > 1 or not np.isfinite(given).all():
-            continue
-        y, p = oriented(part.y, given, training.positive) if model.classes else (part.y * model.unit, given)
-        found |= {(split, name): value for name, value in taken(y, p, model.classes, cut).items() if name in PACKAGED}
-        own = interval(measure_of(by), [scored(measure_of(by), y, measure_of(by).seen(p, cut), part.units)])
-        found[split, "error"] = own.error if np.isfinite(own.error) else np.nan
-        if by not in PACKAGED:
-            found[split, "judged"] = own.value
+    validation = data.silo.validation.y, outputs.get("validation", {}).get(data.silo.name)
+    cut = cut_of(*validation, training.positive) or 0.5
+    for split, rows in _rows(data, outputs).items():
+        rows = replace(rows, threshold=cut).seen_from(training.positive)
+        by = training.by if training.by != AUTO else "accuracy" if rows.classes else "rmse"
+        taken = rows.measured()
+        found |= {(split, name): value for name, value in taken.items() if name in PACKAGED}
+        if taken:
+            own = interval(measure_of(by), [rows.scored(measure_of(by))])
+            found[split, "error"] = own.error if np.isfinite(own.error) else np.nan
+            if by not in PACKAGED:
+                found[split, "judged"] = own.value
     return {key: torch.tensor([value], dtype=torch.float64) for key, value in found.items()}
 
 
-def _curve(silo: Silo, outputs: Mapping[str, Array]) -> Array:
-    """The summed log-loss of a silo's validation rows by temperature; empty where it has none, or no classes."""
-    p, y = outputs.get(silo.name), silo.validation.y
-    fits = p is not None and p.ndim == 2 and y.ndim == 1 and np.isfinite(p).all()
-    return curve(y, p) if p is not None and fits else np.zeros(0)
+def _rows(data: Encoded, outputs: Mapping[str, Mapping[str, Array]]) -> dict[str, Rows]:
+    """By split a silo's rows, and what its model gives for them."""
+    given = {split: by_silo[data.silo.name] for split, by_silo in outputs.items() if data.silo.name in by_silo}
+    return {split: rows_of(0, getattr(data.silo, split), each, data.schema) for split, each in given.items()}
 
 
 def _calibrated(
-    silo: Silo, outputs: Mapping[str, Array], training: Training, pooled: Sequence[float]
-) -> dict[str, float]:
-    """The temperature and, of two classes, the threshold of the model that a silo keeps, by its own validation rows.
+    silo: Silo, given: Array | None, training: Training, pooled: Sequence[float]
+) -> tuple[Array, dict[str, float]]:
+    """By its own validation rows: their log-loss by temperature, and the temperature and threshold of a kept model.
 
-    `pooled` is what all silos together know of the temperature; without it, only this one's rows count.
+    Nothing where it has none, or no classes. `pooled` is what all silos together know of the temperature; without it,
+    only this one's rows count.
     """
-    own, y = _curve(silo, outputs), silo.validation.y
-    if not len(own):
-        return {}
+    y = silo.validation.y
+    if given is None or not can_calibrate(y, given):
+        return np.zeros(0), {}
+    own = curve(y, given)
     at = temperature(own, np.asarray(pooled) if pooled else pooled_curve([own], len(y)))
-    cut = _threshold(silo, outputs, training)
-    if cut is None:
-        return {"temperature": at}
-    return {"temperature": at, "threshold": moved(cut, at), "positive": int(training.positive != 0)}
+    cut = cut_of(y, given, training.positive)
+    cuts = {} if cut is None else {"threshold": moved(cut, at), "positive": int(training.positive != 0)}
+    return own, {"temperature": at, **cuts}
 
 
-def _tempered(silo: Silo, outputs: Mapping[str, Mapping[str, Array]], temperature: float) -> Tensor:
+def _tempered(rows: Mapping[str, Rows], temperature: float) -> Tensor:
     """What tempering moves, of the model that a silo keeps: (1, 6), NaN where a split has no rows."""
     found = list[float]()
     for split in ("validation", "test"):
-        p, y = outputs[split].get(silo.name), getattr(silo, split).y
-        made = None if p is None or not np.isfinite(p).all() else tempered(p, temperature)
-        found += [np.nan if made is None else measure_of(name).of(y, made) for name in RAW]
+        fits = split in rows and np.isfinite(rows[split].predicted).all()
+        made = replace(rows[split], predicted=tempered(rows[split].predicted, temperature)) if fits else None
+        found += [np.nan if made is None else made.measured()[name] for name in RAW]
     return torch.tensor([found], dtype=torch.float64)
-
-
-def _threshold(silo: Silo, outputs: Mapping[str, Array], training: Training) -> float | None:
-    """From where on a silo's model calls the positive of two classes, by its own validation rows."""
-    p, y = outputs.get(silo.name), silo.validation.y
-    if p is None or p.ndim != 2 or p.shape[1] != 2 or y.ndim > 1 or not np.isfinite(p).all():
-        return None
-    return threshold(*oriented(y, p, training.positive))
 
 
 def as_measured(values: Mapping[tuple[str, str], Tensor], splits: tuple[str, ...]) -> Measured:

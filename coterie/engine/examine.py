@@ -18,7 +18,7 @@ from coterie.engine.head import Head, find_head
 from coterie.engine.kernels.lowered import Lowered, lower
 from coterie.engine.layout import Layout, cast
 from coterie.engine.reference import REAL, SAMPLES, Reference, Seen, gradients, same, slopes
-from coterie.errors import BadInput
+from coterie.errors import BadInput, first_line
 from coterie.models.copied import copied
 
 Way = Lowered | Called
@@ -79,13 +79,13 @@ def examine(
         except BadInput:
             raise
         except Exception as error:  # a user's module may raise anything
-            said = (str(error).splitlines() or [type(error).__name__])[0]
-    if "torch.utils.checkpoint" in said:
+            reason = first_line(error)
+    if "torch.utils.checkpoint" in reason:
         raise BadInput(
             "the model computes parts of itself again for their gradients (torch.utils.checkpoint), where it would not "
             "find a row's weights; switch that off, it only saves memory"
         )
-    raise BadInput(f"the model cannot take samples of shape {tuple(x.shape[1:])}: {said}")
+    raise BadInput(f"the model cannot take samples of shape {tuple(x.shape[1:])}: {reason}")
 
 
 class _Examination:
@@ -240,8 +240,8 @@ class _Examination:
         try:
             return cast(copied(self.module), self.device, self.dtype)
         except Exception as error:
-            said = (str(error).splitlines() or [type(error).__name__])[0]
-            raise BadInput(f"the model cannot be copied (copy.deepcopy: {said}); give every silo's its own") from None
+            reason = first_line(error)
+            raise BadInput(f"the model cannot be copied (copy.deepcopy: {reason}); give every silo's its own") from None
 
 
 def _draw() -> torch.Generator:

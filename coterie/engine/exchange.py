@@ -25,7 +25,7 @@ class Rejected(Failure):
 
 
 @dataclass(frozen=True)
-class Share:
+class CohortPart:
     """Of a cohort whose silos live in several processes, those of this one."""
 
     places: Tensor  # in the cohort; where none is here, the uploads have one row that stands in
@@ -45,7 +45,7 @@ class Replies:
     failures: Mapping[str, Failure] = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
-    share: Share | None = None  # whose uploads are here; None: all
+    share: CohortPart | None = None  # whose uploads are here; None: all
 
     @property
     def rejected(self) -> dict[str, str]:
@@ -55,7 +55,7 @@ class Replies:
 
 @dataclass(frozen=True)
 class Measures:
-    """What silos say of their models: by split and measure, one value per silo of the cohort (NaN: no data)."""
+    """What silos report of their models: by split and measure, one value per silo of the cohort (NaN: no data)."""
 
     cohort: Cohort
     values: Mapping[tuple[str, str], np.ndarray]

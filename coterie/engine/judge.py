@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from coterie.codec import check
-from coterie.engine.exchange import Engine, Rejected, Replies, Share
+from coterie.engine.exchange import CohortPart, Engine, Rejected, Replies
 from coterie.engine.method import Cohort, Method
 from coterie.engine.rows import Model
 from coterie.errors import BadInput
@@ -56,13 +56,13 @@ def judged(
     up = method.unpacked(down, replies.up)
     reasons, lengths, marks = verdicts(up, down, cohort, limit, share=replies.share)
     names = cohort.names
-    for row, (said, given) in enumerate(zip(lengths.T.tolist(), marks.T.tolist(), strict=True)):
+    for row, (came, given) in enumerate(zip(lengths.T.tolist(), marks.T.tolist(), strict=True)):
         last = heard.get(names[row])
-        again = last is not None and any(said) and last[0] == said and last[1] != given
+        again = last is not None and any(came) and last[0] == came and last[1] != given
         if row not in reasons and again and not method.from_own:
             reasons[row] = "it is what the silo last sent"
         elif row not in reasons:
-            heard[names[row]] = [said, given]
+            heard[names[row]] = [came, given]
     good = torch.tensor([row for row in range(len(cohort.ids)) if row not in reasons], dtype=torch.int64)
     good = good.to(cohort.ids.device)
     left = up.take(good if replies.share is None else replies.share.kept(good)) if reasons else up
@@ -93,7 +93,7 @@ def _confirmed(method: Method, engine: Engine, asked: Cohort, replies: Replies) 
 
 
 def verdicts(
-    up: Record, down: Record, cohort: Cohort, limit: float, inside: str = "", share: Share | None = None
+    up: Record, down: Record, cohort: Cohort, limit: float, inside: str = "", share: CohortPart | None = None
 ) -> Verdicts:
     """The rows that do not count, and why; and the lengths of what each silo uploaded and was sent: (fields, k).
 
@@ -109,7 +109,9 @@ def verdicts(
     return reasons, lengths, marks
 
 
-def _verdicts(up: Record, down: Record, cohort: Cohort, limit: float, inside: str, share: Share | None) -> Verdicts:
+def _verdicts(
+    up: Record, down: Record, cohort: Cohort, limit: float, inside: str, share: CohortPart | None
+) -> Verdicts:
     about = described(up)
     named = {name: value for name in about if (value := getattr(up, name)) is not None}
     numbers = [name for name, value in named.items() if value.is_floating_point()]

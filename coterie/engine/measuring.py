@@ -9,7 +9,7 @@ from torch import Tensor
 from coterie.engine.task import Task
 from coterie.engine.training import Training
 from coterie.measure.measures import AUTO, measure_of, oriented
-from coterie.measure.tempering import threshold
+from coterie.measure.tempering import cut_of
 from coterie.wire import Deployable
 
 
@@ -69,8 +69,8 @@ def worth(
 def thresholds(task: Task, predictor: Deployable, positive: int | str) -> dict[str, float]:
     """By silo from where on its model calls the positive of two classes, where it has validation data."""
     given = worth(task, predictor, "validation")[1]
-    labels = {name: task.store.labels("validation", name) for name in given}
-    return {name: threshold(*oriented(labels[name], p, positive)) for name, p in given.items() if np.isfinite(p).all()}
+    found = {name: cut_of(task.store.labels("validation", name), p, positive) for name, p in given.items()}
+    return {name: cut for name, cut in found.items() if cut is not None}
 
 
 def _measured(

@@ -1,6 +1,6 @@
 """The seam: what a method is. Server half sees uploads only; silo half is written over k rows and knows no engine."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import signature
 from itertools import chain
@@ -15,6 +15,7 @@ from coterie.engine.dpsgd import DPSGD
 from coterie.engine.layout import Columns
 from coterie.engine.rows import Model
 from coterie.engine.task import Batch, Task, plain_step
+from coterie.errors import BadInput
 from coterie.keys import generator
 from coterie.options import check_keys
 from coterie.wire import Deployable, Down, Predictor, Private, Record, Server, State, Up
@@ -75,7 +76,7 @@ class Nothing(Private):
 
 
 class NothingDown(Down):
-    """The server has nothing to say."""
+    """The server sends nothing."""
 
 
 class NothingUp(Up):
@@ -240,6 +241,21 @@ def local_round(method: Method, task: Task, down: Any, private: Any) -> tuple[An
     return method.end(task, state, down, private)
 
 
+def settled(
+    method: Method, server: Any, newcomers: Cohort, adapt: Callable[[Any], Any | None], most: int | None = None
+) -> Any:
+    """Have silos arrive after training: what the server last sent them, once they `adapt` to it without an upload.
+
+    BadInput where that takes more turns than the most.
+    """
+    down, turns = method.host(server, newcomers, None), 0
+    while (up := adapt(down)) is not None:
+        if turns == most:
+            raise BadInput(f"it has not settled after {most} turns")
+        down, turns = method.host(server, newcomers, up), turns + 1
+    return down
+
+
 def spread(one: Tensor, k: int) -> Tensor:
     """A model that all share as k rows: (d,) -> (k, d); rows are left as they are."""
     return one.expand(k, *one.shape) if one.ndim == 1 else one
@@ -248,5 +264,5 @@ def spread(one: Tensor, k: int) -> Tensor:
 __all__ = [
     "Batch", "Cohort", "Columns", "Deployable", "Down", "DownT", "Method", "Model", "Nothing", "NothingDown",
     "NothingKept", "NothingUp", "Predictor", "Private", "PrivateT", "Roster", "Server", "State", "StateT", "Task",
-    "Up", "UpT", "local_round", "spread",
+    "Up", "UpT", "local_round", "settled", "spread",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Several processes that `torchrun` started: how they meet, what one tells all, and how rows change hands.
+"""Several processes that `torchrun` started: how they meet, what one sends to all, and how rows change hands.
 
 What they exchange are tensors and, as JSON, what these are.
 """
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from coterie.errors import BadInput, Stopped
+from coterie.errors import BadInput, Stopped, first_line
 from coterie.wire import placed
 
 T = TypeVar("T")
@@ -117,6 +117,6 @@ def _called(collective: Callable[..., Any], *given: Any) -> None:
     try:
         collective(*given)
     except RuntimeError as error:  # gloo has no other kind
-        why = (str(error).splitlines() or [""])[0]
+        why = first_line(error)
         message = "another process that torchrun started has ended, or the network to it has failed"
         raise Stopped(f"{message} ({why})") from None

@@ -2,7 +2,7 @@
 
 import copy
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -212,9 +212,9 @@ class Model:
         try:
             cast(other, self.device, self.dtype).load_state_dict(module.state_dict())
         except RuntimeError as error:
-            said = " ".join(str(error).split())
+            reason = " ".join(str(error).split())
             raise BadInput(
-                f"the model cannot be loaded from its own state_dict, so no file could hold it: {said}"
+                f"the model cannot be loaded from its own state_dict, so no file could hold it: {reason}"
             ) from None
         other.eval()
         x = x.to(self.device, self.dtype) if x.is_floating_point() else x.to(self.device)
@@ -387,7 +387,7 @@ class Model:
         assert self._way is not None
         buffers = self.layout.views(rows.detach(), self.layout.buffers)
         keys = torch.zeros(len(x), dtype=torch.int64, device=x.device) if keys is None else keys
-        x = x.to(_kind(weights)) if x.is_floating_point() else x
+        x = x.to(next(iter(weights.values())).dtype) if x.is_floating_point() else x
         x = x.clone() if self._changes_input else x  # a batch may be asked for again
         seen: Tensor | None = None
         if features:
@@ -458,7 +458,3 @@ def _of_every_sample(losses: Tensor, shape: torch.Size) -> Tensor:
 
 def _grown(t: Tensor, rows: int) -> Tensor:
     return t if len(t) == rows else F.pad(t, (0, 0) * (t.ndim - 1) + (0, rows - len(t)))
-
-
-def _kind(weights: Mapping[str, Tensor]) -> torch.dtype:
-    return next(iter(weights.values())).dtype

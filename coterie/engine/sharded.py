@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coterie.data.silo import Silo
 from coterie.engine import ranks
-from coterie.engine.exchange import Measures, Replies, Share
+from coterie.engine.exchange import CohortPart, Measures, Replies
 from coterie.engine.method import Cohort, Method
 from coterie.engine.over_processes import Deal, OverProcesses
 from coterie.engine.rows import Model
@@ -56,7 +56,7 @@ class Sharded(Simulator):
         replies = Simulator.train(worker, self.here(cohort), down)
         sizes = torch.tensor([replies.bytes_up, replies.bytes_down]) * bool(len(mine))
         up, sent = ranks.summed(sizes).tolist()
-        share = Share(mine, lambda values: ranks.gathered(values, places))
+        share = CohortPart(mine, lambda values: ranks.gathered(values, places))
         return Replies(cohort, replies.up, bytes_up=up, bytes_down=sent, share=share)
 
     def settle(self, rejected: Tensor) -> None:

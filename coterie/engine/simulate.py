@@ -17,7 +17,7 @@ from coterie.engine.exchange import Kept, Measures, Replies, as_table
 from coterie.engine.kept import keep_features
 from coterie.engine.layout import Columns
 from coterie.engine.measuring import measured
-from coterie.engine.method import Cohort, Method, Roster, local_round
+from coterie.engine.method import Cohort, Method, Roster, local_round, settled
 from coterie.engine.over_processes import OverProcesses, columnwise, parts_of
 from coterie.engine.rows import Model
 from coterie.engine.store import SPLITS, Store
@@ -35,7 +35,7 @@ TRIAL = 16  # rows in the trial that chooses between one and all
 class Trained(Record):
     """What local training leaves."""
 
-    up: Any  # what leaves the silos; None where they have nothing more to say
+    up: Any  # what leaves the silos; None where they send nothing more
     kept: Any  # what stays
 
 
@@ -173,20 +173,22 @@ class Simulator:
     def host(self, server: Any, round: int) -> Any:
         """Let these silos arrive after training: they settle, and what the server last sent them is returned."""
         newcomers = Cohort.everyone(self.roster, self.model, round)
-        here, private = self.here(newcomers), None
-        down = self.method.host(server, newcomers, None)
+        here, kept = self.here(newcomers), None
 
-        def settled(task: Task, place: Tensor) -> Trained:
-            up, kept = self.method.adapt(task, down.take(place), None if private is None else private.take(place))
-            return Trained(up=up, kept=kept)
+        def adapt(down: Any) -> Any:
+            nonlocal kept
 
-        while True:
-            found = self._whole(here, settled)
-            private = found.kept
-            if found.up is None:
-                self._private = private
-                return down
-            down = self.method.host(server, newcomers, found.up)
+            def adapted(task: Task, place: Tensor) -> Trained:
+                up, private = self.method.adapt(task, down.take(place), None if kept is None else kept.take(place))
+                return Trained(up=up, kept=private)
+
+            found = self._whole(here, adapted)
+            kept = found.kept
+            return found.up
+
+        down = settled(self.method, server, newcomers, adapt)
+        self._private = kept
+        return down
 
     def measured_newcomers(self, server: Any) -> pd.DataFrame:
         """Let these silos arrive after training, and what their models are then worth, apart from the members'."""

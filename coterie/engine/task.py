@@ -348,7 +348,7 @@ class Task:
 
     @property
     def _apart(self) -> bool:
-        """Whether what fills a smaller silo's samples would change what is said of them."""
+        """Whether what fills a smaller silo's samples would change what is measured of them."""
         return self.k > 1 and self.model.couples_evaluation
 
     def _each(self) -> Iterator["Task"]:

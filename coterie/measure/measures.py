@@ -323,13 +323,18 @@ def measure_of(name: str) -> Measure:
     return MEASURES[plain]
 
 
+def shown_score(name: str, value: float | None) -> str:
+    """A score for people, by the name of its measure in results; nothing where there is none yet."""
+    return "" if value is None else f"{measure_of(name).title} {measure_of(name).shown(value)}"
+
+
 def fitting(classes: int) -> dict[str, Measure]:
     """The packaged measures of labels of so many classes (0: numbers)."""
     return {name: found for name, found in PACKAGED.items() if found.fits(classes)}
 
 
 def usual(counts: Mapping[int, int] | Sequence[float] | None) -> str:
-    """What people judge by where nothing was said, from the rows of each class (None: numbers)."""
+    """What people judge by where nothing else was asked for, from the rows of each class (None: numbers)."""
     if counts is None:
         return "rmse"
     sizes = list(counts.values()) if isinstance(counts, Mapping) else list(counts)

@@ -210,9 +210,9 @@ def _summarize_method(
                 scores[f"{key}_cloud"] = of_cloud[key]
             cloud_silos.append(at_cloud_best)
         if unseen:
-            arrived = _test(run, f"{measure}_unseen").tail(1).mean().dropna()
-            scores[_key("unseen", measure)] = float(arrived.mean())
-            newcomers.append(arrived)
+            of_newcomers = _test(run, f"{measure}_unseen").tail(1).mean().dropna()
+            scores[_key("unseen", measure)] = float(of_newcomers.mean())
+            newcomers.append(of_newcomers)
         per_seed.append({"seed": seed, **scores, **{key: costs.get(seed, {}).get(key) for key in COSTS}})
 
     summary: dict[str, Any] = {key: _mean([seed[key] for seed in per_seed]) for key in per_seed[0] if key != "seed"}

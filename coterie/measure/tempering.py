@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from coterie.measure.measures import LEAST, Array, best_threshold
+from coterie.measure.measures import LEAST, Array, best_threshold, oriented
 
 GRID = np.exp(np.linspace(np.log(0.25), np.log(10.0), 61))
 PRIOR = 100.0  # validation rows that all silos together are worth to one of them
@@ -70,6 +70,18 @@ def threshold(y: Array, p: Array) -> float:
     """
     own = temperatures({"": curve(y, p)}, {"": len(y)})[""]
     return moved(best_threshold(y, tempered(p, own)), 1 / own)
+
+
+def can_calibrate(y: Array, p: Array | None) -> bool:
+    """Whether these are probabilities of rows with one label each, of a model that has not diverged."""
+    return p is not None and p.ndim == 2 and y.ndim == 1 and bool(np.isfinite(p).all())
+
+
+def cut_of(y: Array, p: Array | None, positive: int | str) -> float | None:
+    """The threshold of the positive of two classes; None where there are no two, or nothing to find it by."""
+    if p is None or not can_calibrate(y, p) or p.shape[1] != 2:
+        return None
+    return threshold(*oriented(y, p, positive))
 
 
 def moved(threshold: float, temperature: float) -> float:

@@ -99,8 +99,8 @@ class ClusteredFL(Method[Clusters, ClusterDown, UpdateUp, Nothing, Weights]):
         replied = torch.zeros_like(server.heard).index_fill(0, cohort.ids, True)
         heard = server.heard | replied
         if len(server.w) > 1:  # who is first heard now trained the root: its update says where it belongs, no more
-            late = replied & ~server.heard
-            cluster[late] = self.alike(server, update[late], cohort.model)
+            first_heard = replied & ~server.heard
+            cluster[first_heard] = self.alike(server, update[first_heard], cohort.model)
             replied = replied & server.heard
         longest = torch.maximum(server.longest, lengths(weights[cohort.ids]).max())
         by_name = torch.tensor(np.argsort(np.array(cohort.roster.names)), device=cluster.device)

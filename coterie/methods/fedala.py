@@ -35,7 +35,7 @@ class Adaptive(Private):
     rounds: Tensor = rows("rounds it has taken part in")
 
 
-class Learning(State):
+class LearningWeights(State):
     """A_i in a pass over a share of the data."""
 
     own: Tensor = rows("the top layers of the silo's own model", "top")
@@ -108,7 +108,7 @@ class FedALA(GlobalModel[Adaptive, Started]):
             if not len(here):
                 break
             left = wanted[here]
-            state = Learning(own=own[here], sent=sent[here], a=a[here], left=left, loss=torch.zeros_like(left))
+            state = LearningWeights(own=own[here], sent=sent[here], a=a[here], left=left, loss=torch.zeros_like(left))
             # always the draws of "ala": a round's passes go over one random share of the data
             state = task.take(here).run(self._pass, state, "ala", epochs=1, every_sample=True)
             a, loss = a.index_copy(0, here, state.a), loss.index_copy(0, here, state.loss / left)
@@ -116,7 +116,7 @@ class FedALA(GlobalModel[Adaptive, Started]):
             going = going & (private.rounds < 2) & ~_converged(losses, self.threshold)
         return a
 
-    def _pass(self, task: Task, state: Learning, batch: Batch) -> Learning:
+    def _pass(self, task: Task, state: LearningWeights, batch: Batch) -> LearningWeights:
         """One mini-batch, of which only what is left of the share counts."""
         taken = batch.mask * (batch.mask.cumsum(1) <= state.left[:, None])
         count = taken.sum(1)

@@ -9,19 +9,16 @@ is done anew for every use and changes nothing of the federation.
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import Tensor
-
-from coterie.engine.method import Columns, Model, Nothing, Predictor, Private, Task
+from coterie.engine.method import Columns, Model, Predictor, Task
 from coterie.methods.parts.partly import PartStill, fit_on
-from coterie.methods.wrappers.personal import OwnCopy, WithOwn
+from coterie.methods.wrappers.personal import MadeAgain, OwnCopy, WithOwn
 from coterie.options import option
 
 
 @dataclass(frozen=True)
-class FedBABU(OwnCopy):
+class FedBABU(MadeAgain, OwnCopy):
     """The body aggregated and updated in a federation, then fine-tuned by each silo."""
 
-    by_columns = True
     paper = "Oh et al., ICLR 2022"
     summary = "the body is averaged under one fixed random head, and fine-tuned by each silo"
     base = PartStill("head")
@@ -32,16 +29,9 @@ class FedBABU(OwnCopy):
     def own(self, model: Model) -> Columns:
         return model.columns("head")
 
-    def keeps(self, own: Tensor, inner: Private) -> WithOwn:
-        return WithOwn(inner=inner)  # the head is everybody's, and made again from the seed
-
     def personal(self, task: Task, down: Any, private: WithOwn) -> Predictor:
         w = self.sent(task, down, private).w
         if not self.ft_epochs:
             return Predictor(models=w)
         columns = task.model.columns("*" if self.tune == "whole" else self.tune)
         return Predictor(models=fit_on(task, w, columns, "finetune", self.ft_epochs))
-
-    def adapt(self, task: Task, down: Any, private: WithOwn | None) -> tuple[None, WithOwn]:
-        """A newcomer gets the body, and fine-tunes it like everybody."""
-        return None, WithOwn(inner=Nothing())

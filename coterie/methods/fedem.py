@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from coterie.engine.across import all_silos
-from coterie.engine.method import Batch, Cohort, Down, Method, Model, Predictor, Roster, Server, Task, Up
+from coterie.engine.method import Cohort, Down, Model, Roster, Server, Task, Up
 from coterie.methods.parts import mixture as em
 from coterie.methods.parts.averaging import weighted_mean
-from coterie.methods.parts.mixture import Mixture, MixtureWeights
-from coterie.options import option
+from coterie.methods.parts.mixture import Mixture, MixtureWeights, OfComponents
 from coterie.wire import rows, shared
 
 
@@ -43,21 +42,13 @@ class ComponentsUp(Up):
 
 
 @dataclass(frozen=True)
-class FedEM(Method[Components, ComponentsDown, ComponentsUp, MixtureWeights, Mixture]):
+class FedEM(OfComponents[Components, ComponentsDown, ComponentsUp]):
     """Shared components, private mixture weights."""
 
     by_columns = True
     paper = "Marfoq et al., NeurIPS 2021"
     summary = "a few shared models, whose predictions each silo mixes with weights of its own"
-    lr_by_row = True
-    one_model = False
     averages = True
-
-    components: int = option(3, "M, how many components", low=1)
-    adapt_iterations: int = option(1, "E-steps of a silo that arrives after training", low=1)
-
-    def axes(self, roster: Roster, model: Model) -> dict[str, int]:
-        return super().axes(roster, model) | {"c": self.components}
 
     def open(self, roster: Roster, model: Model) -> Components:
         return Components(theta=em.first_components(roster.seed, model, self.components))
@@ -68,29 +59,16 @@ class FedEM(Method[Components, ComponentsDown, ComponentsUp, MixtureWeights, Mix
     def receive(self, server: Components, cohort: Cohort, up: ComponentsUp) -> Components:
         return Components(theta=weighted_mean(up.theta, cohort.sizes))  # line 10: θ_m ← Σ_t n_t/n θ_{m,t}
 
-    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> MixtureWeights:
-        return em.uniform(len(rows), self.components, model)
-
-    def begin(self, task: Task, down: ComponentsDown, private: MixtureWeights) -> Mixture:
-        return em.begin(task, down.theta.expand(task.k, -1, -1), private)  # lines 5 and 6: eq. 8 and 9
-
-    def step(self, task: Task, state: Mixture, batch: Batch) -> Mixture:
-        return em.step(task, state, batch)  # line 7: eq. 10
+    def received(self, task: Task, down: ComponentsDown) -> Tensor:
+        return down.theta.expand(task.k, -1, -1)
 
     def end(
         self, task: Task, state: Mixture, down: ComponentsDown, private: MixtureWeights
     ) -> tuple[ComponentsUp, MixtureWeights]:
         return ComponentsUp(theta=state.theta), MixtureWeights(pi=state.pi)  # line 8; π stays
 
-    def personal(self, task: Task, down: ComponentsDown, private: MixtureWeights) -> Predictor:
-        return em.mixture(down.theta.expand(task.k, -1, -1), private)
-
     def host(self, server: Components, newcomers: Cohort, up: ComponentsUp | None) -> ComponentsDown:
         return ComponentsDown(theta=server.theta)
-
-    def adapt(self, task: Task, down: ComponentsDown, private: MixtureWeights | None) -> tuple[None, MixtureWeights]:
-        """A newcomer takes the components as they are and finds its weights (end of Section 3.2)."""
-        return None, em.weigh(task, down.theta.expand(task.k, -1, -1), self.adapt_iterations)
 
     def trace(self, server: Components, everyone: Cohort, private: MixtureWeights | None) -> dict[str, Tensor]:
         return {} if private is None else {"pi": all_silos(private.pi)}

@@ -60,7 +60,7 @@ class Before(Private):
     place: Tensor = rows("which of the N it is itself", fixed=True, below="N")
 
 
-class Mixed(Weights):
+class FromMixture(Weights):
     """Plain local training from a mixture."""
 
     start: Tensor = rows("the mixture", role="model")
@@ -68,7 +68,7 @@ class Mixed(Weights):
 
 
 @dataclass(frozen=True)
-class FedFomo(Method[Affinities, CandidatesDown, WeighedUp, Before, Mixed]):
+class FedFomo(Method[Affinities, CandidatesDown, WeighedUp, Before, FromMixture]):
     """Each silo moves towards the models that lower its validation loss, then trains."""
 
     paper = "Zhang et al., ICLR 2021"
@@ -128,7 +128,7 @@ class FedFomo(Method[Affinities, CandidatesDown, WeighedUp, Before, Mixed]):
         w = model.starts(roster.seed, roster.take(rows).names, common=True)
         return Before(w=w, before=w, place=rows)
 
-    def begin(self, task: Task, down: CandidatesDown, private: Before) -> Mixed:
+    def begin(self, task: Task, down: CandidatesDown, private: Before) -> FromMixture:
         gains = self._gains(task, down, private)
         total = gains.sum(1, keepdim=True)
         weights = torch.where(total > 0, gains / total, 0.0)
@@ -136,9 +136,9 @@ class FedFomo(Method[Affinities, CandidatesDown, WeighedUp, Before, Mixed]):
         # θ_i ← θ_i^{l−1} + Σ_j w_ij (θ_j − θ_i^{l−1}), where the w_ij sum to one, or are all zero
         mixed = mixture(down.models, down.picks, weights) + own * private.w
         w = torch.where(total > 0, mixed, private.before)
-        return Mixed(w=w, opt=task.optimizer.init(w), start=w, weights=weights)
+        return FromMixture(w=w, opt=task.optimizer.init(w), start=w, weights=weights)
 
-    def end(self, task: Task, state: Mixed, down: CandidatesDown, private: Before) -> tuple[WeighedUp, Before]:
+    def end(self, task: Task, state: FromMixture, down: CandidatesDown, private: Before) -> tuple[WeighedUp, Before]:
         return WeighedUp(w=state.w, weights=state.weights), private.replace(w=state.w, before=state.start)
 
     def _gains(self, task: Task, down: CandidatesDown, private: Before) -> Tensor:

@@ -8,30 +8,19 @@ model without adapters is trained as by FedAvg.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
-from torch import Tensor
-
-from coterie.engine.method import Columns, Model, Nothing, Private, Task
+from coterie.engine.method import Columns, Model
 from coterie.methods.parts.partly import PartStill
-from coterie.methods.wrappers.personal import Personal, WithOwn
+from coterie.methods.wrappers.personal import MadeAgain
 
 
 @dataclass(frozen=True)
-class FFALoRA(Personal):
+class FFALoRA(MadeAgain):
     """FedAvg of B, under one frozen A."""
 
-    by_columns = True
     paper = "Sun et al., ICLR 2024"
     summary = "of low-rank adapters B is averaged under one random A that stands still"
     base = PartStill("lora_A")
 
     def own(self, model: Model) -> Columns:
         return model.columns("lora_A", empty=True)
-
-    def keeps(self, own: Tensor, inner: Private) -> WithOwn:
-        return WithOwn(inner=inner)  # A is everybody's, and made again from the seed
-
-    def adapt(self, task: Task, down: Any, private: WithOwn | None) -> tuple[None, WithOwn]:
-        """A newcomer gets the global model."""
-        return None, WithOwn(inner=Nothing())

@@ -32,7 +32,7 @@ from coterie.options import option
 from coterie.wire import rows
 
 
-class Tasks(Server):
+class AllTasks(Server):
     """The tasks' last models and how they are related."""
 
     w: Tensor = rows("the silo's last model w_t", role="model")
@@ -69,7 +69,7 @@ def relationship(w: Tensor, smoothing: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class MOCHA(Method[Tasks, Coupling, PersonalUp, TaskModel, Pulled]):
+class MOCHA(Method[AllTasks, Coupling, PersonalUp, TaskModel, Pulled]):
     """A linear model per silo, regularised by a matrix of relationships that is learned from the models."""
 
     paper = "Smith et al., NeurIPS 2017"
@@ -82,17 +82,17 @@ class MOCHA(Method[Tasks, Coupling, PersonalUp, TaskModel, Pulled]):
     omega_every: int = option(1, "rounds of the W-step between two updates of Ω", low=1)
     smoothing: float = option(0.1, "what is added to the eigenvalues of WᵀW, as a share of their mean", above=0)
 
-    def open(self, roster: Roster, model: Model) -> Tasks:
+    def open(self, roster: Roster, model: Model) -> AllTasks:
         w = torch.zeros(len(roster), model.width, dtype=model.dtype, device=model.device)
-        return Tasks(w=w, sigma=relationship(w, self.smoothing))
+        return AllTasks(w=w, sigma=relationship(w, self.smoothing))
 
-    def send(self, server: Tasks, cohort: Cohort) -> Coupling:
+    def send(self, server: AllTasks, cohort: Cohort) -> Coupling:
         return _coupling(server.w, server.sigma, cohort.ids)
 
-    def receive(self, server: Tasks, cohort: Cohort, up: PersonalUp) -> Tasks:
+    def receive(self, server: AllTasks, cohort: Cohort, up: PersonalUp) -> AllTasks:
         w = server.w.index_copy(0, cohort.ids, up.w)  # a missing silo's last model stands in
         due = (cohort.round + 1) % self.omega_every == 0
-        return Tasks(w=w, sigma=relationship(w, self.smoothing) if due else server.sigma)
+        return AllTasks(w=w, sigma=relationship(w, self.smoothing) if due else server.sigma)
 
     def enroll(self, roster: Roster, model: Model, rows: Tensor) -> TaskModel:
         return TaskModel(w=torch.zeros(len(rows), model.width, dtype=model.dtype, device=model.device))
@@ -109,7 +109,7 @@ class MOCHA(Method[Tasks, Coupling, PersonalUp, TaskModel, Pulled]):
     def end(self, task: Task, state: Pulled, down: Coupling, private: TaskModel) -> tuple[PersonalUp, TaskModel]:
         return PersonalUp(w=state.w), TaskModel(w=state.w)
 
-    def host(self, server: Tasks, newcomers: Cohort, up: PersonalUp | None) -> Coupling:
+    def host(self, server: AllTasks, newcomers: Cohort, up: PersonalUp | None) -> Coupling:
         if up is None:
             alone = server.w.new_zeros(len(newcomers))
             return Coupling(message=alone[:, None].expand(-1, server.w.shape[1]), own=alone)
@@ -134,7 +134,7 @@ class MOCHA(Method[Tasks, Coupling, PersonalUp, TaskModel, Pulled]):
             "is convex; take the model 'linear', or fedamp or fedacs for deeper ones"
         )
 
-    def trace(self, server: Tasks, everyone: Cohort, private: TaskModel | None) -> dict[str, Tensor]:
+    def trace(self, server: AllTasks, everyone: Cohort, private: TaskModel | None) -> dict[str, Tensor]:
         return {"collaboration": server.sigma}
 
 

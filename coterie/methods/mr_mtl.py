@@ -13,21 +13,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from coterie.engine.across import all_silos
-from coterie.engine.method import Batch, Cohort, Model, Predictor, Private, Roster, Task, spread
-from coterie.methods.parts.averaging import Global, GlobalDown, GlobalModel, ModelUp, global_predictor
+from coterie.engine.method import Batch, Cohort, Predictor, Task, spread
+from coterie.methods.parts.averaging import Copy, Global, GlobalDown, OwnCopies, global_predictor
 from coterie.methods.parts.proximal import Pulled, at_centre, pulled_step
 from coterie.options import option
-from coterie.wire import rows
-
-
-class OwnModel(Private):
-    """A silo's own model."""
-
-    w: Tensor = rows("its personal model w_k", role="model")
 
 
 @dataclass(frozen=True)
-class MRMTL(GlobalModel[OwnModel, Pulled]):
+class MRMTL(OwnCopies[Pulled]):
     """A personal model for each silo, pulled towards the mean of all personal models."""
 
     by_columns = True
@@ -39,25 +32,19 @@ class MRMTL(GlobalModel[OwnModel, Pulled]):
 
     lam: float = option(1.0, "λ, the strength of the pull towards the mean", low=0)
 
-    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> OwnModel:
-        return OwnModel(w=model.starts(roster.seed, roster.take(rows).names, common=True))
-
-    def begin(self, task: Task, down: GlobalDown, private: OwnModel) -> Pulled:
+    def begin(self, task: Task, down: GlobalDown, private: Copy) -> Pulled:
         return at_centre(task, spread(down.w, task.k), self.lam).replace(w=private.w)
 
     def step(self, task: Task, state: Pulled, batch: Batch) -> Pulled:
         return pulled_step(task, state, batch)  # F_k(w) + λ/2 ‖w − w̄‖²
 
-    def end(self, task: Task, state: Pulled, down: GlobalDown, private: OwnModel) -> tuple[ModelUp, OwnModel]:
-        return ModelUp(w=state.w), OwnModel(w=state.w)
-
-    def cloud(self, task: Task, down: GlobalDown, private: OwnModel) -> Predictor:
+    def cloud(self, task: Task, down: GlobalDown, private: Copy) -> Predictor:
         return global_predictor(task, down)
 
-    def adapt(self, task: Task, down: GlobalDown, private: OwnModel | None) -> tuple[None, OwnModel]:
+    def adapt(self, task: Task, down: GlobalDown, private: Copy | None) -> tuple[None, Copy]:
         """A newcomer starts from the mean and trains for one round, pulled towards it."""
-        return None, OwnModel(w=task.run(pulled_step, at_centre(task, spread(down.w, task.k), self.lam), "arrive").w)
+        return None, Copy(w=task.run(pulled_step, at_centre(task, spread(down.w, task.k), self.lam), "arrive").w)
 
-    def trace(self, server: Global, everyone: Cohort, private: OwnModel | None) -> dict[str, Tensor]:
+    def trace(self, server: Global, everyone: Cohort, private: Copy | None) -> dict[str, Tensor]:
         """How far each silo's model is from the mean: ‖w_k − w̄‖."""
         return {} if private is None else {"distance": all_silos((private.w - server.w).norm(dim=1))}

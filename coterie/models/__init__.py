@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from coterie.errors import BadInput, nearest, shown
+from coterie.errors import BadInput, first_line, nearest, shown
 from coterie.models.char_lstm import CharLSTM, char_lstm
 from coterie.models.cnn import CNN, CNNApple, CNNEm, cnn
 from coterie.models.linear import MLP, Linear, linear, mlp
@@ -99,6 +99,6 @@ def _check_size(factory: Callable[[], nn.Module], name: str) -> None:
         with torch.device("meta"):
             count = sum(t.numel() for t in factory().state_dict().values())
     except (RuntimeError, OverflowError, TypeError) as error:  # sizes that PyTorch cannot even count
-        raise BadInput(f"[model] {name}: cannot be built ({str(error).splitlines()[0]}); make it smaller") from None
+        raise BadInput(f"[model] {name}: cannot be built ({first_line(error)}); make it smaller") from None
     if count > LARGEST:
         raise BadInput(f"[model] {name}: {count} weights, more than the limit of {LARGEST}; make it smaller")

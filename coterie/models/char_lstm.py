@@ -50,7 +50,7 @@ class Layer(nn.Module):
         return torch.stack(states, 1)
 
 
-class NextCharacter(nn.Module):
+class CharacterLSTM(nn.Module):
     """Scores of the character after the last."""
 
     def __init__(self, options: CharLSTM, steps: int, characters: int) -> None:
@@ -70,4 +70,4 @@ def char_lstm(options: CharLSTM, shape: tuple[int, ...], outputs: int) -> nn.Mod
     """The network for sequences of `shape` (characters,), of as many different ones as there are classes."""
     if len(shape) != 1 or outputs < 2:
         raise BadInput(f"[model] char-lstm takes sequences of characters (length,) and predicts the next, not {shape}")
-    return NextCharacter(options, shape[0], outputs)
+    return CharacterLSTM(options, shape[0], outputs)

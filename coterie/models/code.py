@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from coterie.errors import BadInput
+from coterie.errors import BadInput, first_line
 from coterie.models.foreign import hf_model, timm_model
 
 FOREIGN = {"timm": timm_model, "hf": hf_model}
@@ -66,8 +66,8 @@ def factory(thing: Any, shape: tuple[int, ...], outputs: int) -> Callable[[], nn
         try:
             made = thing(*given, **beside)
         except (TypeError, ValueError, RuntimeError) as error:
-            told = ", ".join([*map(str, given), *(f"{name}={value}" for name, value in beside.items())])
-            raise BadInput(f"model: {_name(thing)}({told}) fails: {str(error).splitlines()[0]}") from None
+            arguments = ", ".join([*map(str, given), *(f"{name}={value}" for name, value in beside.items())])
+            raise BadInput(f"model: {_name(thing)}({arguments}) fails: {first_line(error)}") from None
         if not isinstance(made, nn.Module):
             raise BadInput(f"model: {_name(thing)} makes a {type(made).__name__}, not an nn.Module")
         return made

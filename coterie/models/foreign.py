@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coterie.errors import BadInput, nearest
+from coterie.errors import BadInput, first_line, nearest
 
 Make = Callable[[Any, int], nn.Module]  # from the shape of a sample and the number of outputs
 
@@ -45,7 +45,7 @@ def hf_model(path: str) -> Make:
             # The others drop at random in ways that cannot be keyed, or cannot run over rows.
             made = AutoModelForSequenceClassification.from_pretrained(path, attn_implementation="eager", **how)
         except (OSError, ValueError) as error:
-            raise BadInput(f"--model hf:{path}: cannot be loaded ({str(error).splitlines()[0]})") from None
+            raise BadInput(f"--model hf:{path}: cannot be loaded ({first_line(error)})") from None
         made.__class__ = type(type(made).__name__, (Sequences, type(made)), {})
         return made  # type: ignore[no-any-return]
 

@@ -18,7 +18,7 @@ class ResNet:
     norm: Literal["batch", "group"] = option("batch", "BatchNorm, or GroupNorm, which keeps no running statistics")
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two convolutions and a way around them."""
 
     def __init__(self, before: int, after: int, stride: int, norm: str) -> None:
@@ -47,7 +47,7 @@ def resnet18(options: ResNet, shape: tuple[int, ...], outputs: int) -> nn.Module
     before = wide
     for stage in range(4):
         after = wide * 2**stage
-        layers += [Block(before, after, 1 if stage == 0 else 2, norm), Block(after, after, 1, norm)]
+        layers += [ResidualBlock(before, after, 1 if stage == 0 else 2, norm), ResidualBlock(after, after, 1, norm)]
         before = after
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, outputs))
 

@@ -23,7 +23,7 @@ class Transformer:
             raise ValueError(f"{self.heads} heads cannot share a width of {self.width}; take a divisor")
 
 
-class Block(nn.Module):
+class AttentionBlock(nn.Module):
     """Attention and two linear layers, each added to what came in."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -45,14 +45,14 @@ class Block(nn.Module):
         return y
 
 
-class NextCharacter(nn.Module):
+class CharacterTransformer(nn.Module):
     """Scores of the character after the last."""
 
     def __init__(self, options: Transformer, steps: int, characters: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(characters, options.width)
         self.position = nn.Parameter(0.02 * torch.randn(steps, options.width))
-        self.blocks = nn.Sequential(*(Block(options.width, options.heads) for _ in range(options.layers)))
+        self.blocks = nn.Sequential(*(AttentionBlock(options.width, options.heads) for _ in range(options.layers)))
         self.norm, self.output = nn.LayerNorm(options.width), nn.Linear(options.width, characters)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,4 +65,4 @@ def transformer(options: Transformer, shape: tuple[int, ...], outputs: int) -> n
     """The network for sequences of `shape` (characters,), of as many different ones as there are classes."""
     if len(shape) != 1 or outputs < 2:
         raise BadInput(f"[model] transformer takes sequences of characters (length,), not {shape}")
-    return NextCharacter(options, shape[0], outputs)
+    return CharacterTransformer(options, shape[0], outputs)

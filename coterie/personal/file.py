@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from coterie.codec import save_tensors
 from coterie.data.own.schema import Schema
 from coterie.engine import predictors
-from coterie.errors import BadInput
+from coterie.errors import BadInput, first_line
 from coterie.models import build, code, split_parts
 from coterie.models.parts import FROM_FILES, Blueprint
 from coterie.personal.base import with_base
@@ -112,5 +112,5 @@ def _module(
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
     except (RuntimeError, ValueError, TypeError, OverflowError) as error:
-        raise BadInput(f"{path}: its weights are not those of its model ({str(error).splitlines()[0]})") from None
+        raise BadInput(f"{path}: its weights are not those of its model ({first_line(error)})") from None
     return module

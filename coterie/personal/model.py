@@ -113,7 +113,7 @@ class PersonalModel:
             parts = [self.module(*part) for part in both]
         out: Array = torch.cat(parts).numpy() if parts else np.zeros((0, max(self.module.classes, 1)), np.float32)
         if self.module.classes and out.ndim != 2:
-            raise BadInput("this model tells a class for every place of a sequence; load it in PyTorch instead")
+            raise BadInput("this model predicts a class for every place of a sequence; load it in PyTorch instead")
         return out[:, : len(self.classes)] if self.module.classes else out
 
     def _beside(self, data: "DataFrame | Array | Tensor | Sequence[str]", x: Array) -> Array | None:

@@ -101,7 +101,7 @@ def within(graph: "onnx.ModelProto", path: Path, model: PersonalModel) -> "onnx.
         own.ir_version = graph.ir_version
         both = compose.merge_models(own, graph, io_map=[(f"{OWN}{output}", BESIDE)], outputs=["prediction"])
     except Exception as error:  # whatever the tools meet in a file of one's own
-        raise BadInput(f"{path}: cannot be put into one graph ({str(error).splitlines()[0][:200]})") from None
+        raise BadInput(f"{path}: cannot be put into one graph ({first_line(error)[:200]})") from None
     first = own.graph.input[0].name
     for node in both.graph.node:
         node.input[:] = ["x" if name == first else name for name in node.input]

@@ -120,7 +120,7 @@ def baselines(found: Verdict) -> str:
     if not beside:
         return ""
     outcomes = [each["outcome"] for each in beside]
-    counts = [f"{outcomes.count(key)} {said}" for key, said in BESIDE_PLAIN.items() if key in outcomes]
+    counts = [f"{outcomes.count(key)} {text}" for key, text in BESIDE_PLAIN.items() if key in outcomes]
     names = _named(list(dict.fromkeys(each["name"] for each in beside)))
     return f"Compared with {names} on each silo alone, of {len(beside)} silos with {found['judged']}: {listed(counts)}."
 
@@ -141,8 +141,8 @@ def _would_decide(undecided: Sequence[Mapping[str, Any]]) -> str:
 def _tiles(found: Verdict) -> str:
     counts = found["methods"][found["judged"]]
     tiles = [
-        f"<div class='tile {outcome}'><b>{counts[outcome]}</b><span>{said}</span></div>"
-        for outcome, said in OUTCOMES.items()
+        f"<div class='tile {outcome}'><b>{counts[outcome]}</b><span>{text}</span></div>"
+        for outcome, text in OUTCOMES.items()
     ]
     beside = note(f"The {len(found['silos'])} silos with {found['judged']}, beside training alone:")
     return f"{beside}<div class='tiles'>{''.join(tiles)}</div>"

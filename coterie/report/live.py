@@ -35,7 +35,7 @@ class Live(ThreadingHTTPServer):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.read()  # a folder that cannot be read is an error before a browser opens
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(("127.0.0.1", 0), PageHandler)
 
     def read(self) -> Run:
         """The run as it is now."""
@@ -70,7 +70,7 @@ class Live(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/"
 
 
-class Handler(BaseHTTPRequestHandler):
+class PageHandler(BaseHTTPRequestHandler):
     """The page, its state, and the whole report."""
 
     server: Live

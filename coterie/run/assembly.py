@@ -122,8 +122,8 @@ class Assembly(HoldsData):
         if self.newcomers:
             inner = self.suited(method, engine.training)
             how = (self.model, engine.training, self.seed, engine.rows)
-            arrived = simulator()(inner, self.newcomers, *how, models=False)
-            outcome.results.append(arrived.measured_newcomers(outcome.server))
+            later = simulator()(inner, self.newcomers, *how, models=False)
+            outcome.results.append(later.measured_newcomers(outcome.server))
         return outcome
 
     @property

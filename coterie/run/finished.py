@@ -21,11 +21,10 @@ from coterie.engine.store import SPLITS
 from coterie.engine.training import Training
 from coterie.measure.blocks import block_scores
 from coterie.measure.judgement import judgement
-from coterie.measure.measures import oriented
 from coterie.measure.metrics import summarize
 from coterie.measure.predictions import Key, Predictions, Rows, as_frame, measured, reported
 from coterie.measure.subgroups import Place, as_table, subgroups
-from coterie.measure.tempering import curve, moved, temperatures, tempered, threshold
+from coterie.measure.tempering import can_calibrate, curve, cut_of, moved, temperatures, tempered
 from coterie.methods import innermost, learned, level_of
 from coterie.methods.separate import Separate
 from coterie.methods.stack import Stack
@@ -252,19 +251,16 @@ def calibrate(outcome: Outcome, silos: Mapping[str, Silo], positive: int | str) 
     Without any, a model stays as it is.
     """
     outputs = {} if outcome.picked is None else outcome.picked.outputs.get("validation", {})
-    known = {
-        silo: (silos[silo].validation.y, p)
-        for silo, p in outputs.items()
-        if silo in silos and p.ndim == 2 and np.isfinite(p).all()
-    }
+    known = {silo: (silos[silo].validation.y, p) for silo, p in outputs.items() if silo in silos}
+    known = {silo: rows for silo, rows in known.items() if can_calibrate(*rows)}
     if not known:
         return
     outcome.temperatures = temperatures(
         {silo: curve(y, p) for silo, (y, p) in known.items()}, {silo: len(y) for silo, (y, _) in known.items()}
     )
     for silo, (y, p) in known.items():
-        if p.shape[1] == 2:
-            outcome.thresholds[silo] = moved(threshold(*oriented(y, p, positive)), outcome.temperatures[silo])
+        if (cut := cut_of(y, p, positive)) is not None:
+            outcome.thresholds[silo] = moved(cut, outcome.temperatures[silo])
 
 
 def label_counts(silos: Mapping[int, Sequence[Silo]], names: Sequence[str] = ()) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from coterie.engine.rounds import Progress as Report
 from coterie.errors import warn
-from coterie.measure.measures import measure_of
+from coterie.measure.measures import shown_score
 from coterie.run.experiment import Watch
 from coterie.studies.study import Study
 
@@ -50,7 +50,7 @@ def shown(study: Study, console: Console, quiet: bool) -> Iterator[Watch]:
             done[method, seed] = study.training.rounds if last else report.round
             if (completed := sum(done.values())) == total:
                 what = "verdict, report"
-            bar.update(job, completed=completed, what=f"{what:<15}", score=_score(report))
+            bar.update(job, completed=completed, what=f"{what:<15}", score=shown_score(report.measure, report.score))
 
         yield watch
 
@@ -63,10 +63,3 @@ def _can_redraw() -> bool:
         warn("no progress bar: pip install ipywidgets")
         return False
     return True
-
-
-def _score(report: Report) -> str:
-    if report.score is None:
-        return ""
-    measure = measure_of(report.measure)
-    return f"{measure.title} {measure.shown(report.score)}"

@@ -110,7 +110,7 @@ def _forked(
 
 
 def _started(part: T, work: Callable[[T, Tell], None]) -> tuple[int, int]:
-    """A process that works on a part: the pipe that it tells by, and its number."""
+    """A process that works on a part: the pipe that it reports by, and its number."""
     here, there = os.pipe()
     parent = os.getpid()
     with warnings.catch_warnings():

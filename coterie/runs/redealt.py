@@ -18,7 +18,7 @@ from coterie.engine.simulate import Simulator
 from coterie.wire import Record, every_field
 
 
-class Parts:
+class PartFiles:
     """The files of one checkpoint, in the order of the processes that wrote them."""
 
     def __init__(self, stack: ExitStack, paths: Sequence[Path], device: torch.device, silos: Sequence[str]) -> None:
@@ -62,7 +62,7 @@ class Parts:
 def redealt(paths: Sequence[Path], server: Record, engine: Simulator) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The server's tensors and the silos', of this process."""
     with ExitStack() as stack:
-        parts = Parts(stack, paths, engine.model.device, engine.roster.names)
+        parts = PartFiles(stack, paths, engine.model.device, engine.roster.names)
         ours, about = dict[str, Tensor](), every_field(server)
         for name in server.tensors():
             before, now = engine.columns(about[name], len(paths)), engine.columns_here(about[name])
@@ -81,6 +81,6 @@ def redealt(paths: Sequence[Path], server: Record, engine: Simulator) -> tuple[d
 def models_of(paths: Sequence[Path], silos: Sequence[str], everyone: Sequence[str]) -> dict[str, Tensor]:
     """The tensors of the models of some silos."""
     with ExitStack() as stack:
-        parts = Parts(stack, paths, torch.device("cpu"), everyone)
+        parts = PartFiles(stack, paths, torch.device("cpu"), everyone)
         names: Mapping[str, Any] = dict.fromkeys(parts._files[0].keys())
         return {name: parts.rows(name, silos) for name in names}

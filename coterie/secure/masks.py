@@ -10,8 +10,8 @@ KEY = 32  # bytes
 
 def subkey(key: bytes, *parts: bytes | str | int) -> bytes:
     """A key of its own for one purpose: HMAC-SHA-256 of parts that cannot be taken for others."""
-    said = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
-    return hmac.digest(key, b"".join(len(each).to_bytes(8, "big") + each for each in said), "sha256")
+    encoded = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
+    return hmac.digest(key, b"".join(len(each).to_bytes(8, "big") + each for each in encoded), "sha256")
 
 
 def stream(key: bytes, size: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coterie.data.pickled import Cells, held_arrays, read_pickled
+from coterie.data.pickled import CellsLeft, held_arrays, read_pickled
 from coterie.errors import BadInput
 
 
@@ -162,7 +162,7 @@ def test_a_block_counts_as_often_as_it_is_referred_to(tmp_path, monkeypatch):
     assert read(tmp_path, whole_table(names, shared)).shape == (100, 3)
     with pytest.raises(BadInput, match="two blocks"):
         read(tmp_path, whole_table(names, block(values, 0) + b"q\x07" + b"h\x07" * 5))
-    monkeypatch.setattr("coterie.data.pickled.Cells", lambda left: Cells(250))
+    monkeypatch.setattr("coterie.data.pickled.CellsLeft", lambda left: CellsLeft(250))
     with pytest.raises(BadInput, match="too large"):
         read(tmp_path, whole_table(names, shared))
 

@@ -112,3 +112,11 @@ def test_what_a_name_gives_is_given_by_name_and_nothing_else_in_its_place():
         assert (made.in_features, made.out_features) == (8, 3)
     with pytest.raises(BadInput, match=r"wide needs inputs, width beside num_classes; give a function of inputs and"):
         factory(wide, (8,), 10)
+
+
+def test_a_model_that_fails_without_a_word_is_refused_by_the_kind_of_its_error() -> None:
+    def silent(inputs: int, outputs: int) -> nn.Module:
+        raise ValueError
+
+    with pytest.raises(BadInput, match=r"fails: ValueError"):
+        factory(silent, (5,), 3)()

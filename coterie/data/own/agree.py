@@ -32,7 +32,9 @@ def agree(declared: Mapping[str, Statistics], label: str, task: Task) -> tuple[S
     """The schema that all silos encode by, made of nothing but their statistics."""
     described = {silo: description_of(statistics) for silo, statistics in declared.items()}
     every = {silo: torch.cat([s.count, s.mean, s.scatter]).numpy() for silo, s in declared.items()}  # (3, columns)
-    differences = _shapes(described) + _kinds(described) + _labels(described, label) + unsound(declared, label)
+    differences = _unusual("samples", {silo: own.shape for silo, own in described.items()}, _shaped) + _kinds(described)
+    differences += _unusual(label or "label", {silo: own.label for silo, own in described.items()}, _say)
+    differences += unsound(declared, label)
     targets = {silo: s.target[0].numpy() for silo, s in declared.items()}
     differences += remarks(described, every, label, targets)
     if any(difference.stops for difference in differences):
@@ -97,10 +99,6 @@ def far_values(declared: Mapping[str, Statistics], label: str) -> list[Differenc
     return found
 
 
-def _shapes(described: Mapping[str, Description]) -> list[Difference]:
-    return _unusual("samples", {silo: own.shape for silo, own in described.items()}, _shaped)
-
-
 def _kinds(described: Mapping[str, Description]) -> list[Difference]:
     """Columns that a silo lacks, or that are of another kind there; an empty one is of any kind."""
     kinds = {silo: kinds_of(own) for silo, own in described.items()}
@@ -119,10 +117,6 @@ def _kinds(described: Mapping[str, Description]) -> list[Difference]:
             elif mine[name] == "empty":
                 found.append(Difference(name, silo, "no value in any row"))
     return found
-
-
-def _labels(described: Mapping[str, Description], label: str) -> list[Difference]:
-    return _unusual(label or "label", {silo: own.label for silo, own in described.items()}, _say)
 
 
 def _classes(described: Mapping[str, Description], label: str, task: Task) -> tuple[tuple[str, ...], list[Difference]]:

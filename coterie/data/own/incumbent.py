@@ -17,7 +17,7 @@ from coterie.data.own.gather import Holding
 from coterie.data.own.schema import Schema
 from coterie.data.own.trees import TREES, grown
 from coterie.data.silo import Array, Indices
-from coterie.errors import BadInput
+from coterie.errors import BadInput, first_line
 
 SILO = "{silo}"  # in a path: the silo's name
 SURE = 0.9  # the probability of a class that is given without one
@@ -70,7 +70,7 @@ def by_onnx(path: Path, x: Array, classes: int) -> tuple[str, Array]:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         found = session.run(None, {session.get_inputs()[0].name: x})
     except Exception as error:  # whatever a runtime meets in a file of one's own
-        raise BadInput(f"{path}: cannot be used as ONNX ({str(error).splitlines()[0][:200]}); check the file") from None
+        raise BadInput(f"{path}: cannot be used as ONNX ({first_line(error)[:200]}); check the file") from None
     # A classifier may give its choice beside the probabilities.
     for output, each in zip(session.get_outputs(), found, strict=True):
         if np.shape(each) == (len(x), classes or 1):

@@ -226,7 +226,7 @@ def node_number(log: str) -> int | None:
     return int(found[-1]) if found else None
 
 
-class Held:
+class Unanswered:
     """By run, how many messages a SuperNode has yet to answer, going by its log.
 
     It sends whichever reply comes first, be that an old run's, and then looks for the next message.

@@ -20,11 +20,11 @@ from coterie.codec import decode, encode, encode_up
 from coterie.data.silo import Part, Silo, check_silos
 from coterie.deploy.flower.grid import answer_of, body_of, enclosed, packed, reply, unpacked
 from coterie.deploy.messages import Answer, Declared, Measured, Membership
-from coterie.deploy.remote import Declaration, bodies_of, declaration
+from coterie.deploy.remote import Declaration, bodies_of, declaration, records
 from coterie.deploy.silo import as_measured
 from coterie.deploy.vault import rebuilt
-from coterie.engine.exchange import Engine, Failure, Rejected, Replies
-from coterie.engine.judge import alike, judged
+from coterie.engine.exchange import Engine, Failure, Replies
+from coterie.engine.judge import judged
 from coterie.engine.measuring import measured
 from coterie.engine.method import Cohort, Method, local_round
 from coterie.engine.rows import Model
@@ -50,7 +50,7 @@ KEPT = "coterie.after-round-"  # what a silo keeps, in the state that Flower hol
 
 
 @dataclass(frozen=True, kw_only=True)
-class Head(Membership):
+class MessageHead(Membership):
     """What a silo is sent beside a `Down`: who takes part, which round this is, and what the server has of the silo."""
 
     method: str
@@ -96,7 +96,7 @@ class ServerHalf:
         if len(shapes) > 1:
             raise BadInput(f"silos' samples have different shapes: {', '.join(map(str, sorted(shapes)))}")
         classes = max(each.classes for each in declared.values())
-        self.head = Head(
+        self.head = MessageHead(
             method=_whole(self.method),
             names=tuple(declared),
             sizes=tuple(each.sizes[0] for each in declared.values()),
@@ -129,10 +129,7 @@ class ServerHalf:
 
     def receive(self, replies: Iterable[Message]) -> dict[str, str]:
         """Take the uploads of a round in; why those of the silos named here did not count."""
-        found, failures = self._read(replies, self.method.up)
-        for name, why in alike(found, self.axes, self.model).items():
-            failures[name] = Rejected(why)
-            del found[name]
+        found, failures = self._read(replies, self.method.up, uploads=True)
         came = [i for i, name in enumerate(self.cohort.names) if name in found]
         cohort = replace(self.cohort, ids=self.cohort.ids[came])
         up = stack([found[name] for name in cohort.names]) if came else None
@@ -154,24 +151,24 @@ class ServerHalf:
         found, _ = self._read(replies, Measured)
         return {name: {key: float(each) for key, each in record.tensors().items()} for name, record in found.items()}
 
-    def _read(self, replies: Iterable[Message], kind: type[U]) -> tuple[dict[str, U], dict[str, Failure]]:
+    def _read(
+        self, replies: Iterable[Message], kind: type[U], uploads: bool = False
+    ) -> tuple[dict[str, U], dict[str, Failure]]:
         """Answers as records, and why there is none of the other silos that were asked."""
         silo_at = {self.nodes[name]: name for name in self.cohort.names}
-        found = dict[str, U]()
+        blobs = dict[str, bytes]()
         failures: dict[str, Failure] = {name: Failure("no reply") for name in self.cohort.names}
         for each in replies:
             name, answer = silo_at.get(each.metadata.src_node_id), answer_of(each)
             if name is None:  # Flower's own error about a node that went away
                 continue
-            try:
-                if isinstance(answer, Failure) or answer.refusal:
-                    failures[name] = Failure(_why(answer))
-                    continue
-                found[name] = decode(kind, answer.body, self.model.dtype, rows=1, **self.axes)
-                del failures[name]
-            except BadInput as error:
-                failures[name] = Rejected(str(error))
-        return {name: found[name] for name in self.cohort.names if name in found}, failures
+            if isinstance(answer, Failure) or answer.refusal:
+                failures[name] = Failure(_why(answer))
+            else:
+                blobs[name] = answer.body
+                failures.pop(name, None)
+        found, rejected = records(blobs, kind, self.axes, self.model, uploads)
+        return {name: found[name] for name in self.cohort.names if name in found}, failures | rejected
 
 
 class SiloHalf:
@@ -254,7 +251,7 @@ class SiloHalf:
             outputs=torch.tensor([outputs]),
         )
 
-    def _task(self, head: Head, body: bytes, context: Context) -> tuple[Task, Any, Any]:
+    def _task(self, head: MessageHead, body: bytes, context: Context) -> tuple[Task, Any, Any]:
         """This silo in a round, what it was sent, and what it has kept."""
         if head.method != (mine := _whole(self.method)):
             raise BadInput(f"the server runs {plain(head.method, 200)}, this silo {mine}; give both the same")
@@ -287,11 +284,11 @@ def _message(kind: str, head: str, body: bytes, node: int) -> Message:
     return Message(content=content, message_type=kind, dst_node_id=node)
 
 
-def _read_head(message: Message) -> tuple[Head | None, bytes]:
+def _read_head(message: Message) -> tuple[MessageHead | None, bytes]:
     """The head, none of a greeting, and the body of a message."""
     try:
         text, body = str(message.content["request"]["head"]), body_of(message.content, "request")
-        return (parse(Head, json.loads(text), "a message") if text else None), body
+        return (parse(MessageHead, json.loads(text), "a message") if text else None), body
     except (KeyError, TypeError, ValueError, AttributeError):
         raise BadInput("a message arrived that holds no request") from None
 

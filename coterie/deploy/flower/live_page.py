@@ -14,7 +14,7 @@ from coterie.deploy.flower.monitoring import Figures, SiloSeen, figures, newest_
 from coterie.deploy.flower.same_account import is_own
 from coterie.deploy.home import LOOPBACK, json_table, progress
 from coterie.errors import BadInput
-from coterie.measure.measures import measure_of
+from coterie.measure.measures import shown_score
 from coterie.report.decision import size
 from coterie.report.html import cell, table
 from coterie.report.live import BODY, Live, written
@@ -93,10 +93,7 @@ def _stage(found: Figures) -> list[str]:
     parts = [found.state or "asked"]
     if found.method:
         parts += [found.method, f"seed {found.seed}", f"round {found.round} of {found.rounds}"]
-    if found.score is not None and found.measure:
-        measure = measure_of(found.measure)
-        parts.append(f"{measure.title} {measure.shown(found.score)}")
-    return parts
+    return [*parts, shown_score(found.measure, found.score)] if found.score is not None and found.measure else parts
 
 
 def _ago(seen: SiloSeen) -> str:

@@ -85,11 +85,11 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, port: int, text: Callable[[], str]) -> None:
-        super().__init__((LOOPBACK, port), Handler)
+        super().__init__((LOOPBACK, port), MetricsHandler)
         self.text = text
 
 
-class Handler(BaseHTTPRequestHandler):
+class MetricsHandler(BaseHTTPRequestHandler):
     """That text and nothing else."""
 
     server: Server

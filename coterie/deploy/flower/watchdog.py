@@ -18,7 +18,7 @@ class Watchdog:
 
     def __init__(self, program: Program) -> None:
         self.program, self.read = program, program.before  # how far its log is read
-        self.held, self.since = commands.Held(), monotonic()
+        self.held, self.since = commands.Unanswered(), monotonic()
 
     def wedged(self) -> bool:
         """Whether it has held a message for long on which no process works."""

@@ -78,9 +78,9 @@ class OneModel(GlobalModel[Nothing, Trained]):
 
 
 class Copy(Private):
-    """The silo's copy of the global model as its last local training left it."""
+    """The silo's own model as its last local training left it."""
 
-    w: Tensor = rows("its copy of the global model after local training", role="model")
+    w: Tensor = rows("its own model after local training", role="model")
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,14 @@ regression the squared error, which is a Gaussian of variance ½ around the comp
 sample count as their mean, as in every loss here).
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from coterie.engine.method import Model, Predictor
+from coterie.engine.method import DownT, Method, Model, Predictor, Roster, ServerT, UpT
 from coterie.engine.task import Batch, Task
+from coterie.options import option
 from coterie.wire import Private, Record, State, rows
 
 
@@ -27,6 +30,41 @@ class Mixture(State):
     q: Tensor = rows("the probability that a training sample is of a component", "c", "n")
     pi: Tensor = rows("the mixture weights", "c")
     opt: Record
+
+
+@dataclass(frozen=True)
+class OfComponents(Method[ServerT, DownT, UpT, MixtureWeights, Mixture]):
+    """What silos do with components, wherever these come from."""
+
+    by_columns = True
+    lr_by_row = True
+    one_model = False
+
+    components: int = option(3, "M, how many components", low=1)
+    adapt_iterations: int = option(1, "E-steps of a silo that arrives after training", low=1)
+
+    def axes(self, roster: Roster, model: Model) -> dict[str, int]:
+        return super().axes(roster, model) | {"c": self.components}
+
+    def enroll(self, roster: Roster, model: Model, rows: Tensor) -> MixtureWeights:
+        return uniform(len(rows), self.components, model)
+
+    def received(self, task: Task, down: DownT) -> Tensor:
+        """The components (k, c, d) that silos are sent."""
+        raise NotImplementedError
+
+    def begin(self, task: Task, down: DownT, private: MixtureWeights) -> Mixture:
+        return begin(task, self.received(task, down), private)  # lines 5 and 6 of Algorithm 1: eq. 8 and 9
+
+    def step(self, task: Task, state: Mixture, batch: Batch) -> Mixture:
+        return step(task, state, batch)  # line 7: eq. 10
+
+    def personal(self, task: Task, down: DownT, private: MixtureWeights) -> Predictor:
+        return mixture(self.received(task, down), private)
+
+    def adapt(self, task: Task, down: DownT, private: MixtureWeights | None) -> tuple[None, MixtureWeights]:
+        """A newcomer takes the components as they are and finds its weights (end of Section 3.2)."""
+        return None, weigh(task, self.received(task, down), self.adapt_iterations)
 
 
 def first_components(seed: int, model: Model, components: int) -> Tensor:

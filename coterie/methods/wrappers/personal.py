@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from coterie.engine.layout import Columns
-from coterie.engine.method import Cohort, Method, Predictor, Private, Roster
+from coterie.engine.method import Cohort, Method, Nothing, Predictor, Private, Roster
 from coterie.engine.rows import Model
 from coterie.engine.task import Task
 from coterie.engine.wrapper import Wrapper
@@ -167,6 +167,20 @@ class OwnCopy(Personal):
 
     def cloud(self, task: Task, down: Any, private: WithOwn) -> Predictor:
         return global_predictor(task, self.sent(task, down, private))
+
+
+@dataclass(frozen=True)
+class MadeAgain(Personal):
+    """Whose columns that stay are everybody's: they stand still, and every silo makes them again from the seed."""
+
+    by_columns = True
+
+    def keeps(self, own: Tensor, inner: Private) -> WithOwn:
+        return WithOwn(inner=inner)
+
+    def adapt(self, task: Task, down: Any, private: WithOwn | None) -> tuple[None, WithOwn]:
+        """A newcomer gets the rest, and nothing more is to do."""
+        return None, WithOwn(inner=Nothing())
 
 
 @dataclass(frozen=True)
