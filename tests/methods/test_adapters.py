@@ -87,6 +87,21 @@ def test_the_mean_of_ffas_products_is_the_product_of_its_mean() -> None:
     close(oracle.model.module_of(played.deployed()[0]).product(), mean)  # type: ignore[operator]
 
 
+def test_ffa_is_fedavg_of_a_model_whose_a_is_frozen() -> None:
+    oracle, by_hand = Adapted(), Adapted()
+    started = oracle.model.module_of(oracle.model.start(oracle.seed))
+    for name, parameter in started.named_parameters():
+        parameter.requires_grad_(name == "lora_B.weight")
+    by_hand.model = Model(started, CLASSES, dtype=torch.float64)
+    ours, theirs = oracle.play_cohorts(FFALoRA()), by_hand.play_cohorts(FedAvg())
+    for r, cohort in enumerate(COHORTS):
+        for place in range(len(cohort)):
+            assert torch.equal(ours.ups[r].w[place], theirs.ups[r].w[place])
+    shared = FFALoRA().shared(oracle.model)
+    assert torch.equal(shared.take(ours.deployed()), theirs.deployed())
+    assert not torch.equal(theirs.deployed()[0], by_hand.model.start(oracle.seed))
+
+
 @pytest.mark.parametrize(("ours", "theirs"), [(FedSALoRA(), FedAvgLocal()), (FFALoRA(), FedAvg())])
 def test_a_model_without_adapters_is_averaged_bit_for_bit(ours: Method, theirs: Method) -> None:
     oracle = TwoLayers()

@@ -34,6 +34,12 @@ def test_a_cell_starts_from_the_weights_and_trains_its_parts(name: str, cell: st
     assert torch.equal(model.module_of(model.start(0)).state_dict()[first], pretrained[first])
 
 
+def test_methods_for_adapters_run_where_there_are_any() -> None:
+    named = {cell: {*check(select(read("adapters"), cell)).methods} for cell in cells(read("adapters"))}
+    assert [cell for cell in named if {"fedsa-lora", "ffa-lora"} <= named[cell]] == ["lora"]
+    assert named["lora-common-A"] == named["head"] == named["everything"]
+
+
 def test_weights_that_are_not_there_are_missed_before_anything_trains(tmp_path: Path) -> None:
     table = check(select(read("adapters"), "lora", "small")).model
     with pytest.raises(BadInput, match=r"\[model\] weights .*cannot be read.*; give a \.safetensors file"):
