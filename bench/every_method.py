@@ -43,7 +43,8 @@ def main() -> None:
         subprocess.run([sys.executable, "-m", "coterie", *words], check=True, stdout=subprocess.DEVNULL)
         wall, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(f"{len(fits)} methods, {rounds} rounds: {seconds:.1f} s of the processor (limit {LIMIT}), {wall:.1f} s on the wall")
+    print(f"{len(fits)} methods, {rounds} rounds: {seconds:.1f} s of the processor (limit {LIMIT})")
+    print(f"on the wall: {wall:.1f} s")
     print("left out: " + (", ".join(others) or "none"))
 
 
