@@ -10,7 +10,7 @@ setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "Installing Coterie and all that it needs into $(VENV); PyTorch is most of it"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --constraint constraints.txt --editable '.[flower,images,onnx,dev]'
+	$(BIN)/pip install --constraint constraints.txt --editable '.[flower,images,onnx,transformers,dev]'
 	touch $@
 
 demo: setup

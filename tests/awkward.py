@@ -1,9 +1,13 @@
 """Modules as people write them: what a batch, a gradient, a random number or a state may do that rows must survive."""
 
+import itertools
 import random
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable
+from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -178,6 +182,46 @@ class FixedNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         return self.net(x)
+
+
+class LargeBatch(Net):
+    """What it does to a large batch is not to be seen in a small one."""
+
+    def middle(self, h: Tensor) -> Any:
+        return 2 * h if len(h) > 6 else h
+
+
+class GradientMean(Net):
+    """Samples meet on the way back alone."""
+
+    def middle(self, h: Tensor) -> Any:
+        mean = h.mean(0)
+        return h + (mean - mean.detach())
+
+
+class HookMean(Net):
+    def middle(self, h: Tensor) -> Any:
+        if h.requires_grad:
+            h.register_hook(lambda g: g - g.mean(0))
+        return h
+
+
+class NormTwice(Net):
+    """One layer, called twice, whose statistics move twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(HIDDEN)
+
+    def middle(self, h: Tensor) -> Any:
+        return self.norm(torch.tanh(self.norm(h)))
+
+
+class ByLength(Net):
+    """Nought by nought, where samples of zeros fill a batch."""
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x / x.norm(dim=1, keepdim=True))
 
 
 # Gradients
@@ -451,6 +495,20 @@ def frozen_but_head() -> nn.Module:
     return freeze(batch_norm(), ["body"], [])
 
 
+class Slope(Net):
+    """Differentiates a layer of its own in every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = nn.Linear(HIDDEN, HIDDEN)
+
+    def middle(self, h: Tensor) -> Any:
+        with torch.enable_grad():
+            at = h if h.requires_grad else h.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(torch.tanh(self.second(at)).sum(), at, create_graph=True)
+        return h + slope
+
+
 class UnderNoGrad(Net):
     def forward(self, x: Tensor) -> Any:
         with torch.no_grad():
@@ -619,6 +677,94 @@ class LateList(LateBuffer):
         return 2 * h if len(self.losses) > 100 else h
 
 
+class LateObject(Net):
+    """A meter that counts, as training loops have them; the others count in what else Python has for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meter = SimpleNamespace(seen=0)
+
+    def middle(self, h: Tensor) -> Any:
+        self.meter.seen += self.training
+        return 2 * h if self.meter.seen > 100 else h
+
+
+class LateDeque(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = deque[int](maxlen=500)
+
+    def middle(self, h: Tensor) -> Any:
+        self.seen.append(len(h))
+        return 2 * h if len(self.seen) > 100 else h
+
+
+class LateIterator(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = itertools.count()
+
+    def middle(self, h: Tensor) -> Any:
+        return 2 * h if next(self.seen) > 100 else h
+
+
+class LatePrivate(Net):
+    _seen = 0
+
+    def middle(self, h: Tensor) -> Any:
+        self._seen += self.training
+        return 2 * h if self._seen > 100 else h
+
+
+class LateHook(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        seen = 0
+
+        def hook(module: nn.Module, given: Any, out: Tensor) -> Tensor:
+            nonlocal seen
+            seen += 1
+            return 2 * out if seen > 100 else out
+
+        self.first.register_forward_hook(hook)
+
+
+class LateNorm(Net):
+    """Goes by how many batches a layer of PyTorch's has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(HIDDEN)
+
+    def middle(self, h: Tensor) -> Any:
+        seen: Any = self.norm.num_batches_tracked
+        return torch.where(seen > 100, 2.0, 1.0) * self.norm(h)
+
+
+class LateRenorm(Net):
+    """A norm of its own, which counts under the same name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("num_batches_tracked", torch.tensor(0))
+
+    def middle(self, h: Tensor) -> Any:
+        self.num_batches_tracked += self.training
+        return h * (self.num_batches_tracked / 100).clamp(1, 3)
+
+
+class Meter(Net):
+    """Objects and functions that stay as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.options, self._seen = SimpleNamespace(scale=2.0, sizes=[1, 2], f=lambda h: h * scale), deque([1])
+        scale = 3.0
+
+    def middle(self, h: Tensor) -> Any:
+        return self.options.f(h) * self.options.scale
+
+
 class LateDraw(LateBuffer):
     """Its own stochastic depth."""
 
@@ -736,6 +882,98 @@ class Carried(Net):
         before = 0 if self.state is None else self.state
         self.state = h.detach().mean(0)
         return h + before
+
+
+class FirstBatch(Net):
+    """Scales by its first batch, for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("done", torch.zeros(()))
+        self.register_buffer("scale", torch.ones(HIDDEN))
+
+    def middle(self, h: Tensor) -> Any:
+        if self.training and not self.done:
+            self.scale.copy_(h.detach().abs().mean(0))
+            self.done.fill_(1)
+        return h / self.scale
+
+
+class Bank(Net):
+    """Keeps the first sample of each of its last batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("bank", torch.zeros(8, HIDDEN))
+        self.register_buffer("at", torch.zeros(()))
+
+    def middle(self, h: Tensor) -> Any:
+        y = h + self.bank.mean(0)
+        if self.training:
+            self.bank[int(self.at) % 8] = h[0].detach()
+            self.at += 1
+        return y
+
+
+class Codes(Net):
+    """A vector for each sample of a few that follow their samples (VQ-VAE)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("codes", torch.linspace(-1, 1, 4 * HIDDEN).view(4, HIDDEN))
+
+    def middle(self, h: Tensor) -> Any:
+        which = torch.cdist(h, self.codes).argmin(1)
+        code = self.codes[which]
+        if self.training:
+            one = F.one_hot(which, 4).to(h.dtype)
+            count = one.sum(0)[:, None]
+            mean = one.t() @ h.detach() / count.clamp(min=1)
+            self.codes = torch.where(count > 0, 0.9 * self.codes + 0.1 * mean, self.codes)
+        return h + (code - h).detach()
+
+
+class Teacher(Net):
+    """A mean of its weights over the steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", self.first.weight.detach().clone())
+
+    def forward(self, x: Tensor) -> Any:
+        if self.training:
+            with torch.no_grad():
+                self.mean.mul_(0.9).add_(self.first.weight, alpha=0.1)
+        return self.out(torch.tanh(self.first(x)) + torch.tanh(F.linear(x, self.mean)))
+
+
+class Once(Net):
+    """What it computes from its weights in its first call, it computes with for ever."""
+
+    @cached_property
+    def product(self) -> Tensor:
+        return (self.first.weight @ self.first.weight.t()).detach()
+
+    def middle(self, h: Tensor) -> Any:
+        return h @ self.product
+
+
+class Merging(Net):
+    """An adapter that is added to its layer's weight in evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.low, self.merged = nn.Parameter(0.1 * torch.randn(CLASSES, HIDDEN)), False
+
+    def train(self, mode: bool = True) -> Any:
+        if mode == self.merged:
+            self.out.weight.data += -self.low if mode else self.low
+            self.merged = not mode
+        return super().train(mode)
+
+    def forward(self, x: Tensor) -> Any:
+        h = torch.tanh(self.first(x))
+        return self.out(h) if self.merged else self.out(h) + h @ self.low.t()
 
 
 class Shown(Net):
@@ -930,6 +1168,22 @@ class BooleanMask(Net):
         return h + h[h > 0].mean()
 
 
+class SampleExperts(Net):
+    """Each sample goes through one of three layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList([nn.Linear(HIDDEN, HIDDEN) for _ in range(3)])
+        self.gate = nn.Linear(HIDDEN, 3)
+
+    def middle(self, h: Tensor) -> Any:
+        share, out = self.gate(h).softmax(1), torch.zeros_like(h)
+        for i, expert in enumerate(self.experts):
+            mine = share.argmax(1) == i
+            out[mine] = expert(h[mine]) * share[mine, i : i + 1]
+        return out + sum(0 * p.sum() for p in self.experts.parameters())
+
+
 class NormOfThree(Net):
     """Batches of one or two samples are not normalised."""
 
@@ -964,6 +1218,38 @@ class Tied(nn.Module):
         return self.out(torch.tanh(self.second(torch.tanh(self.first(x)))))
 
 
+class TiedBack(Net):
+    """One matrix, there and back."""
+
+    def middle(self, h: Tensor) -> Any:
+        return torch.tanh(F.linear(F.linear(h, self.first.weight.t()), self.first.weight))
+
+
+def tied_norm() -> nn.Module:
+    layer, norm = nn.Linear(INPUTS, INPUTS), nn.BatchNorm1d(INPUTS)
+    return nn.Sequential(layer, norm, nn.Tanh(), layer, norm, nn.Linear(INPUTS, CLASSES))
+
+
+class Interleaved(Net):
+    """Parameters of one memory that have no number in common."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = (nn.Parameter(t) for t in torch.randn(HIDDEN, 2 * HIDDEN).chunk(2, 1))
+
+    def middle(self, h: Tensor) -> Any:
+        return torch.cos(h @ self.left) + h @ self.right
+
+
+class Scalars(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.tensor(1.3)), nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x * self.scale + self.shift)
+
+
 class Positive(nn.Linear):
     def forward(self, x: Tensor) -> Any:
         return F.linear(x, self.weight.abs(), self.bias)
@@ -982,6 +1268,18 @@ def spectral_norm() -> nn.Module:
     return nn.Sequential(
         parametrizations.spectral_norm(nn.Linear(INPUTS, HIDDEN)), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)
     )
+
+
+def old_spectral_norm() -> nn.Module:
+    torch.manual_seed(0)
+    with warnings.catch_warnings(action="ignore"):
+        layer = nn.utils.spectral_norm(nn.Linear(INPUTS, HIDDEN))
+    return nn.Sequential(layer, nn.Tanh(), nn.Linear(HIDDEN, CLASSES))
+
+
+def orthogonal() -> nn.Module:
+    layer = parametrizations.orthogonal(nn.Linear(HIDDEN, HIDDEN))
+    return nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.Tanh(), layer, nn.Linear(HIDDEN, CLASSES))
 
 
 def old_weight_norm() -> nn.Module:
@@ -1019,6 +1317,30 @@ class OneMemory(Net):
         super().__init__()
         self.second = nn.Linear(INPUTS, HIDDEN)
         self.second.weight.data = self.first.weight.data
+
+
+class OneMemoryLater(OneMemory):
+    """The same of a part of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = nn.Linear(INPUTS, HIDDEN - 2)
+        self.second.weight.data = self.first.weight.data[2:]
+
+
+class BufferOfWeight(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("same", self.first.weight.detach())
+
+
+class AttributeOfWeight(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.same = self.first.weight.detach()
+
+    def middle(self, h: Tensor) -> Any:
+        return h @ self.same.to(h) @ self.same.to(h).t()
 
 
 class OwnParameters(Net):
@@ -1145,6 +1467,46 @@ class Attention(Net):
         return self.out(self.layer(self.embed(x)).mean(1))
 
 
+class ClassToken(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(1, 1, HIDDEN))
+        self.layer = nn.TransformerEncoderLayer(HIDDEN, 2, 8, dropout=0.0, batch_first=True)
+
+    def middle(self, h: Tensor) -> Any:
+        return self.layer(torch.cat([self.token.expand(len(h), -1, -1), h[:, None]], 1))[:, 0]
+
+
+class Packed(Net):
+    """Sequences of different lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.GRU(1, HIDDEN, batch_first=True)  # type: ignore[assignment]
+
+    def forward(self, x: Tensor) -> Any:
+        length = (1 + (x > 0).sum(1)).clamp(max=INPUTS)
+        steps = nn.utils.rnn.pack_padded_sequence(x[:, :, None], length, batch_first=True, enforce_sorted=False)
+        return self.out(self.first(steps)[1][-1])
+
+
+class Trimmed(Words):
+    """Cuts a batch to its longest text."""
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x[:, : max(int((x != 0).sum(1).max()), 1)])
+
+
+class ChannelsLast(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.out = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Linear(16, CLASSES)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, x: Tensor) -> Any:
+        return self.out(torch.relu(self.norm(self.conv(x.contiguous(memory_format=torch.channels_last)))).flatten(1))
+
+
 class Bag(Words):
     def __init__(self) -> None:
         super().__init__()
@@ -1244,14 +1606,28 @@ TRAINED: dict[str, Callable[[], nn.Module]] = {
     "frozen attention": FrozenAttention, "frozen attention, dropout": lambda: FrozenAttention(0.3),
     "frozen norm": frozen_norm, "frozen pictures": frozen_pictures, "frozen but norm": frozen_but_norm,
     "frozen but head": frozen_but_head, "frozen untracked norm": frozen_untracked,
+    "samples meet on the way back": GradientMean, "hook of a mean": HookMean, "norm twice": NormTwice,
+    "layers twice": tied_norm, "by length": ByLength, "a slope": Slope, "objects that stay": Meter,
+    "scaled by the first batch": FirstBatch, "bank of samples": Bank, "codes": Codes, "teacher": Teacher,
+    "an expert for each sample": SampleExperts, "tied back": TiedBack, "interleaved": Interleaved, "scalars": Scalars,
+    "old spectral norm": old_spectral_norm, "orthogonal": orthogonal, "class token": ClassToken, "packed": Packed,
+    "trimmed": Trimmed, "channels last": ChannelsLast,
     "low rank": low_rank, "low rank, pictures": low_rank_pictures,
 }  # fmt: skip
 
-PICTURES = ("instance norm", "channel dropout", "circular", "transposed", "frozen pictures", "low rank, pictures")
+PICTURES = (
+    "instance norm",
+    "channel dropout",
+    "circular",
+    "transposed",
+    "frozen pictures",
+    "low rank, pictures",
+    "channels last",
+)
 TEXTS = (
     "attention", "bag", "padding, rewritten", "padding", "functional padding", "by frequency",
     "by frequency, rewritten", "whole numbers", "frozen tied", "frozen padding", "frozen attention",
-    "frozen attention, dropout",
+    "frozen attention, dropout", "trimmed",
 )  # fmt: skip
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
@@ -1283,11 +1659,23 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "drawn buffer": (DrawnBuffer, "predicts otherwise once it is made anew"),
     "drawn layer": (DrawnLayer, "predicts otherwise once it is made anew"),
     "own state": (OwnState, "loaded from its own state_dict.*first.weight"),
+    "late count in an object": (LateObject, "'meter' changes from call to call"),
+    "late count in a deque": (LateDeque, "'seen' changes from call to call"),
+    "late count of an iterator": (LateIterator, "'seen' changes from call to call"),
+    "late count of its own": (LatePrivate, "'_seen' changes from call to call"),
+    "late count in a hook": (LateHook, "'first._forward_hooks' changes from call to call"),
+    "late count of a norm": (LateNorm, "num_batches_tracked of its BatchNorm"),
+    "late count of its own norm": (LateRenorm, "'num_batches_tracked' changes from call to call"),
     "late draw": (LateDraw, "'draw' changes from call to call"),
     "late rate": (LateRate, "'rate' changes from call to call"),
     "stale weight": (StaleWeight, "something else when it is called again"),
+    "computed once": (Once, "something else with a row's weights in place of its own"),
+    "merged in evaluation": (Merging, "predicts otherwise once it is made anew"),
     "moves in evaluation": (MovesAlways, "changes a buffer in evaluation"),
     "one memory": (OneMemory, "'first.weight' and 'second.weight' share their memory"),
+    "one memory later": (OneMemoryLater, "'first.weight' and 'second.weight' share their memory"),
+    "buffer of a weight": (BufferOfWeight, "'same' and 'first.weight' share their memory"),
+    "attribute of a weight": (AttributeOfWeight, "predicts otherwise once it is made anew"),
     "own parameters": (OwnParameters, r"leaves out 'first.weight', 'first.bias'; freeze"),
     "sparse buffer": (SparseBuffer, "'graph' is sparse"),
     "another part": (OtherPart, "'scale', 'spare.weight', 'spare.bias' of the model shall train, and no output"),

@@ -45,10 +45,12 @@ class Called:
         self, tensors: Mapping[str, Tensor], x: Tensor, keys: Tensor, training: bool, head: nn.Module | None
     ) -> tuple[Tensor, dict[str, Tensor], tuple[Tensor, ...]]:
         self.module.train(training)
-        # Training moves the buffers in place, so it gets a copy of them; a contiguous one of each, because vmap folds
-        # the rows into the channels, and of anything else it would move a copy of its own.
-        own = {name: tensors[name].clone(memory_format=torch.contiguous_format) for name in self.buffers}
-        tensors = {**tensors, **own}
+
+        def own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            # Training moves the buffers in place, so it gets a copy of them; a contiguous one of each, because vmap
+            # folds the rows into the channels, and of anything else it would move a copy of its own.
+            copies = {name: tensors[name].clone(memory_format=torch.contiguous_format) for name in self.buffers}
+            return {**tensors, **copies}
 
         def call(tensors: dict[str, Tensor], sample: Tensor, key: Tensor) -> tuple[Any, dict[str, Tensor], Any]:
             mine = dict(tensors)  # in which `functional_call` leaves what the module assigned to its buffers
@@ -59,10 +61,10 @@ class Called:
 
         try:
             if self.vmapped and len(x) > 1:
-                return vmap(call, randomness="different")(tensors, x, keys)
-            each = [{name: t[row] for name, t in tensors.items()} for row in range(len(x))]
-            # Copies of the samples: to autograd, views of one batch would all change when one of them does.
-            calls = [call(one, own.clone(), key) for one, own, key in zip(each, x, keys, strict=True)]
+                return vmap(call, randomness="different")(own(tensors), x, keys)
+            # Copies of each row's: to autograd, views of one tensor would all change when one of them does.
+            each = [own({name: t[row] for name, t in tensors.items()}) for row in range(len(x))]
+            calls = [call(one, samples.clone(), key) for one, samples, key in zip(each, x, keys, strict=True)]
             outs, moved, features = zip(*calls, strict=True)
             after = {name: torch.stack([one[name] for one in moved]) for name in moved[0]}
             return torch.stack(outs), after, tuple(map(torch.stack, zip(*features, strict=True)))

@@ -22,6 +22,7 @@ from coterie.errors import BadInput, first_line
 from coterie.models.copied import copied
 
 Way = Lowered | Called
+MANY = 16  # times as many samples, as in a large batch
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ class _Examination:
         alone, first = call.repeated((1, short), (0, whole))
         self._check_copied(short)
         call.check_bounds(1, short)
+        call.check_counts(1, short)
         call.check_single(1, short)
         unused = call.unused((first[True], alone[True]), 1, short)
         head = find_head(call, self.x, given, self.tolerance)
@@ -129,6 +131,7 @@ class _Examination:
             self._check_one_by_one(expected)
             return found
         couples = {mode: couples[mode] or not self._same(full[mode].first(REAL), alone[mode]) for mode in full}
+        couples = {mode: couples[mode] or self._counts(full[mode], mode) for mode in full}
         trained = couples[True] or call.watch.by_frequency
         head_alone = not (trained or couples[False] or found.draws) and self._head_alone(head)
         return replace(
@@ -182,6 +185,11 @@ class _Examination:
             if found is not None:
                 return found
         return False
+
+    def _counts(self, few: Seen, training: bool) -> bool:
+        """Whether a sample's output goes by how many are beside it, be it in a large batch alone."""
+        many = self.x[1].repeat(MANY, *[1] * (self.x.ndim - 2))
+        return not self._same(self.reference(1, many, training, slope=False).first(SAMPLES).outputs(), few.outputs())
 
     def _called(self, vmapped: bool) -> Called:
         buffers = [column.name for column in self.layout.buffers]

@@ -1,9 +1,12 @@
 """The module itself, called in plain PyTorch with the weights of one row: what is right, and what is refused."""
 
+import itertools
 import math
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,9 @@ from coterie.errors import BadInput
 # but which is larger, and fifty layers of it turn the last digit into the sixth.
 SAMPLES, REAL = 4, 3
 NAMED = 3  # parameters that a message names
+NORM = nn.modules.batchnorm._NormBase
+OF_MODULES = {*vars(nn.Module())}  # what PyTorch keeps in every module
+MANY = 1_000_000  # batches, after which no schedule goes on
 LISTED = 1000  # of a longer list or table only the length is looked at
 FAR = 1e3  # times as large as they are: weights that no bound leaves alone
 TRIES = 3  # another thread of the process may draw meanwhile: the heartbeat of Flower does
@@ -163,6 +169,19 @@ class Reference:
         by_itself = torch.where(odd.view(-1, *[1] * (outs[0].ndim - 1)), outs[1], outs[0])
         return not same(Seen(outs[2], {}, {}), Seen(by_itself, {}, {}), tolerance)
 
+    def check_counts(self, row: int, x: Tensor) -> None:
+        """Refuse a module that goes by how many batches its BatchNorm has seen, which no row holds."""
+        norms = [m for m in self.module.modules() if isinstance(m, NORM) and m.num_batches_tracked is not None]
+        before = [self(row, x, training, slope=False) for training in (False, True) if norms]
+        for norm in norms:
+            assert norm.num_batches_tracked is not None
+            norm.num_batches_tracked += MANY
+        if not all(same(self(row, x, mode > 0, slope=False), seen, 1e-9) for mode, seen in enumerate(before)):
+            raise BadInput(
+                "the model goes by num_batches_tracked of its BatchNorm, which rows of several silos share; let it "
+                "count in a buffer of floating-point numbers"
+            )
+
     def check_single(self, row: int, x: Tensor) -> None:
         """Refuse a module that takes a batch of one sample for something else, as a prediction often is."""
         try:
@@ -269,7 +288,6 @@ def refuse_parts(module: nn.Module) -> None:
             f"the model's own parameters() leaves out {_listed(left)}; freeze what shall not train: "
             "requires_grad_(False), or [model] freeze"
         )
-    places = dict[int, str]()
     for name, parameter in named.items():
         if is_lazy(parameter):
             raise BadInput(
@@ -278,11 +296,6 @@ def refuse_parts(module: nn.Module) -> None:
             )
         if parameter.is_complex():
             raise BadInput(f"the model's parameter '{name}' is complex; hold its real and imaginary part as two")
-        if parameter.numel() and (other := places.setdefault(parameter.data_ptr(), name)) != name:
-            raise BadInput(
-                f"the model's parameters '{other}' and '{name}' share their memory, which a copy of the model undoes; "
-                "tie layers by one parameter: b.weight = a.weight"
-            )
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             raise BadInput(
                 f"the model's parameter '{name}' has a gradient hook, which its columns of a row have not; put it on "
@@ -290,9 +303,46 @@ def refuse_parts(module: nn.Module) -> None:
             )
     if sparse := [name for name, b in module.named_buffers() if b.layout != torch.strided]:
         raise BadInput(f"the model's buffer {_listed(sparse)} is sparse, which no row can hold; make it dense")
-    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
+    if one_memory := _one_memory(module):
+        raise BadInput(
+            "the model's '{}' and '{}' share their memory, which a copy of the model undoes; tie layers by one "
+            "parameter (b.weight = a.weight), and compute in forward what goes by a weight".format(*one_memory)
+        )
+    norms = [m for m in module.modules() if isinstance(m, NORM) and m.track_running_stats]
     if any(norm.momentum is None for norm in norms):
         raise BadInput("BatchNorm with momentum=None averages over all steps, which rows cannot; give a momentum")
+
+
+def _one_memory(module: nn.Module) -> tuple[str, str] | None:
+    """A parameter that trains, and another parameter or a buffer that changes with it."""
+    trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    trained = [(name, p) for name, p in trained if p.layout == torch.strided and p.numel() and not p.is_meta]
+    memories = {p.untyped_storage().data_ptr() for _, p in trained}
+    for name, other in (*module.named_parameters(), *module.named_buffers()):
+        if other.layout == torch.strided and not other.is_meta and other.untyped_storage().data_ptr() in memories:
+            for each, parameter in trained:
+                if other is not parameter and _overlap(other, parameter):
+                    return name, each
+    return None
+
+
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one memory have a number in common."""
+    ends = [t.data_ptr() + t.element_size() * sum((n - 1) * s for n, s in _axes(t)) for t in (one, other)]
+    apart = one.data_ptr() > ends[1] or other.data_ptr() > ends[0]
+    return not apart and bool(torch.isin(_places(one), _places(other)).any())
+
+
+def _places(t: Tensor) -> Tensor:
+    """Where in memory its numbers lie."""
+    places = torch.zeros((), dtype=torch.int64)
+    for size, stride in _axes(t):
+        places = places[..., None] + stride * torch.arange(size)
+    return t.data_ptr() + t.element_size() * places.flatten()
+
+
+def _axes(t: Tensor) -> Iterable[tuple[int, int]]:
+    return zip(t.shape, t.stride(), strict=True)
 
 
 def slopes(shape: torch.Size, like: Tensor) -> Tensor:
@@ -365,9 +415,11 @@ def _kept(module: nn.Module) -> dict[str, Any]:
     """What a module and its layers keep that is no column of a row: whatever counts, lists or draws."""
     found = dict[str, Any]()
     for name, part in module.named_modules():
-        shared = {} if type(part).__module__.startswith("torch.") else vars(type(part))
-        for key, value in {**shared, **vars(part), **part._buffers}.items():
-            if not key.startswith("_") and key != "num_batches_tracked":  # nothing depends on that
+        torchs = type(part).__module__.startswith("torch.")
+        counts = ("num_batches_tracked",) if isinstance(part, NORM) else ()  # of which `check_counts` sees to it
+        for key, value in {**({} if torchs else vars(type(part))), **vars(part), **part._buffers}.items():
+            inner = key in OF_MODULES or (torchs and key.startswith("_"))
+            if key not in counts and (not inner or key.endswith("_hooks")):
                 found[f"{name}.{key}".lstrip(".")] = _value(value)
     return found
 
@@ -378,7 +430,7 @@ def _value(thing: Any, depth: int = 3) -> Any:
         real = thing.dtype.is_floating_point if isinstance(thing, Tensor) else thing.dtype.kind in "fc"
         whole = math.prod(thing.shape) == 1 or not real  # a count, or an order; else maybe what a method looks at
         return str(thing.tolist()) if whole and not (isinstance(thing, Tensor) and thing.is_meta) else None
-    if isinstance(thing, list | tuple | set | dict) and depth:
+    if isinstance(thing, list | tuple | set | dict | deque) and depth:
         values = thing.values() if isinstance(thing, dict) else thing
         return len(thing), [_value(each, depth - 1) for each in values] if len(thing) <= LISTED else None
     if isinstance(thing, random.Random):
@@ -387,7 +439,14 @@ def _value(thing: Any, depth: int = 3) -> Any:
         return str(thing.bit_generator.state)
     if isinstance(thing, torch.Generator):
         return thing.get_state().tolist()
-    return str(thing) if isinstance(thing, int | float | str) else None
+    if isinstance(thing, int | float | str | itertools.count):
+        return str(thing)
+    if isinstance(thing, FunctionType):
+        cells = [cell.cell_contents for cell in thing.__closure__ or () if cell != CellType()]  # which is an empty one
+        return _value(cells, depth - 1) if depth else None
+    if isinstance(thing, nn.Module | type) or type(thing).__module__.startswith("torch."):
+        return None
+    return _value(vars(thing), depth - 1) if depth and hasattr(thing, "__dict__") else None
 
 
 def _random_states(device: torch.device) -> tuple[Any, ...]:

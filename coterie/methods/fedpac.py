@@ -1,7 +1,6 @@
 """FedPAC: silos share a body whose features of a class are drawn together, and each combines the heads that suit it.
 
-Xu, Tong and Huang, "Personalized Federated Learning with Feature Alignment and Classifier Collaboration", ICLR 2023
-(Algorithm 1).
+Xu, Tong and Huang, "Personalized Federated Learning with Feature Alignment and Classifier Collaboration", ICLR 2023.
 
 In a round the head trains for `head_epochs` with the body still, then the body for the study's `local_epochs` with the
 head still, on the loss plus λ times the mean square of what parts a sample's features from its class's global centroid.
@@ -10,7 +9,8 @@ non-negative least squares. As in the published code the square is a mean over f
 that was sent, centroids of the trained one. A silo deploys its model as its own training left it; the mean body under
 its combination of heads is its cloud model.
 
-Its equations stand here without their numbers, which nobody has checked against the paper.
+Equations were held against the published code (github.com/JianXu95/FedPAC, commit 7cf08f3), whose functions are named
+at the lines that do what they do. The paper's own numbers have not been checked.
 """
 
 from dataclasses import dataclass
@@ -110,6 +110,7 @@ class FedPAC(Method[Collaboration, PacDown, PacUp, Copy, Aligned]):
         alpha = combination(counts, up.means, up.variance).to(up.w)  # (k, k), over those who replied
         heads = alpha @ cohort.model.columns("head").take(up.w)
         known = counts.sum(0)
+        # c_k = Σ_i n_ik c_ik / Σ_i n_ik (protos_aggregation)
         mean = torch.einsum("kc,kcz->cz", counts, up.centroids) / known.clamp_min(1)[:, None]
         everyone = torch.zeros_like(server.alpha[cohort.ids]).index_copy(1, cohort.ids, alpha)
         return Collaboration(
@@ -133,7 +134,8 @@ class FedPAC(Method[Collaboration, PacDown, PacUp, Copy, Aligned]):
     def step(self, task: Task, state: Aligned, batch: Batch) -> Aligned:
         def loss(out: Tensor, batch: Batch, features: Tensor | None) -> Tensor:
             assert features is not None
-            apart = (features - state.centroids[batch.y]).square().mean(-1)  # ‖z − c_y‖² / dim z
+            # ‖z − c_y‖² / dim z (local_training, its loss1)
+            apart = (features - state.centroids[batch.y]).square().mean(-1)
             return task.model.sample_losses(out, batch.y) + self.lam * state.known[batch.y] * apart
 
         g = task.grad(state.w, batch, loss=loss, features=True)
@@ -143,7 +145,7 @@ class FedPAC(Method[Collaboration, PacDown, PacUp, Copy, Aligned]):
         counts, means, squares = by_class(task, down.u)
         centroids = by_class(task, state.w)[1]
         share = counts / counts.sum(1, keepdim=True)
-        # V_i = (Σ_k p_k E‖z‖² − Σ_k p_k² ‖μ_k‖²) / n_i
+        # V_i = (Σ_k p_k E‖z‖² − Σ_k p_k² ‖μ_k‖²) / n_i (statistics_extraction)
         spread = (share * squares).sum(1) - (share.square() * means.square().sum(2)).sum(1)
         up = PacUp(w=state.w, counts=counts, centroids=centroids, means=means, variance=spread / counts.sum(1))
         return up, Copy(w=state.w)
@@ -178,6 +180,7 @@ def by_class(task: Task, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def combination(counts: Tensor, means: Tensor, variance: Tensor) -> Tensor:
     """α (k, k): of each silo argmin over the simplex of Σ_j α_j² V_j + Σ_c ‖h_ic − Σ_j α_j h_jc‖²; h_ic = p_ic μ_ic."""
+    # get_head_agg_weight, of what statistics_extraction gives
     share = counts.double() / counts.double().sum(1, keepdim=True).clamp_min(1)
     h = (share[..., None] * means.double()).flatten(1).cpu().numpy()  # (k, C z)
     deviation = variance.double().clamp_min(0).sqrt().cpu().numpy()

@@ -8,7 +8,9 @@ heads' logits and moves nothing else. Both heads being linear, their sum is one 
 copy after local training with the sum of the heads; the generic model is its cloud model. The personal head starts at
 zero. The paper's hypernetwork, which makes heads for newcomers, is left out.
 
-Its equations stand here without their numbers, which nobody has checked against the paper.
+The authors' repository (github.com/hongyouc/Fed-RoD, commit 5d56346) holds no code. The two losses were held against a
+public copy (github.com/MediaBrain-SJTU/pFedGraph, commit 4f5f17c, pytorch/fedrod.py), whose functions are named at the
+lines that do what they do; the paper's equation numbers have not been checked.
 """
 
 from dataclasses import dataclass
@@ -81,7 +83,8 @@ class FedRoD(GlobalModel[PersonalHead, TwoHeads]):
         prior = prior.nan_to_num(0.0, neginf=-torch.inf)  # 0 · −∞, where the loss is plain
 
         def loss(out: Tensor, batch: Batch, features: Tensor | None) -> Tensor:
-            # balanced softmax: −log of exp(g_y + log n_y) / Σ_c exp(g_c + log n_c), n_c the silo's samples of a class
+            # −log of exp(g_y + log n_y) / Σ_c exp(g_c + log n_c), n_c the silo's samples of a class
+            # (balanced_softmax_loss), and the plain loss of the sum of logits (local_train_fedavg, its loss)
             return task.model.sample_losses(out + prior.reshape(len(out), 1, -1, *[1] * (out.ndim - 3)), batch.y)
 
         g = task.grad(both, batch, loss=loss)

@@ -8,7 +8,8 @@ The published code adds λ cos(w, u_i), which turns models away from u_i, and co
 neither. The graph is over the silos that have ever replied, each with its last model; one that has not is sent their
 mean.
 
-Its equations stand here without their numbers, which nobody has checked against the paper.
+Equations were held against the published code (github.com/MediaBrain-SJTU/pFedGraph, commit 4f5f17c, pytorch/), whose
+functions are named at the lines that do what they do. The paper's own numbers have not been checked.
 """
 
 from dataclasses import dataclass
@@ -60,13 +61,14 @@ class PFedGraph(CloudModels[Collaboration, Turned]):
 
     def send(self, server: Collaboration, cohort: Cohort) -> CloudDown:
         graph = self.graph(server, cohort.model)[cohort.ids]
-        return CloudDown(u=graph.to(server.w.dtype) @ server.w)  # u_i = Σ_j x_j w_j
+        return CloudDown(u=graph.to(server.w.dtype) @ server.w)  # u_i = Σ_j x_j w_j (aggregation_by_graph)
 
     def graph(self, server: Collaboration, model: Model) -> Tensor:
         """Every silo's weights on all silos' models: (m, m)."""
         known = server.heard | ~server.heard.any()  # before the first reply all models are one
-        alike = cosines(model.layout.weights(server.w - server.start))
+        alike = cosines(model.layout.weights(server.w - server.start))  # cal_model_cosine_difference
         share = torch.where(known, server.sizes, 0)
+        # argmin α ‖x − p‖² − Σ_j cos_ij x_j over the simplex (optimizing_graph_matrix_neighbor, whose λ is this α)
         wanted = share / share.sum() + alike / (2 * self.alpha)
         return nearest_in_simplex(torch.where(known, wanted, -torch.inf))
 

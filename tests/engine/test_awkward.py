@@ -5,7 +5,19 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from awkward import PICTURES, REFUSED, TEXTS, TOKENS, TRAINED, Float32Cell, Mostly, NormOfThree, Seldom, words
+from awkward import (
+    PICTURES,
+    REFUSED,
+    TEXTS,
+    TOKENS,
+    TRAINED,
+    Float32Cell,
+    LargeBatch,
+    Mostly,
+    NormOfThree,
+    Seldom,
+    words,
+)
 from plain import CLASSES, TRAINING, batches, by_hook, by_steps, close, data, loss_of, make_engine, make_silos
 from torch import Tensor, nn
 
@@ -133,6 +145,10 @@ def test_a_module_that_rows_cannot_repeat_is_refused_in_words(name: str) -> None
     build, said = REFUSED[name]
     with pytest.raises(BadInput, match=said):
         make_engine(build, silos_for(name))
+
+
+def test_what_is_done_to_large_batches_alone_is_done_to_them_as_they_are() -> None:
+    held_to_plain_torch(LargeBatch, silos_for("plain"), 3, batch_size=8)
 
 
 def test_a_part_that_a_small_batch_leaves_out_is_no_gradient_of_zero() -> None:

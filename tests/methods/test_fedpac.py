@@ -26,7 +26,7 @@ def test_conformance(method: Method, check: Callable[[Ground], None]) -> None:
 
 
 def by_class(oracle: TwoLayers, silo: int, w: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """n_k, μ_k and V of a silo's training samples."""
+    """n_k, μ_k and V of a silo's training samples (the published code's statistics_extraction)."""
     x, y = oracle.data(silo)
     z, n = oracle.features(w, x), np.bincount(y, minlength=CLASSES)
     mu = np.stack([z[y == k].mean(0) if n[k] else np.zeros(HIDDEN) for k in range(CLASSES)])
@@ -36,7 +36,10 @@ def by_class(oracle: TwoLayers, silo: int, w: np.ndarray) -> tuple[np.ndarray, n
 
 
 def weights(own: int, n: np.ndarray, mu: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """argmin over the simplex, by trying which α_j are above zero and solving for those with a Lagrange multiplier."""
+    """argmin over the simplex, by trying which α_j are above zero and solving for those with a Lagrange multiplier.
+
+    The problem is that of the published code's get_head_agg_weight.
+    """
     h = (n / n.sum(1, keepdims=True))[..., None] * mu
     apart = (h[own] - h).reshape(len(h), -1)
     p = np.diag(v) + apart @ apart.T

@@ -25,7 +25,10 @@ def test_conformance(method: Method, check: Callable[[Ground], None]) -> None:
 def trained(
     oracle: TwoLayers, i: int, w: np.ndarray, head: np.ndarray, r: int, purpose: str = "train", balanced: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Generic model and personal head after a silo's round; both gradients are of the same point."""
+    """Generic model and personal head after a silo's round; both gradients are of the same point.
+
+    The losses are a public copy's balanced_softmax_loss, and that of its local_train_fedavg for the personal head.
+    """
     x, y = oracle.data(i)
     with np.errstate(divide="ignore"):
         prior = np.log(np.bincount(y, minlength=CLASSES)) * (1.0 if balanced else 0.0) if balanced else 0.0

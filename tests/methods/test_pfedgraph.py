@@ -33,7 +33,10 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def row(changes: np.ndarray, own: np.ndarray, sizes: np.ndarray, alpha: float) -> np.ndarray:
-    """argmin α ‖x − p‖² − Σ_j cos_j x_j over the simplex: where the gradient is the same for all x_j > 0 (KKT)."""
+    """argmin α ‖x − p‖² − Σ_j cos_j x_j over the simplex: where the gradient is the same for all x_j > 0 (KKT).
+
+    The problem is that of the published code's optimizing_graph_matrix_neighbor.
+    """
     p = sizes / sizes.sum()
     best = p + np.array([cosine(own, change) for change in changes]) / (2 * alpha)
     multiplier = brentq(lambda t: np.maximum(0, best - t).sum() - 1, best.min() - 1, best.max(), xtol=1e-15, rtol=1e-14)

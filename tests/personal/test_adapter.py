@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from coterie.engine.rows import Model
-from coterie.models import build
+from coterie.models import build, code
 from coterie.models.lora import LoRA, add_lora
 from coterie.models.parts import Blueprint, Parts
 from coterie.personal.adapter import CONFIG, WEIGHTS, write_adapter
@@ -141,3 +141,29 @@ def test_peft_loads_the_adapter_and_predicts_the_same(own: bool, tmp_path: Path)
     x = torch.randn(4, *SHAPE, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         torch.testing.assert_close(theirs(x), ours.module.core.components[0](x), rtol=1e-5, atol=1e-5)
+
+
+def test_peft_loads_the_adapter_of_a_transformer_and_predicts_the_same(tmp_path: Path) -> None:
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    auto = transformers.AutoModelForSequenceClassification
+    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    made = auto.from_config(
+        transformers.BertConfig(vocab_size=50, max_position_embeddings=20, num_labels=OUTPUTS, **size)
+    )
+    made.save_pretrained(tmp_path / "bert")
+    make = code.factory(code.load_code(f"hf:{tmp_path / 'bert'}"), (8,), OUTPUTS)
+    parts = Parts(train=("classifier",), lora=LoRA(rank=2, targets=("*.query", "*.value")))
+    model = Model(Blueprint(make, parts), OUTPUTS)
+    row = 0.1 * torch.randn(1, model.width, generator=torch.Generator().manual_seed(0))
+    about = {"model": {"name": f"hf:{tmp_path / 'bert'}", **parts.as_table()}, "shape": [8], "outputs": OUTPUTS}
+    save_models(tmp_path / "m" / "fedavg", model, Predictor(models=row), ["north"], about, apart=True)
+    ours = load_model(tmp_path / "m" / "fedavg" / "north.safetensors", make)
+    write_adapter(ours, tmp_path / "adapter")
+    base = auto.from_pretrained(tmp_path / "bert", attn_implementation="eager")
+    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
+    tokens = torch.randint(1, 50, (4, 8), generator=torch.Generator().manual_seed(1))
+    tokens[1, 5:] = 0
+    with torch.no_grad():
+        found = theirs(input_ids=tokens, attention_mask=tokens != 0).logits
+        torch.testing.assert_close(found, ours.module.core.components[0](tokens), rtol=1e-5, atol=1e-5)
+        assert not torch.allclose(found, made.eval()(tokens, attention_mask=tokens != 0).logits, atol=1e-3)
