@@ -25,6 +25,7 @@ COORDINATOR = "COTERIE_COORDINATOR"  # the environment variable that names the c
 SILO = "COTERIE_SILO"  # and the one that names a silo's
 PROGRESS = "progress.json"  # in a run's folder, at the coordinator: how far it is
 ALIVE = "state/alive"  # in a party's folder: touched by its service while all is well
+LARGEST_DOWNLOAD = 1 << 30  # bytes of one request, unless a silo's policy has another number
 SOURCE = "state/source.json"  # in a silo's folder: where its data are, and on which device it trains
 
 
@@ -68,6 +69,15 @@ def proxy_of(folder: Path, host: str) -> str:
     if given or is_loopback(host) or proxy_bypass(host):
         return str(given)
     return getproxies().get("https", "")
+
+
+def largest_download(folder: Path) -> int:
+    """The bytes of one request that a silo takes; where silo.toml cannot be read, which answers none, the default."""
+    with suppress(OSError, ValueError):
+        given = tomllib.loads((folder / "silo.toml").read_text("utf-8")).get("largest_download")
+        if isinstance(given, int) and given > 0:
+            return given
+    return LARGEST_DOWNLOAD
 
 
 def json_table(path: Path, remedy: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Literal
 from coterie.data.own.agree import kinds_of
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import LEVELS, Description
+from coterie.deploy.home import LARGEST_DOWNLOAD
 from coterie.deploy.messages import BUILD, Request
 from coterie.engine.method import Method
 from coterie.engine.training import Training
@@ -51,6 +52,7 @@ class Policy:
     )
     delta: float = option(1e-5, "δ, for which epsilon is counted", above=0, below=1)
     largest_upload: int = option(1 << 30, "bytes of one answer, at most", low=1)
+    largest_download: int = option(LARGEST_DOWNLOAD, "bytes of one request, at most", low=1)
     statistics: bool = option(True, "whether means and deviations of a table's columns may leave")
     proxy: str = option(
         "", "HTTP proxy by which this silo reaches its coordinator; none: by the environment, or directly"
@@ -67,6 +69,8 @@ class Policy:
         """Refuse a request before anything is computed for it."""
         if self.version and self.version != BUILD:
             raise Refused(f"this silo runs coterie {BUILD}, and its policy allows {plain(self.version, 40)} alone")
+        if len(request.body) > self.largest_download:
+            raise Refused(f"a request of {len(request.body)} bytes; allowed: {self.largest_download}")
         if request.kind in ("declare", "describe"):
             if request.jobs:  # none of what follows would judge them
                 raise Refused(f"{request.kind}: of no job")
@@ -236,6 +240,11 @@ secure = "{default.secure}"
 
 # Bytes of one answer, at most.
 largest_upload = {default.largest_upload}
+
+# Bytes of one request, at most: counted while they arrive, so that whoever stands where the coordinator was fills
+# neither memory nor disk. A request has a model of the study, or several where a method sends those of other silos.
+# What is more is dropped, the coordinator is told, and the silo goes on. Keep it below a third of the memory.
+largest_download = {default.largest_download}
 
 # Of tables: whether means and deviations of columns may leave, so that all silos standardise alike. With false they
 # stay here, and this silo standardises by its own. Names of columns, levels of text and classes always leave, and of

@@ -20,6 +20,7 @@ FLOWER = "1.41"
 CONNECTION = "coterie"  # the name of the coordinator's SuperLink in Flower's own configuration
 CANNOT_CONNECT = 305  # SuperNode: the SuperLink does not take it
 VERSION_DIFFERS = 606
+REFUSED = 1000  # of an error in place of an answer, beside Flower's own codes: the silo's door dropped the request
 UNREGISTERED = "unregistered"
 ONLINE, OFFLINE = "online", "offline"
 HEARTBEATS = 2  # that a node may miss
