@@ -36,6 +36,7 @@ def lock() -> None:
         program = [str(Path(sys.executable).with_name("uv")), "pip", "compile", str(ROOT / "pyproject.toml")]
         options = [word for extra in EXTRAS for word in ("--extra", extra)]
         options += ["--constraint", constraints.name, "--generate-hashes", "--universal", "--python-version", "3.11"]
+        options += ["--no-strip-extras"]  # pip takes `name[extra]` for another requirement, which would have no hash
         quiet = ["--no-header", "--no-annotate", "--quiet"]
         made = subprocess.run([*program, *options, *quiet], check=True, capture_output=True, text=True).stdout
     LOCK.write_text(HEAD.format(extras=",".join(EXTRAS), version=VERSION) + made, "utf-8")
@@ -45,7 +46,7 @@ def locked(text: str) -> dict[str, tuple[str, list[str]]]:
     """By package, its version and the SHA-256 of its files."""
     found: dict[str, tuple[str, list[str]]] = {}
     for entry in re.split(r"\n(?=[a-z0-9])", re.sub(r"^#.*\n", "", text, flags=re.M)):
-        name, version = re.match(r"([a-z0-9.-]+)==([^ ;\\]+)", entry.strip()).groups()  # type: ignore[union-attr]
+        name, version = re.match(r"([a-z0-9.-]+)(?:\[.*?\])?==([^ ;\\]+)", entry.strip()).groups()  # type: ignore[union-attr]
         found[name] = version, re.findall(r"--hash=sha256:([0-9a-f]{64})", entry)
     return found
 
