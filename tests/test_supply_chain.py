@@ -20,7 +20,8 @@ needed = TOOL["needed"]
 
 
 def test_every_package_has_one_version_and_the_hashes_of_its_files() -> None:
-    assert len(LOCKED) == len(re.findall(r"^[a-z0-9.-]+(?:\[.*\])?==", TEXT, re.M)) > 50
+    assert len(LOCKED) == len(re.findall(r"^[a-z0-9.-]+==", TEXT, re.M)) > 50
+    assert TOOL["locked"](re.sub(r"^([a-z0-9.-]+)\[.*?\]", r"\1", TEXT, flags=re.M)) == LOCKED
     assert all(hashes for _, hashes in LOCKED.values())
     assert "://" not in TEXT  # whoever installs chooses the index
 
@@ -32,11 +33,17 @@ def test_the_lock_is_what_the_tests_run_with() -> None:
     assert {name: LOCKED.get(name, ("missing",))[0] for name in found} == found, "run `make lock`"
 
 
-def test_pip_finds_a_hash_for_every_requirement_with_extras_of_a_package_that_is_installed() -> None:
-    """It takes `name[extra]` for another requirement than `name`, which would have no hash: nothing would install."""
+def test_pip_finds_a_hash_for_every_requirement_with_and_without_extras() -> None:
+    """It takes `name[extra]` for another requirement than `name`: one of them without a hash, and nothing installs."""
+    before, entry, after = (
+        "a==1 \\\n    --hash=x\n",
+        "==2 ; m \\\n    --hash=y \\\n    --hash=z\n",
+        "e==3 \\\n    --hash=w\n",
+    )
+    assert TOOL["twice"](f"{before}b[c, d]{entry}{after}") == f"{before}b{entry}b[c, d]{entry}{after}"
     pytest.importorskip("flwr")
     lines = re.findall(r"^([a-z0-9.-]+)(?:\[(.*)\])?==", TEXT, re.M)
-    extras = {name: {*re.findall(r"[a-z0-9.-]+", listed)} for name, listed in lines}
+    extras = {name: {*re.findall(r"[a-z0-9.-]+", listed)} for name, listed in lines}  # of the later line
     wanted = set[tuple[str, str]]()
     for name in needed("coterie", TOOL["EXTRAS"], {}).keys() & extras.keys():
         for each in map(Requirement, requires(name) or []):
