@@ -105,22 +105,27 @@ class Policy:
         if not fields(method.up):
             return
         batch = min(training.batch_size, samples)
-        if batch < self.smallest_batch:
-            raise Refused(f"{batch} samples in a training step; at least {self.smallest_batch} must be")
+        larger = "in the study take a larger [train] batch_size" if batch < samples else "this silo has no more"
+        self._judge_batch(batch, f"{batch} samples in a training step", larger)
         drawn = (privacy := privacy_of(method)) is not None and privacy.level == "record"  # batches of no fixed size
         last = 0 if training.whole_batches or drawn else samples % batch
-        if 0 < last < self.smallest_batch:
-            few = f"{last} of {samples} samples in an epoch's last step; at least {self.smallest_batch} must be"
-            raise Refused(f"{few}; take another [train] batch_size than {batch}, or whole_batches = true")
+        other = f"in the study take another [train] batch_size than {batch}"
+        if last:
+            few = f"{last} of {samples} samples in an epoch's last step"
+            self._judge_batch(last, few, f"{other} or whole_batches = true")
         least = method.fewest(samples, (batch, last) if last else (batch,))
-        if least < self.smallest_batch:
-            few = f"{name_of(method)} takes gradients of {least} of {samples} samples"
-            raise Refused(
-                f"{few}; at least {self.smallest_batch} must be; take another [train] batch_size than {batch}"
-            )
+        self._judge_batch(least, f"{name_of(method)} takes gradients of {least} of {samples} samples", other)
         steps = training.local_epochs * (samples // batch if training.whole_batches else -(-samples // batch))
         if steps < self.fewest_steps:
-            raise Refused(f"{steps} training steps before an upload; at least {self.fewest_steps} must be")
+            few = f"{steps} training steps before an upload; at least {self.fewest_steps} must be"
+            more = "take more [train] local_epochs or a smaller batch_size"
+            raise Refused(f"{few}: in the study {more}, or at the silo lower fewest_steps in {FILE}")
+
+    def _judge_batch(self, samples: int, found: str, remedy: str) -> None:
+        """Refuse a step over few samples, with what both sides can do."""
+        if samples < self.smallest_batch:
+            few = f"{found}; at least {self.smallest_batch} must be"
+            raise Refused(f"{few}: {remedy}, or at the silo lower smallest_batch in {FILE}")
 
     def _judge_method(self, method: Method, trains: bool) -> None:
         """What runs is the method inside the wrappers, and a stack's members; what leaves is the upload of all."""
