@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from coterie.commands import federation
+from coterie.deploy.home import check_account
 from coterie.errors import LONGEST, BadInput, nearest, plain
 from coterie.options import resolved
 
@@ -95,6 +96,8 @@ def silo(
             raise BadInput(f"{folder}: no such folder")
         if not any((folder / name).exists() for name in OF_A_SILO):
             raise BadInput(f"{folder}: is no silo's folder; give the one that `coterie silo init` made")
+        if action not in ("health", "ledger"):
+            check_account(folder)
         return ACTIONS[action](folder, rest[1:])
     if rest:
         known = ("init", *ACTIONS, "backup", "restore")

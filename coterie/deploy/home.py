@@ -47,6 +47,20 @@ def close_folder(folder: Path) -> None:
                 path.chmod(path.stat().st_mode & 0o700)
 
 
+def check_account(folder: Path) -> None:
+    """Refuse root where a party's service runs under another account, which could not read what root writes."""
+    state = folder / "state"
+    if os.name == "posix" and os.geteuid() == 0 and state.exists() and (number := state.stat().st_uid):
+        try:
+            name = state.owner()
+        except KeyError:  # of a container
+            name = f"#{number}"
+        raise BadInput(
+            f"{folder}: its service runs under the account {name}, which could not read what root writes there; "
+            f"run this with sudo -u '{name}'"
+        )
+
+
 def settings(folder: Path, **needed: type) -> dict[str, Any]:
     """A party's settings, as `coterie federation new` wrote them; `needed` are more of them than host and port."""
     path = folder / "settings.json"
