@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -254,9 +255,13 @@ def exit_code(log: str) -> int | None:
 
 def _reply(home: Path, arguments: list[str]) -> dict[str, Any] | None:
     """The JSON that Flower's command line prints; None where it prints none."""
-    command = [str(Path(sys.executable).parent / "flwr"), *arguments, "--format", "json"]
+    env = environment(home)
+    program = shutil.which("flwr", path=env["PATH"])  # Debian's own Python has its programs in another folder
+    if program is None:
+        raise BadInput("flwr is not installed; see docs/deployment.md")
+    command = [program, *arguments, "--format", "json"]
     try:
-        done = subprocess.run(command, env=environment(home), capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
         start = done.stdout.find("{")
         reply: dict[str, Any] = json.loads(done.stdout[start:]) if start >= 0 else {}
     except (subprocess.TimeoutExpired, json.JSONDecodeError):
