@@ -36,16 +36,22 @@ def lock() -> None:
         program = [str(Path(sys.executable).with_name("uv")), "pip", "compile", str(ROOT / "pyproject.toml")]
         options = [word for extra in EXTRAS for word in ("--extra", extra)]
         options += ["--constraint", constraints.name, "--generate-hashes", "--universal", "--python-version", "3.11"]
+        options += ["--no-strip-extras"]
         quiet = ["--no-header", "--no-annotate", "--quiet"]
         made = subprocess.run([*program, *options, *quiet], check=True, capture_output=True, text=True).stdout
-    LOCK.write_text(HEAD.format(extras=",".join(EXTRAS), version=VERSION) + made, "utf-8")
+    LOCK.write_text(HEAD.format(extras=",".join(EXTRAS), version=VERSION) + twice(made), "utf-8")
+
+
+def twice(made: str) -> str:
+    """A lock whose packages with extras are there without, too: pip takes each for a requirement with its own hash."""
+    return re.sub(r"^([a-z0-9.-]+)\[.*?\](==.*\n(?: .*\n)*)", r"\1\2\g<0>", made, flags=re.M)
 
 
 def locked(text: str) -> dict[str, tuple[str, list[str]]]:
     """By package, its version and the SHA-256 of its files."""
     found: dict[str, tuple[str, list[str]]] = {}
     for entry in re.split(r"\n(?=[a-z0-9])", re.sub(r"^#.*\n", "", text, flags=re.M)):
-        name, version = re.match(r"([a-z0-9.-]+)==([^ ;\\]+)", entry.strip()).groups()  # type: ignore[union-attr]
+        name, version = re.match(r"([a-z0-9.-]+)(?:\[.*?\])?==([^ ;\\]+)", entry.strip()).groups()  # type: ignore[union-attr]
         found[name] = version, re.findall(r"--hash=sha256:([0-9a-f]{64})", entry)
     return found
 

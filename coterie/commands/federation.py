@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from coterie.commands import options
+from coterie.deploy.home import check_account
 from coterie.errors import BadInput
 
 federation = typer.Typer(
@@ -23,7 +24,16 @@ federation = typer.Typer(
 )
 WATCH = 1.0  # seconds between two looks at a run
 ASK = 5.0  # seconds between two questions to Flower which silos are connected
+
+
+def written(folder: Path) -> Path:
+    """The folder of a federation in which a command writes."""
+    check_account(folder / "coordinator")
+    return folder
+
+
 Place = Annotated[Path, typer.Argument(metavar="DIR", help="the federation's folder")]
+Written = Annotated[Path, typer.Argument(metavar="DIR", help="the federation's folder", callback=written)]
 
 
 @federation.command()
@@ -63,7 +73,7 @@ def new(
 
 
 @federation.command()
-def add(folder: Place, silo: Annotated[str, typer.Argument(metavar="SILO", help="its name")]) -> None:
+def add(folder: Written, silo: Annotated[str, typer.Argument(metavar="SILO", help="its name")]) -> None:
     """Make the folder of one more silo.
 
     A running coordinator registers its key within seconds.
@@ -77,7 +87,7 @@ def add(folder: Place, silo: Annotated[str, typer.Argument(metavar="SILO", help=
 
 @federation.command()
 def enroll(
-    folder: Place,
+    folder: Written,
     key: Annotated[Path, typer.Argument(metavar="KEY", help="key.pub of a folder that `coterie silo init` made")],
     name: Annotated[str, typer.Option(help="the silo's name; none: as the key's file has it")] = "",
 ) -> None:
@@ -113,7 +123,7 @@ def operator(key: Annotated[Path, typer.Argument(metavar="KEY", help="the file t
 
 
 @federation.command()
-def remove(folder: Place, silo: Annotated[str, typer.Argument(metavar="SILO", help="its name")]) -> None:
+def remove(folder: Written, silo: Annotated[str, typer.Argument(metavar="SILO", help="its name")]) -> None:
     """Lock a silo out for good.
 
     At once if the coordinator runs; its key is not taken again.
@@ -126,7 +136,7 @@ def remove(folder: Place, silo: Annotated[str, typer.Argument(metavar="SILO", he
 
 
 @federation.command()
-def renew(folder: Place) -> None:
+def renew(folder: Written) -> None:
     """Renew the coordinator's certificate, by the same CA.
 
     A running coordinator takes it up by itself.
@@ -139,7 +149,7 @@ def renew(folder: Place) -> None:
 
 
 @federation.command()
-def share(folder: Place, study: Annotated[str, typer.Argument(metavar="STUDY", help="a study")]) -> None:
+def share(folder: Written, study: Annotated[str, typer.Argument(metavar="STUDY", help="a study")]) -> None:
     """Give every silo a share of a study's data.
 
     To try a federation on one machine.
@@ -162,7 +172,7 @@ def share(folder: Place, study: Annotated[str, typer.Argument(metavar="STUDY", h
 
 @federation.command()
 def run(
-    folder: Place,
+    folder: Written,
     study: Annotated[str | None, typer.Argument(metavar="STUDY", help="a built-in study or a .toml file")] = None,
     methods: options.Methods = None,
     assignments: options.Assignments = None,

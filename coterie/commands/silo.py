@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from coterie.commands import federation, options
+from coterie.deploy.home import check_account
 from coterie.errors import LONGEST, BadInput, nearest, plain
 from coterie.options import resolved
 
@@ -87,6 +88,8 @@ def silo(
             raise BadInput(f"{folder}: no such folder")
         if not any((folder / name).exists() for name in OF_A_SILO):
             raise BadInput(f"{folder}: is no silo's folder; give the one that `coterie silo init` made")
+        if action not in ("health", "ledger"):
+            check_account(folder)
         return ACTIONS[action](folder, rest[1:])
     if rest:
         known = ("init", *ACTIONS, "backup", "restore")
@@ -244,7 +247,7 @@ def _described(proposal: "Proposal", runs: int) -> str:
     job = proposal.job
     method, training = job.made(), job.training
     schema = Schema.read(job.schema, "the run's schema")
-    label = f"label {schema.centre:g} ± {schema.unit:g}" if job.schema else f"{job.outputs} outputs"
+    label = f"label {_exact(schema.centre)} ± {_exact(schema.unit)}" if job.schema else f"{job.outputs} outputs"
     classes = f"classes {', '.join(schema.classes)}" if schema.classes else label
     options = [f"{key} = {json.dumps(value)}" for key, value in resolved(training).items() if key not in TRAINS]
     privacy = privacy_of(method)
@@ -282,8 +285,14 @@ def _column(column: "Column") -> str:
     if column.kind == "category":
         by = f" of {len(column.levels)}"
     elif column.kind != "text":
-        by = f", {column.mean:g} ± {column.scale:g}{' days' if column.kind == 'date' else ''}"
+        by = f", {_exact(column.mean)} ± {_exact(column.scale)}{' days' if column.kind == 'date' else ''}"
     return f"{plain(column.name, LONGEST_NAME)} ({column.kind}{by})"
+
+
+def _exact(number: float) -> str:
+    """A number as short as it can be without another: the hash that is approved is of this one."""
+    short = f"{number:g}"
+    return short if float(short) == number else repr(number)
 
 
 def _search(job: "Job") -> str:
@@ -301,9 +310,10 @@ def _noise(privacy: "Privacy | None") -> str:
     """What hides which data."""
     if privacy is None or privacy.noise == 0:
         return "none"
-    amount = f"{privacy.noise:g}" if privacy.noise is not None else f"what ε = {privacy.epsilon:g} needs"
+    epsilon, noise = (None if each is None else _exact(each) for each in (privacy.epsilon, privacy.noise))
+    amount = f"what ε = {epsilon} needs" if noise is None else noise
     what = "every record's gradient" if privacy.level == "record" else "all changes of a round"
-    return f"{amount}, on {what}, clipped to {privacy.clip:g}"
+    return f"{amount}, on {what}, clipped to {_exact(privacy.clip)}"
 
 
 def rejoin(folder: Path, more: list[str]) -> None:

@@ -25,6 +25,7 @@ COORDINATOR = "COTERIE_COORDINATOR"  # the environment variable that names the c
 SILO = "COTERIE_SILO"  # and the one that names a silo's
 PROGRESS = "progress.json"  # in a run's folder, at the coordinator: how far it is
 ALIVE = "state/alive"  # in a party's folder: touched by its service while all is well
+LARGEST_DOWNLOAD = 1 << 30  # bytes of one request, unless a silo's policy has another number
 SOURCE = "state/source.json"  # in a silo's folder: where its data are, and on which device it trains
 
 
@@ -44,6 +45,20 @@ def close_folder(folder: Path) -> None:
         if not path.is_symlink():
             with suppress(FileNotFoundError):  # a program may just be ending
                 path.chmod(path.stat().st_mode & 0o700)
+
+
+def check_account(folder: Path) -> None:
+    """Refuse root where a party's service runs under another account, which could not read what root writes."""
+    state = folder / "state"
+    if os.name == "posix" and os.geteuid() == 0 and state.exists() and (number := state.stat().st_uid):
+        try:
+            name = state.owner()
+        except KeyError:  # of a container
+            name = f"#{number}"
+        raise BadInput(
+            f"{folder}: its service runs under the account {name}, which could not read what root writes there; "
+            f"run this with sudo -u '{name}'"
+        )
 
 
 def settings(folder: Path, **needed: type) -> dict[str, Any]:
@@ -68,6 +83,15 @@ def proxy_of(folder: Path, host: str) -> str:
     if given or is_loopback(host) or proxy_bypass(host):
         return str(given)
     return getproxies().get("https", "")
+
+
+def largest_download(folder: Path) -> int:
+    """The bytes of one request that a silo takes; where silo.toml cannot be read, which answers none, the default."""
+    with suppress(OSError, ValueError):
+        given = tomllib.loads((folder / "silo.toml").read_text("utf-8")).get("largest_download")
+        if isinstance(given, int) and given > 0:
+            return given
+    return LARGEST_DOWNLOAD
 
 
 def json_table(path: Path, remedy: str) -> dict[str, Any]:

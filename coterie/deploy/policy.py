@@ -10,6 +10,7 @@ from typing import Literal
 from coterie.data.own.agree import kinds_of
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import LEVELS, Description
+from coterie.deploy.home import LARGEST_DOWNLOAD
 from coterie.deploy.messages import BUILD, Request
 from coterie.engine.method import Method
 from coterie.engine.training import Training
@@ -51,6 +52,7 @@ class Policy:
     )
     delta: float = option(1e-5, "δ, for which epsilon is counted", above=0, below=1)
     largest_upload: int = option(1 << 30, "bytes of one answer, at most", low=1)
+    largest_download: int = option(LARGEST_DOWNLOAD, "bytes of one request, at most", low=1)
     statistics: bool = option(True, "whether means and deviations of a table's columns may leave")
     proxy: str = option(
         "", "HTTP proxy by which this silo reaches its coordinator; none: by the environment, or directly"
@@ -67,6 +69,8 @@ class Policy:
         """Refuse a request before anything is computed for it."""
         if self.version and self.version != BUILD:
             raise Refused(f"this silo runs coterie {BUILD}, and its policy allows {plain(self.version, 40)} alone")
+        if len(request.body) > self.largest_download:
+            raise Refused(f"a request of {len(request.body)} bytes; allowed: {self.largest_download}")
         if request.kind in ("declare", "describe"):
             if request.jobs:  # none of what follows would judge them
                 raise Refused(f"{request.kind}: of no job")
@@ -101,22 +105,27 @@ class Policy:
         if not fields(method.up):
             return
         batch = min(training.batch_size, samples)
-        if batch < self.smallest_batch:
-            raise Refused(f"{batch} samples in a training step; at least {self.smallest_batch} must be")
+        larger = "in the study take a larger [train] batch_size" if batch < samples else "this silo has no more"
+        self._judge_batch(batch, f"{batch} samples in a training step", larger)
         drawn = (privacy := privacy_of(method)) is not None and privacy.level == "record"  # batches of no fixed size
         last = 0 if training.whole_batches or drawn else samples % batch
-        if 0 < last < self.smallest_batch:
-            few = f"{last} of {samples} samples in an epoch's last step; at least {self.smallest_batch} must be"
-            raise Refused(f"{few}; take another [train] batch_size than {batch}, or whole_batches = true")
+        other = f"in the study take another [train] batch_size than {batch}"
+        if last:
+            few = f"{last} of {samples} samples in an epoch's last step"
+            self._judge_batch(last, few, f"{other} or whole_batches = true")
         least = method.fewest(samples, (batch, last) if last else (batch,))
-        if least < self.smallest_batch:
-            few = f"{name_of(method)} takes gradients of {least} of {samples} samples"
-            raise Refused(
-                f"{few}; at least {self.smallest_batch} must be; take another [train] batch_size than {batch}"
-            )
+        self._judge_batch(least, f"{name_of(method)} takes gradients of {least} of {samples} samples", other)
         steps = training.local_epochs * (samples // batch if training.whole_batches else -(-samples // batch))
         if steps < self.fewest_steps:
-            raise Refused(f"{steps} training steps before an upload; at least {self.fewest_steps} must be")
+            few = f"{steps} training steps before an upload; at least {self.fewest_steps} must be"
+            more = "take more [train] local_epochs or a smaller batch_size"
+            raise Refused(f"{few}: in the study {more}, or at the silo lower fewest_steps in {FILE}")
+
+    def _judge_batch(self, samples: int, found: str, remedy: str) -> None:
+        """Refuse a step over few samples, with what both sides can do."""
+        if samples < self.smallest_batch:
+            few = f"{found}; at least {self.smallest_batch} must be"
+            raise Refused(f"{few}: {remedy}, or at the silo lower smallest_batch in {FILE}")
 
     def _judge_method(self, method: Method, trains: bool) -> None:
         """What runs is the method inside the wrappers, and a stack's members; what leaves is the upload of all."""
@@ -236,6 +245,11 @@ secure = "{default.secure}"
 
 # Bytes of one answer, at most.
 largest_upload = {default.largest_upload}
+
+# Bytes of one request, at most: counted while they arrive, so that whoever stands where the coordinator was fills
+# neither memory nor disk. A request has a model of the study, or several where a method sends those of other silos.
+# What is more is dropped, the coordinator is told, and the silo goes on. Keep it below a third of the memory.
+largest_download = {default.largest_download}
 
 # Of tables: whether means and deviations of columns may leave, so that all silos standardise alike. With false they
 # stay here, and this silo standardises by its own. Names of columns, levels of text and classes always leave, and of

@@ -1,5 +1,6 @@
 """What runs a party as a service: no root, nothing writable but its own folder, started again, looked after."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -127,3 +128,37 @@ def test_a_coordinator_whose_program_keeps_ending_gives_no_sign_that_all_is_well
         found.append(services._revived(tmp_path, [program], said.append))
     assert found == [True, False, False, True]
     assert said == ["nginx ended (1) and is started again; see nginx.log"] * 2
+
+
+def test_root_writes_nothing_that_the_services_account_could_not_read(
+    homes: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A key that root enrolled while the coordinator ran under its account was never registered."""
+    fed, north = homes["coordinator"].parent, homes["north"]
+    key = north / "key.pub"
+    for home in homes.values():
+        (home / "state").mkdir()
+        if os.geteuid() == 0:
+            os.chown(home / "state", 12345, 12345)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    for command in (
+        ("enroll", fed, key),
+        ("add", fed, "west"),
+        ("remove", fed, "north"),
+        ("renew", fed),
+        ("run", fed, "x"),
+    ):
+        assert call("federation", *command) == 2
+        assert "which could not read what root writes there; run this with sudo -u " in capfd.readouterr().err
+    for action in ("approve", "repair", "rotate"):
+        assert call("silo", action, north) == 2
+        assert f"{north}: its service runs under the account" in capfd.readouterr().err
+    assert sorted(path.name for path in (homes["coordinator"] / "members").iterdir()) == ["north.pub"]
+    assert call("silo", "health", north) == 1  # whoever watches may ask
+
+
+def test_before_a_service_was_started_root_sets_a_party_up(
+    homes: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert call("federation", "add", homes["coordinator"].parent, "west") == 0

@@ -65,6 +65,7 @@ def with_policy(folder: Path, text: str) -> SiloSide:
         ('fields = ["loss"]', {}, "may not leave; allowed: loss"),
         ("smallest_cohort = 4", {}, "a cohort of 3; at least 4 silos must be asked"),
         ("largest_upload = 10", {}, "bytes; allowed: 10"),
+        ("largest_download = 10", {"body": bytes(11)}, "a request of 11 bytes; allowed: 10"),
         ('secure = "blind"', {}, "this silo demands blind, and of method 'fedavg' the server learns every upload"),
         ('secure = "secagg"', {}, "this silo demands secagg, and of method 'fedavg' the server learns every upload"),
         ("", {"silo": "south"}, "a request for silo 'south' reached 'north'"),

@@ -104,13 +104,23 @@ def test_a_label_that_is_a_number_is_not_made_classes_of(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("training", "policy", "reason"),
     [
-        (ONE_STEP, "", "1 training steps before an upload; at least 2 must be"),
+        (ONE_STEP, "", "1 training steps before an upload; at least 2 must be: in the study take more"),
+        (ONE_STEP, "", "local_epochs or a smaller batch_size, or at the silo lower fewest_steps in silo.toml"),
         (replace(ONE_STEP, batch_size=0), "", "0 samples in a training step; at least 4 must be"),
-        (replace(ONE_STEP, batch_size=1), "", "1 samples in a training step; at least 4 must be"),
+        (
+            replace(ONE_STEP, batch_size=1),
+            "",
+            "1 samples in a training step; at least 4 must be: in the study take a larger",
+        ),
         (replace(ONE_STEP, batch_size=8, whole_batches=True), "fewest_steps = 4", "3 training steps before"),
         (replace(ONE_STEP, batch_size=7), "fewest_steps = 4", ""),
         (replace(ONE_STEP, batch_size=25), "", "1 of 26 samples in an epoch's last step; at least 4 must be"),
-        (replace(ONE_STEP, batch_size=8), "", "batch_size than 8, or whole_batches = true"),
+        (
+            replace(ONE_STEP, batch_size=8),
+            "",
+            "in the study take another [train] batch_size than 8 or whole_batches = true, "
+            "or at the silo lower smallest_batch in silo.toml",
+        ),
         (replace(ONE_STEP, batch_size=8, whole_batches=True), "", ""),
         (replace(ONE_STEP, batch_size=8), "smallest_batch = 2", ""),
         (replace(ONE_STEP, local_epochs=2), "smallest_batch = 27", "26 samples in a training step; at least 27"),
@@ -160,6 +170,7 @@ def test_a_method_s_own_passes_and_parts_of_a_batch_count(
     work = replace(work, method=method, options=options)
     answer = side.answer(Request("propose", "north", "run", 0, proposed=(work,)))
     assert f"takes gradients of {few} of 26 samples; at least 4 must be" in answer.refusal and proposed(side) == []
+    assert "or at the silo lower smallest_batch in silo.toml" in answer.refusal
 
 
 def test_wrappers_change_no_steps_but_samples_that_are_drawn_for_each_have_no_last_batch() -> None:
@@ -479,9 +490,12 @@ def test_an_owner_reads_what_is_computed_on_which_columns_before_approving_it(
         ({"norm_limit": 0.0}, "norm_limit = 0.0"),
         ({"schedule_at": [0.5] * 1000}, "… (all of it: proposed/"),
         (schema(replace(AGE, mean=44.15, scale=1e-12), WARD), "age (number, 44.15 ± 1e-12)"),
+        (schema(replace(AGE, mean=0.123456789, scale=2000000.5), WARD), "age (number, 0.123456789 ± 2000000.5)"),
         (schema(AGE, replace(WARD, levels=("a",))), "ward (category of 1)"),
         (schema(*(Column(f"c{i}", mean=float(i)) for i in range(100))), "c98 (number, 98 ± 1), c99 (number, 99 ± 1)\n"),
         (replace(schema(AGE, classes=()), centre=7.5, unit=1e-12), "of samples 1, label 7.5 ± 1e-12"),
+        (replace(schema(AGE, classes=()), centre=1 / 3, unit=1e8), "label 0.3333333333333333 ± 1e+08"),
+        ({"lr": 0.123456789}, "lr = 0.123456789"),
     ],
 )
 def test_an_owner_is_shown_how_it_trains_and_by_what_columns_are_standardised(
@@ -887,3 +901,4 @@ def test_a_silo_that_refuses_a_study_is_named_with_its_reason_before_the_first_r
     assert north.startswith(
         "coterie: north takes no part in this study, which it refused: 2 of 13 samples in an epoch's"
     )
+    assert "in the study take another" in north and "or at the silo lower smallest_batch in silo.toml" in north

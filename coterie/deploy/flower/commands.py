@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -20,6 +21,7 @@ FLOWER = "1.41"
 CONNECTION = "coterie"  # the name of the coordinator's SuperLink in Flower's own configuration
 CANNOT_CONNECT = 305  # SuperNode: the SuperLink does not take it
 VERSION_DIFFERS = 606
+REFUSED = 1000  # of an error in place of an answer, beside Flower's own codes: the silo's door dropped the request
 UNREGISTERED = "unregistered"
 ONLINE, OFFLINE = "online", "offline"
 HEARTBEATS = 2  # that a node may miss
@@ -253,9 +255,13 @@ def exit_code(log: str) -> int | None:
 
 def _reply(home: Path, arguments: list[str]) -> dict[str, Any] | None:
     """The JSON that Flower's command line prints; None where it prints none."""
-    command = [str(Path(sys.executable).parent / "flwr"), *arguments, "--format", "json"]
+    env = environment(home)
+    program = shutil.which("flwr", path=env["PATH"])  # Debian's own Python has its programs in another folder
+    if program is None:
+        raise BadInput("flwr is not installed; see docs/deployment.md")
+    command = [program, *arguments, "--format", "json"]
     try:
-        done = subprocess.run(command, env=environment(home), capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
         start = done.stdout.find("{")
         reply: dict[str, Any] = json.loads(done.stdout[start:]) if start >= 0 else {}
     except (subprocess.TimeoutExpired, json.JSONDecodeError):

@@ -9,6 +9,7 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
+from coterie.deploy.flower.commands import REFUSED
 from coterie.deploy.flower.pace import Pace
 from coterie.deploy.messages import LONGEST_REFUSAL, Answer, Lost, Request, request
 from coterie.engine.exchange import Failure
@@ -109,6 +110,8 @@ def answer_of(message: Message) -> Answer | Failure:
         error = message.error
         if error.code == GONE:
             return Failure("went away while it was asked")
+        if error.code == REFUSED:
+            return Answer(refusal=str(error.reason))
         kind = Lost if error.code in ASK_AGAIN else Failure
         return kind(plain(f"its process failed (Flower's code {error.code}: {error.reason})", LONGEST_REFUSAL))
     try:

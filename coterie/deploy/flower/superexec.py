@@ -5,6 +5,7 @@ A new interpreter would spend some five seconds of a processor on imports for ev
 for long, the program begins anew, without them: PyTorch is most of what a silo that waits would hold in memory.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -41,6 +42,7 @@ class Forking(SubprocessExecutor):
         """Start a process for one message."""
         if spec.task_type != TaskType.CLIENT_APP:
             return LaunchResult.failed("a silo runs no such program")
+        gc.freeze()  # what is there stays one copy: a collection would write to every object's page
         if os.fork() == 0:
             answer_one(spec)
         self.launched = time.monotonic()

@@ -1,16 +1,22 @@
-"""Flower's SuperNode, whose loops go on as soon as there is something to do (its pauses were most of a small round) and
-which answers no other account of its machine."""
+"""Flower's SuperNode, whose loops go on as soon as there is something to do (its pauses were most of a small round),
+which answers no other account of its machine, and which takes no more from the coordinator than its silo allows."""
 
 import importlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
+from coterie.deploy.flower.commands import REFUSED
+from coterie.deploy.flower.intake import Intake, counted, limited
 from coterie.deploy.flower.long_poll import News, hold
 from coterie.deploy.flower.pace import Pace, hurry
 from coterie.deploy.flower.same_account import guard
+from coterie.deploy.home import EVENTS, SILO, largest_download
+from coterie.deploy.logs import append
 
 REPLY = 0.5  # seconds that its loop waits between two looks for a reply; for messages it waits longer
 
@@ -52,6 +58,24 @@ class Tasks:
         return sleep
 
 
+def keep_door(loop: Any, folder: Path) -> None:
+    """Have Flower's loop drop, and answer with a refusal, what is more than the silo of this folder takes."""
+    from flwr.app import Error, Message
+
+    def refuse(message: Any, state: Any, store: Any, why: str) -> None:
+        loop._insert_message(Message(Error(REFUSED, why), reply_to=message), state, store)
+
+    intake = Intake(lambda: largest_download(folder))
+    connection: Any = importlib.import_module("flwr.supernode.fleet_http_connection")
+    connection.FleetHttpClient = counted(connection.FleetHttpClient, intake)
+
+    def say(what: str) -> None:
+        with suppress(OSError):  # a full disk takes no notes
+            append(folder / EVENTS, what)
+
+    loop._pull_and_store_message = limited(loop._pull_and_store_message, intake, refuse, say)
+
+
 def main() -> None:
     """Stands for Flower's program of that name at a silo."""
     from flwr.supernode import main as served
@@ -63,6 +87,7 @@ def main() -> None:
     guard(served)
     loop: Any = importlib.import_module("flwr.supernode.start_client_internal")
     loop.time = SimpleNamespace(sleep=tasks.sleep(Pace(), Pace(tasks.came)))
+    keep_door(loop, Path(os.environ[SILO]))
     loop._pull_and_store_message = tasks.pulled(loop._pull_and_store_message)
     try:
         flower_supernode()

@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 from real import NGINX, Real, by_silo, coterie, really, simulated
 
+from coterie.deploy.home import LARGEST_DOWNLOAD
+
 pytest.importorskip("flwr")
 pytestmark = really
 
@@ -64,3 +66,21 @@ def refused_at_the_door(folder: Path) -> None:
     with pytest.raises(urllib.error.HTTPError) as error:
         urllib.request.urlopen(request, context=context, timeout=10)
     assert error.value.code in (400, 401, 415, 422), error.value.read()
+
+
+def test_a_silo_drops_a_request_that_is_larger_than_it_allows_and_the_others_go_on(fed: Real) -> None:
+    home = fed.folder / "silos" / "north"
+    policy, events = (home / "silo.toml").read_text(), home / "events.log"
+    before = len(events.read_text()) if events.exists() else 0
+    lowered = policy.replace(f"largest_download = {LARGEST_DOWNLOAD}", "largest_download = 3000")
+    assert lowered != policy
+    (home / "silo.toml").write_text(lowered)
+    try:
+        _, shown = fed.run(fed.study(["fedavg"], model={"name": "mlp", "hidden": [32]}, rounds=1, measure_every=1))
+    finally:
+        (home / "silo.toml").write_text(policy)
+    why = "a request has more bytes than largest_download in silo.toml allows"
+    assert f"refused: {why}" in events.read_text()[before:]
+    assert f"north: refused: {why}" in " ".join(shown.split()), shown
+    _, shown = fed.run(fed.study(["fedavg"], rounds=1, measure_every=1))
+    assert "3 of 3 silos replied" in shown

@@ -15,7 +15,8 @@ def test_a_supernode_that_is_interrupted_while_it_ends_does_end(monkeypatch: pyt
     monkeypatch.setattr(loop, "time", loop.time)  # put back what the program replaces
     monkeypatch.setattr(supernode, "hurry", lambda: None)
     monkeypatch.setattr(loop, "_pull_and_store_message", loop._pull_and_store_message)
-    for name in ("hold", "guard"):
+    monkeypatch.setenv("COTERIE_SILO", "")
+    for name in ("hold", "guard", "keep_door"):
         monkeypatch.setattr(supernode, name, lambda *given: None)
 
     def interrupted() -> None:
