@@ -100,6 +100,7 @@ class Policy:
         """Refuse training whose upload would show through to a few samples; `samples`: what this silo trains on."""
         if not fields(method.up):
             return
+        samples = training.taken(samples)
         batch = min(training.batch_size, samples)
         if batch < self.smallest_batch:
             raise Refused(f"{batch} samples in a training step; at least {self.smallest_batch} must be")
