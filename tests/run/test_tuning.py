@@ -83,6 +83,14 @@ def test_nothing_trains_on_once_one_candidate_is_left():
     assert tuning.rungs_of(TRAINING, 1) == [1] and tuning.rungs_of(replace(TRAINING, rounds=2), 13) == [1, 2]
 
 
+def test_every_candidates_rounds_are_counted():
+    reports = []
+    tuning.search(assembly(), make("fedavg", {}), TRAINING, BOTH, reports.append)
+    counts = [report.tried for report in reports]
+    assert counts == sorted(counts) and counts[-1] == 13 + 7 + 4 + 2
+    assert {report.to_try for report in reports} == {counts[-1]}
+
+
 @pytest.mark.parametrize("name", ["separate", "fedavg-ft", "fedamp", "apple", "fedem"])
 def test_a_score_is_that_of_a_run_of_its_own(name):
     _, tried = search(name)
