@@ -5,6 +5,7 @@
     python bench/own_data.py wild       # one value of 9.9e8 in one silo: what it does to the errors of the others
     python bench/own_data.py starts     # the verdict on README's hospitals from other rounds and seeds
     python bench/own_data.py ready      # 4 silos x 100 rows x 2,000 columns, from files to tensors
+    python bench/own_data.py edges      # rates beyond those that a search tries, on README's hospitals
     python bench/own_data.py large      # the default comparison where one silo has 1.5 million rows x 30 columns
     python bench/own_data.py large --sizes 500000,500000,500000 [--set train.round_samples=0 …]
 
@@ -20,6 +21,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -30,8 +32,9 @@ from coterie.data.own.gather import from_frame
 from coterie.data.own.ready import OwnData, split
 from coterie.engine.rounds import Progress
 from coterie.methods import make
+from coterie.run import tuning
 from coterie.run.experiment import prepare, run_into
-from coterie.run.tuning import Simulated
+from coterie.run.tuning import GRID, Simulated, search
 from coterie.studies.own import OWN, on_folder
 from coterie.studies.study import check, override
 
@@ -185,6 +188,21 @@ def ready() -> None:
         print(f"4 silos x 100 rows x 2,000 columns: ready in {time.process_time() - began:.1f} s")
 
 
+def edges() -> None:
+    """README's hospitals with sgd's rates 30 and 100 among those that are tried: what each is worth by round."""
+    study = check(on_folder(None, EXAMPLE, {"label": "outcome", "drop": ["patient", "cost"]}))
+    study, federation = prepare(study, 0)
+    wider = {**GRID, "sgd": (*GRID["sgd"], 30.0, 100.0)}
+    with patch.object(tuning, "GRID", wider):
+        for label in study.methods:
+            if keys := study.searched(label):
+                method, training = study.methods[label], study.training_of(label)
+                best, tried = search(federation, method, training, keys, lambda progress: None)
+                high = tried[(tried["optimizer"] == "sgd") & (tried["lr"] >= 3)]
+                print(f"{label}: takes {best['optimizer']} {best['lr']:g}; minus the mean validation loss by round:")
+                print(high.pivot_table(index="lr", columns="round", values="score").round(3).to_string())
+
+
 def large(sizes: Sequence[int], changes: Sequence[str]) -> None:
     """The default comparison on large silos: seconds of each phase, and the accuracy of methods and plain models."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as out:
@@ -238,7 +256,7 @@ def _table(rng: np.random.Generator, rows: int, rule: np.ndarray) -> pd.DataFram
     return table.assign(y=np.where(rng.random(rows) < 1 / (1 + np.exp(-signal)), "yes", "no"))
 
 
-PARTS = {"rates": rates, "splits": splits, "wild": wild, "starts": starts, "ready": ready}
+PARTS = {"rates": rates, "splits": splits, "wild": wild, "starts": starts, "ready": ready, "edges": edges}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -174,6 +174,22 @@ def test_what_was_found_is_written_and_the_study_runs_again_without_a_search(her
         assert summary[name]["still_improving"] is False
 
 
+def test_a_rate_at_an_end_of_what_was_tried_is_in_the_summary_and_said(here, monkeypatch, capsys):
+    monkeypatch.setattr(tuning, "GRID", {"sgd": (1e-6, 0.1), "adam": (1e-8,)})
+    assert call(*OWN_RUN, "--rounds", 2, "--out", "r") == 0
+    summary = json.loads(Path("r/summary.json").read_text("utf-8"))["methods"]
+    for name in ("separate", "fedamp"):
+        assert summary[name]["rate_at_edge"] == {"optimizer": "sgd", "lr": 0.1, "end": "largest"}
+    said = "separate, fedamp: of sgd the search took the largest rate that it tries, 0.1"
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert said in Path("r/report.html").read_text("utf-8")
+    monkeypatch.setattr(tuning, "GRID", {"sgd": (1e-6, 0.1, 1e9), "adam": (1e-8,)})
+    assert call(*OWN_RUN, "--rounds", 2, "--out", "s", "--quiet") == 0
+    assert not any(
+        "rate_at_edge" in each for each in json.loads(Path("s/summary.json").read_text())["methods"].values()
+    )
+
+
 def test_a_stack_trains_its_members_as_they_were_tuned(here):
     of = "methods.stack.of=['separate', 'fedamp']"
     run = [*OWN_RUN[:-1], "separate,fedamp,stack", "--set", of, "--rounds", "3", "--out", "a", "--quiet"]
