@@ -108,11 +108,8 @@ class Store:
         made, places, first = copy.copy(self), list[np.ndarray](), train.start.tolist()
         made._labels, made._class_weights = {**self._labels}, None
         for row, (name, n) in enumerate(zip(self.names, train.count.tolist(), strict=True)):
-            place = np.arange(n)
-            if n > most:
-                rng = generator(seed, "round samples", round, name)
-                place = np.sort(rng.choice(n, most, replace=False, shuffle=False))
-                made._labels["train", name] = self.labels("train", name)[place]
+            place = of_round(name, n, most, seed, round)
+            made._labels["train", name] = self.labels("train", name)[place]
             places.append(first[row] + place)
         made._parts = {**self._parts, "train": train.taken(places)}
         self._drawn = key, made
@@ -121,6 +118,13 @@ class Store:
     def labels(self, split: str, silo: str) -> np.ndarray:
         """One silo's, as its data have them."""
         return self._labels[split, silo]
+
+
+def of_round(name: str, n: int, most: int, seed: int, round: int) -> np.ndarray:
+    """With which of its n training samples a silo takes part in a round: at most so many, or with 0 all."""
+    if not 0 < most < n:
+        return np.arange(n)
+    return np.sort(generator(seed, "round samples", round, name).choice(n, most, replace=False, shuffle=False))
 
 
 def _picked(samples: Tensor, place: Tensor) -> Tensor:
