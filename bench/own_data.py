@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -211,24 +211,26 @@ def large(sizes: Sequence[int], changes: Sequence[str]) -> None:
             _table(rng, rows, rule).to_parquet(Path(folder, f"silo-{i}.parquet"))
         phases = [Phase.now("reading")]
 
+        def begins(name: str) -> None:
+            before, after = phases[-1], Phase.now(name)
+            clock, worked = after.clock - before.clock, after.worked - before.worked
+            print(f"{before.name}: {clock:.0f} s, {worked:.0f} s of the processor", flush=True)
+            phases.append(after)
+
         def watch(method: str, seed: int, progress: Progress) -> None:
             name = "search" if progress.tuning else "rounds"
             if phases[-1].name != name:
-                phases.append(Phase.now(name))
+                begins(name)
             if not progress.tuning and progress.round == progress.rounds:
                 ended[method, seed] = progress.round
                 if len(ended) == len(study.methods):
-                    phases.append(Phase.now("baselines, verdict, report"))
+                    begins("baselines, verdict, report")
 
         ended = dict[tuple[str, int], int]()
         table = override(on_folder(None, Path(folder), {"label": "y"}) | {"seeds": [0]}, changes)
         study = check(table)
         finished = run_into(study, Path(out, "run"), "", watch, print)
-        phases.append(Phase.now("end"))
-        for before, after in pairwise(phases):
-            print(
-                f"{before.name}: {after.clock - before.clock:.0f} s, {after.worked - before.worked:.0f} s of processor"
-            )
+        begins("end")
         each = {**finished.summary["baselines"], **finished.summary["methods"]}
         for name, found in each.items():
             shown = ", ".join(f"{m} {found['measures'][m]['test']:.4f}" for m in ("accuracy", "log_loss"))
