@@ -5,18 +5,23 @@
     python bench/own_data.py wild       # one value of 9.9e8 in one silo: what it does to the errors of the others
     python bench/own_data.py starts     # the verdict on README's hospitals from other rounds and seeds
     python bench/own_data.py ready      # 4 silos x 100 rows x 2,000 columns, from files to tensors
+    python bench/own_data.py edges      # rates beyond those that a search tries, on README's hospitals
+    python bench/own_data.py large      # the default comparison where one silo has 1.5 million rows x 30 columns
+    python bench/own_data.py large --sizes 500000,500000,500000 [--set train.round_samples=0 …]
 
-Seconds are those of the processor, so that a busy machine tells the same.
+Seconds are those of the processor, so that a busy machine tells the same; `large` prints those of the clock, too.
 """
 
 import argparse
+import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -25,11 +30,13 @@ import coterie as co
 from coterie.api import Experiment
 from coterie.data.own.gather import from_frame
 from coterie.data.own.ready import OwnData, split
+from coterie.engine.rounds import Progress
 from coterie.methods import make
-from coterie.run.experiment import prepare
-from coterie.run.tuning import Simulated
+from coterie.run import tuning
+from coterie.run.experiment import prepare, run_into
+from coterie.run.tuning import GRID, Simulated, search
 from coterie.studies.own import OWN, on_folder
-from coterie.studies.study import check
+from coterie.studies.study import check, override
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "hospitals"
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -181,9 +188,85 @@ def ready() -> None:
         print(f"4 silos x 100 rows x 2,000 columns: ready in {time.process_time() - began:.1f} s")
 
 
-PARTS = {"rates": rates, "splits": splits, "wild": wild, "starts": starts, "ready": ready}
+def edges() -> None:
+    """README's hospitals with sgd's rates 30 and 100 among those that are tried: what each is worth by round."""
+    study = check(on_folder(None, EXAMPLE, {"label": "outcome", "drop": ["patient", "cost"]}))
+    study, federation = prepare(study, 0)
+    wider = {**GRID, "sgd": (*GRID["sgd"], 30.0, 100.0)}
+    with patch.object(tuning, "GRID", wider):
+        for label in study.methods:
+            if keys := study.searched(label):
+                method, training = study.methods[label], study.training_of(label)
+                best, tried = search(federation, method, training, keys, lambda progress: None)
+                high = tried[(tried["optimizer"] == "sgd") & (tried["lr"] >= 3)]
+                print(f"{label}: takes {best['optimizer']} {best['lr']:g}; minus the mean validation loss by round:")
+                print(high.pivot_table(index="lr", columns="round", values="score").round(3).to_string())
+
+
+def large(sizes: Sequence[int], changes: Sequence[str]) -> None:
+    """The default comparison on large silos: seconds of each phase, and the accuracy of methods and plain models."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as out:
+        rng, rule = np.random.default_rng(0), np.random.default_rng(1).normal(size=30) * 0.4
+        for i, rows in enumerate(sizes):
+            _table(rng, rows, rule).to_parquet(Path(folder, f"silo-{i}.parquet"))
+        phases = [Phase.now("reading")]
+
+        def begins(name: str) -> None:
+            before, after = phases[-1], Phase.now(name)
+            clock, worked = after.clock - before.clock, after.worked - before.worked
+            print(f"{before.name}: {clock:.0f} s, {worked:.0f} s of the processor", flush=True)
+            phases.append(after)
+
+        def watch(method: str, seed: int, progress: Progress) -> None:
+            name = "search" if progress.tuning else "rounds"
+            if phases[-1].name != name:
+                begins(name)
+            if not progress.tuning and progress.round == progress.rounds:
+                ended[method, seed] = progress.round
+                if len(ended) == len(study.methods):
+                    begins("baselines, verdict, report")
+
+        ended = dict[tuple[str, int], int]()
+        table = override(on_folder(None, Path(folder), {"label": "y"}) | {"seeds": [0]}, changes)
+        study = check(table)
+        finished = run_into(study, Path(out, "run"), "", watch, print)
+        begins("end")
+        each = {**finished.summary["baselines"], **finished.summary["methods"]}
+        for name, found in each.items():
+            shown = ", ".join(f"{m} {found['measures'][m]['test']:.4f}" for m in ("accuracy", "log_loss"))
+            print(f"{name}: {shown}; rounds {ended.get((name, 0), '-')}")
+
+
+class Phase(NamedTuple):
+    """A part of a run that begins now."""
+
+    name: str
+    clock: float
+    worked: float  # seconds of the processor, also of processes that have ended
+
+    @classmethod
+    def now(cls, name: str) -> "Phase":
+        times = os.times()
+        return cls(name, times.elapsed, times.user + times.system + times.children_user + times.children_system)
+
+
+def _table(rng: np.random.Generator, rows: int, rule: np.ndarray) -> pd.DataFrame:
+    """30 numbers and a label that depends on them, on two of them together, and a little on the silo."""
+    x, own = rng.normal(size=(rows, 30)).astype(np.float32), 0.3 * rng.normal(size=5)
+    signal = x @ rule + 0.8 * x[:, 0] * x[:, 1] + np.sin(2 * x[:, 2]) + x[:, :5] @ own
+    table = pd.DataFrame(x, columns=[f"x{i}" for i in range(30)])
+    return table.assign(y=np.where(rng.random(rows) < 1 / (1 + np.exp(-signal)), "yes", "no"))
+
+
+PARTS = {"rates": rates, "splits": splits, "wild": wild, "starts": starts, "ready": ready, "edges": edges}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=PARTS)
-    PARTS[parser.parse_args().part]()
+    parser.add_argument("part", choices=[*PARTS, "large"])
+    parser.add_argument("--sizes", default="1500000,20000,5000", help="of large: rows of each silo")
+    parser.add_argument("--set", action="append", default=[], help="of large: key.path=value of the study")
+    given = parser.parse_args()
+    if given.part == "large":
+        large([int(size) for size in given.sizes.split(",")], given.set)
+    else:
+        PARTS[given.part]()

@@ -4,6 +4,9 @@ python bench/verdict.py [--kinds rare,clusters,…] [--seeds 3] [--first 0] [--j
 verdict.jsonl]: for each federation the method that the verdict takes, what it is worth on fresh rows, what the best in
 hindsight would have been, and how many outcomes of silos were right. Each federation is a line of the file once it is
 done, and is not run again; --seeds 0 runs none and sums up what the file has.
+
+The same models are judged a second time as between organisations, where silos report scores and their standard errors
+and show no rows (`deployed` in a line): of the first seed, without plain models beside.
 """
 
 import argparse
@@ -16,13 +19,17 @@ from importlib.util import find_spec
 from itertools import product
 from multiprocessing import TimeoutError, get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
 import coterie as co
-from coterie.measure.measures import measure_of
+from coterie.measure.measures import measure_of, oriented
+from coterie.measure.paired import interval, scored
+from coterie.measure.predictions import PROBABILITY
+from coterie.measure.verdict import judge
 
 FRESH = 40_000  # rows that judge the verdict, of all silos together; of each at least 1,000 and at most 4,000
 SURE = 30  # times the test rows, where intervals are judged: what fresh rows say has an error too
@@ -125,33 +132,64 @@ def judged(federation_of: tuple[int, str]) -> dict[str, object]:
         asked = co.Federation(co.silos(frames, label="y", test_share=TEST.get(kind, 0.2)))
     comparison = asked.compare(quiet=True)
     verdict = comparison.run.verdict
-    name, chosen = verdict["measure"], verdict["chosen"]
+    name = verdict["measure"]
     measures = dict.fromkeys([name] if kind in NUMBERS else [name, "auroc"])
     truth = _truth(comparison, fresh, list(measures))
+    means = {each: _means(by_method) for each, by_method in truth.items()}
+    return {
+        "kind": kind, "seed": seed, "measure": name, "best": _best(means[name], name),
+        **_right(verdict, truth), "deployed": _right(reported(comparison), truth),
+        "baselines": bool(find_spec("sklearn")), "truth": means,
+        "ranked": verdict["ranked"], "seeds": len(comparison.run.study["seeds"]), "cpu_s": time.process_time() - began,
+        "validation": {m: s["validation"] for m, s in verdict["methods"].items()},
+        "log_loss": {m: s["measures"].get("log_loss", {}).get("validation") for m, s in comparison.summary.items()},
+    }  # fmt: skip
+
+
+def reported(comparison: co.Comparison) -> dict[str, Any]:
+    """The verdict on the first seed's models by what real silos report of them."""
+    run = comparison.run
+    name, seed = run.verdict["measure"], int(run.results["seed"].iloc[0])
+    measure, positive = measure_of(name), run.study["measure"]["positive"]
+    errors, sizes = list[dict[str, Any]](), dict[str, int]()
+    for (method, silo), rows in run.predictions(comparison.methods).groupby(["method", "silo"], sort=False):
+        chances = [column for column in rows if column.startswith(PROBABILITY)]
+        if chances:
+            names = {column.removeprefix(PROBABILITY): place for place, column in enumerate(chances)}
+            y, p = oriented(rows["label"].map(names).to_numpy(), rows[chances].to_numpy(), positive)
+        else:
+            y, p = rows["label"].to_numpy(float), rows["prediction"].to_numpy()
+        error = interval(measure, [scored(measure, y, measure.seen(p, 0.5))]).error
+        about = {"seed": seed, "round": rows["round"].iloc[0], "split": "test", "measure": f"{name}_error"}
+        errors.append({"method": method, "silo": silo, **about, "value": error})
+        sizes[silo] = len(rows)
+    results = pd.concat([run.results[run.results["seed"] == seed], pd.DataFrame(errors)], ignore_index=True)
+    costs = {label: float(each["bytes_up"] + each["bytes_down"]) for label, each in run.methods.items()}
+    return judge(results, {}, {}, "separate", {seed: sizes}, name, costs, mixtures=["stack"])
+
+
+def _right(verdict: dict[str, Any], truth: Truth) -> dict[str, Any]:
+    """What a verdict took and called, and how right that is."""
+    name, chosen = verdict["measure"], verdict["chosen"]
     measure, own = measure_of(name), truth[name]
-    gains = {silo: measure.better(own[verdict["judged"]][silo], own["separate"][silo]) for silo in frames}
     scale = 100 if measure.percent else 1  # of a verdict's figures
     silos = [
-        {"outcome": each["outcome"], "truth": gains[each["silo"]], "margin": each["margin"] / scale,
+        {"outcome": each["outcome"], "margin": each["margin"] / scale,
+         "truth": measure.better(own[verdict["judged"]][each["silo"]], own["separate"][each["silo"]]),
          "low": -np.inf if each["low"] is None else each["low"] / scale,
          "high": np.inf if each["high"] is None else each["high"] / scale, "n": each["n"]}
         for each in verdict["silos"]
     ]  # fmt: skip
     called = {name: [each for each in silos if each["outcome"] == name] for name in ("better", "worse", "equivalent")}
-    means = {each: _means(by_method) for each, by_method in truth.items()}
+    auroc = _regret(_means(truth["auroc"]), chosen, "auroc") if "auroc" in truth else None
     return {
-        "kind": kind, "seed": seed, "measure": name, "chosen": chosen, "best": _best(means[name], name),
-        "regret": _regret(means[name], chosen, name),
-        "auroc_regret": _regret(means["auroc"], chosen, "auroc") if "auroc" in means else None,
+        "chosen": chosen, "regret": _regret(_means(own), chosen, name), "auroc_regret": auroc,
         **{name: len(each) for name, each in called.items()},
         "wrong_better": sum(each["truth"] <= 0 for each in called["better"]),
         "wrong_worse": sum(each["truth"] >= 0 for each in called["worse"]),
         "wrong_equivalent": sum(abs(each["truth"]) > each["margin"] for each in called["equivalent"]),
         "covered": sum(each["low"] <= each["truth"] <= each["high"] for each in silos),
-        "silos": len(silos), "outcomes": silos, "baselines": bool(find_spec("sklearn")), "truth": means,
-        "ranked": verdict["ranked"], "seeds": len(comparison.run.study["seeds"]), "cpu_s": time.process_time() - began,
-        "validation": {m: s["validation"] for m, s in verdict["methods"].items()},
-        "log_loss": {m: s["measures"].get("log_loss", {}).get("validation") for m, s in comparison.summary.items()},
+        "silos": len(silos), "outcomes": silos,
     }  # fmt: skip
 
 
@@ -231,7 +269,10 @@ def main() -> None:
             while True:
                 found.append(coming.next(max(0.0, until - time.monotonic())))
                 print(json.dumps(found[-1]), file=file, flush=True)
-    print(summed(pd.DataFrame([each for each in found if not wanted or (each["seed"], each["kind"]) in wanted])))
+    found = [each for each in found if not wanted or (each["seed"], each["kind"]) in wanted]
+    print(summed(pd.DataFrame(found)))
+    if deployed := [each | each["deployed"] for each in found if "deployed" in each]:
+        print(f"By what real silos report of the same models:\n{summed(pd.DataFrame(deployed))}")
 
 
 if __name__ == "__main__":

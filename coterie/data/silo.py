@@ -1,7 +1,7 @@
 """What a silo holds, and what it is dealt from."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +47,11 @@ class Part(HoldsData):
 
     def about(self) -> str:
         return f"{len(self)} samples of shape {self.x.shape[1:]}"
+
+    def take(self, places: Indices) -> "Part":
+        """Some of the samples."""
+        held = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Part(**{name: None if each is None else each[places] for name, each in held.items()})
 
 
 @dataclass(frozen=True, repr=False)

@@ -12,7 +12,18 @@ from coterie.data.arrays import class_labels
 from coterie.data.npz import read_npz
 from coterie.data.own.gather import check_drop, read_arrays, read_silo
 from coterie.data.own.label import Label, Task
-from coterie.data.own.ready import OwnData, SplitHolding, copied, drawn, encoded, far_values, fitted, identified, split
+from coterie.data.own.ready import (
+    OwnData,
+    SplitHolding,
+    capped,
+    copied,
+    drawn,
+    encoded,
+    far_values,
+    fitted,
+    identified,
+    split,
+)
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import Statistics, declare, description_of
 from coterie.data.silo import Part, Silo, check_silos
@@ -102,8 +113,8 @@ class Raw:
         own, numbers = self.split, description_of(self.statistics()).numbers
         quantity = own.label.levels(self.source.task) is None
         columns = far_values(own, numbers, quantity, self.source.label) + identified([own], self.source.options)
-        copies = [each.what for each in copied(own, self.source.options)]
-        return copies + [f"column {each.column!r}: {each.what}" for each in columns]
+        rows = [each.what for each in (*copied(own, self.source.options), *capped(own, self.source.options))]
+        return rows + [f"column {each.column!r}: {each.what}" for each in columns]
 
     @for_the_owner()
     def encoded(self, agreed: Schema) -> tuple[Silo, Schema]:

@@ -104,6 +104,7 @@ class Policy:
         """Refuse training whose upload would show through to a few samples; `samples`: what this silo trains on."""
         if not fields(method.up):
             return
+        samples = training.taken(samples)
         batch = min(training.batch_size, samples)
         larger = "in the study take a larger [train] batch_size" if batch < samples else "this silo has no more"
         self._judge_batch(batch, f"{batch} samples in a training step", larger)

@@ -32,7 +32,7 @@ from coterie.deploy.vault import Vault, is_reserved
 from coterie.engine.kept import keep_features
 from coterie.engine.measuring import measured, worth
 from coterie.engine.method import Method, Model, Roster, local_round
-from coterie.engine.store import Store
+from coterie.engine.store import Store, of_round
 from coterie.engine.task import Task, task_of
 from coterie.engine.training import Training
 from coterie.errors import BadInput, plain
@@ -187,7 +187,9 @@ class SiloSide:
         if request.kind == "measure":
             personal = method.personal(task, down, private)
             values, outputs = measured(task, personal, method.cloud(task, down, private), request.splits, job.training)
-            further = _by_all_measures(data, outputs, job.training)
+            place = of_round(self.name, len(data.silo.train), job.training.round_samples, job.seed, round)
+            taken_part = replace(data, silo=replace(data.silo, train=data.silo.train.take(place)))
+            further = _by_all_measures(taken_part, outputs, job.training)
             # What is more than asked for stays where the policy does not name it.
             allowed = read_policy(self.folder).fields
             values |= {key: each for key, each in further.items() if not allowed or key[1] in allowed}

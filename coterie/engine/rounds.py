@@ -33,6 +33,8 @@ class Progress:
     score: float | None  # the latest mean over silos of what the study is scored by, on test data, or None
     measure: str = "accuracy"  # what that is
     tuning: bool = False  # whether these rounds are of the search that comes before
+    tried: int = 0  # rounds of a search, each candidate's counted: those that are done
+    to_try: int = 0  # and all
 
 
 @dataclass(frozen=True)

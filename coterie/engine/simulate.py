@@ -63,6 +63,7 @@ class Simulator:
         )
         self.roster = roster_of(silos, seed, model.device)
         self._largest = {split: max(len(getattr(silo, split)) for silo in silos) for split in SPLITS}
+        self._largest["train"] = training.taken(self._largest["train"])
         self._ids = torch.tensor(here, device=model.device)  # of the silos in the store
         self._row = torch.full((len(silos),), -1, device=model.device)  # of each silo in the store; -1: it is not here
         self._row[self._ids] = torch.arange(len(here), device=model.device)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.data.silo import HoldsData, Part, Silo
+from coterie.keys import generator
 
 SPLITS = ("train", "validation", "test")
 
@@ -42,6 +43,17 @@ class Ragged(HoldsData):
             return None
         return _picked(self.incumbent, (self.start[silos][:, None] + index).clamp_max(len(self.x) - 1))
 
+    def taken(self, places: Sequence[np.ndarray]) -> "Ragged":
+        """Some samples of each silo, by their positions in all."""
+        count = np.array([len(place) for place in places])
+        whole = torch.from_numpy(np.concatenate(places)).to(self.start.device)
+        start = torch.from_numpy(np.cumsum(count) - count).to(self.start.device)
+        x, y, beside, units = (
+            None if t is None else _picked(t, whole.to(t.device)) for t in (self.x, self.y, self.incumbent, self.units)
+        )
+        assert x is not None and y is not None
+        return Ragged(x, y, start, count, beside, units)
+
     def units_of(self, silos: Tensor, n: int) -> Tensor | None:
         """The groups of k silos' first n samples (k, n), where any silo has groups; what is missing is in none."""
         if self.units is None:
@@ -64,6 +76,8 @@ class Store:
             (split, silo.name): getattr(silo, split).y for silo in silos for split in SPLITS
         }
         self._parts = {split: _ragged([getattr(silo, split) for silo in silos], self.device, dtype) for split in SPLITS}
+        self.held = self["train"].count  # (m,) training samples of each silo, also of what a round takes a part of
+        self._drawn: tuple[object, Store] | None = None  # what the last round took part with
 
     def __getitem__(self, split: str) -> Ragged:
         return self._parts[split]
@@ -80,12 +94,37 @@ class Store:
     def with_samples(self, samples: Mapping[str, Tensor]) -> "Store":
         """The same silos with other samples (N, ...) of each split."""
         made = copy.copy(self)
+        made._drawn = None
         made._parts = {split: replace(part, x=samples[split]) for split, part in self._parts.items()}
+        return made
+
+    def drawn(self, most: int, seed: int, round: int) -> "Store":
+        """The same silos with at most so many training samples, drawn for a round; 0: all."""
+        train, key = self["train"], (most, seed, round)
+        if not most or (train.count <= most).all():
+            return self
+        if self._drawn is not None and self._drawn[0] == key:
+            return self._drawn[1]
+        made, places, first = copy.copy(self), list[np.ndarray](), train.start.tolist()
+        made._labels, made._class_weights = {**self._labels}, None
+        for row, (name, n) in enumerate(zip(self.names, train.count.tolist(), strict=True)):
+            place = of_round(name, n, most, seed, round)
+            made._labels["train", name] = self.labels("train", name)[place]
+            places.append(first[row] + place)
+        made._parts = {**self._parts, "train": train.taken(places)}
+        self._drawn = key, made
         return made
 
     def labels(self, split: str, silo: str) -> np.ndarray:
         """One silo's, as its data have them."""
         return self._labels[split, silo]
+
+
+def of_round(name: str, n: int, most: int, seed: int, round: int) -> np.ndarray:
+    """With which of its n training samples a silo takes part in a round: at most so many, or with 0 all."""
+    if not 0 < most < n:
+        return np.arange(n)
+    return np.sort(generator(seed, "round samples", round, name).choice(n, most, replace=False, shuffle=False))
 
 
 def _picked(samples: Tensor, place: Tensor) -> Tensor:

@@ -112,6 +112,10 @@ class Task:
         """How many samples each has: (k,)."""
         return torch.from_numpy(self.store[split].count).to(self.store.device)[self.silos]
 
+    def held(self) -> Tensor:
+        """How many training samples each has in all, also where a round takes fewer: (k,)."""
+        return torch.from_numpy(self.store.held).to(self.store.device)[self.silos]
+
     def most(self, split: str) -> int:
         """The most that any silo has, also of those in other processes."""
         return max(int(self.store[split].count.max(initial=0)), self.largest.get(split, 0))
@@ -290,6 +294,10 @@ class Task:
         epochs = self.epochs if epochs is None else epochs
         counts = self.store["train"].count[self.silos.cpu().numpy()]
         silos, key, task = (self.names, counts, self.batch_size, epochs), (self.seed, purpose, self.round), self
+        if dpsgd is not None and (self.store.held > self.store["train"].count).any():
+            raise BadInput(
+                "privacy: level = 'record' draws its batches from all samples; take [train] round_samples = 0"
+            )
         if dpsgd is None:
             plan = BatchPlan(*silos, *key, whole=full)
         else:
@@ -386,7 +394,7 @@ def task_of(
     secret: str = "",
 ) -> Task:
     """These silos (k,) of a store in one round, trained as a study says."""
-    t = training
+    t, store = training, store.drawn(training.round_samples, seed, round)
     return Task(
         model=model, store=store, silos=silos, round=round, seed=seed, most_steps=most_steps, secret=secret,
         optimizer=_optimizer(t), batch_size=t.batch_size, epochs=t.local_epochs, lr=t.lr_at(round), rounds=t.rounds,

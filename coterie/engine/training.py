@@ -19,6 +19,9 @@ class Training:
     rounds: int = option(30, "rounds of the federation, at most; auto: 200, with a patience of 10", low=1)
     patience: int = option(0, "rounds without a better score on validation data that end a method; 0: any", low=0)
     local_epochs: int = option(5, "epochs of local training in a round", low=1, high=1e5)
+    round_samples: int = option(
+        0, "training samples that a silo takes part in a round with at most, others in each round; 0: all", low=0
+    )
     batch_size: int = option(32, "samples of a mini-batch; 0: as suits the silos' sizes", low=0, high=1e6)
     whole_batches: bool = option(False, "leave out an epoch's last, partial batch, unless a silo has no other")
     optimizer: Literal["sgd", "adam"] = option(
@@ -73,6 +76,10 @@ class Training:
         """Whether to measure after this many rounds."""
         return round % self.measure_every == 0 or round == self.rounds
 
+    def taken(self, samples: int) -> int:
+        """With how many of its training samples a silo takes part in a round."""
+        return min(samples, self.round_samples or samples)
+
     def __post_init__(self) -> None:
         if len({*self.measure}) < len(self.measure):
             raise ValueError("measure: name each split once")
@@ -92,7 +99,7 @@ def suited(training: Training, classes: int, counts: Sequence[float] | None, siz
     if not measure_of(by).fits(classes):
         what, known = f"{classes} classes" if classes else "numbers", ", ".join(fitting(classes))
         raise BadInput(f"[measure] by = '{by}': cannot be taken of labels that are {what}; take {known}")
-    batch = training.batch_size or suiting_batch(sizes)
+    batch = training.batch_size or suiting_batch([training.taken(size) for size in sizes])
     return replace(training, by=by, positive=positive, batch_size=batch)
 
 

@@ -148,16 +148,16 @@ def _learned(
     scores: Scores,
     predictions: Predictions,
 ) -> bool:
-    """Whether validation rows show a method to be ahead of a guess: of many that learned nothing one is by chance.
+    """Whether validation rows show the method taken to be ahead of a guess: of many that learned nothing one may be.
 
-    Its lead is more than chance, or the method taken has a lower log-loss too, which says more of few rows.
+    Its lead is more than chance, or it has a lower log-loss too, which says more of few rows.
     """
     name, value = guess
-    best, measure = choice["best"], scores.measure
-    if measure.better(float(np.mean(list(methods[best].validation.values()))), value) <= 0:
+    chosen, measure = choice["chosen"], scores.measure
+    if measure.better(float(np.mean(list(methods[chosen].validation.values()))), value) <= 0:
         return False
-    own, guessed = log_loss_of(choice["chosen"], predictions), log_loss_of(name, predictions)
-    leads = scores.gains(methods[best].validation, "validation", best, name)
+    own, guessed = log_loss_of(chosen, predictions), log_loss_of(name, predictions)
+    leads = scores.gains(methods[chosen].validation, "validation", chosen, name)
     return own is None or guessed is None or own < guessed or not leads or over(leads).low > 0
 
 
@@ -327,9 +327,10 @@ def _overall(method: Judged, standings: Sequence[Standing]) -> dict[str, Any]:
 
 
 def _shown(choice: Mapping[str, Any], federated: list[str]) -> str | None:
-    """The method whose silos are shown: the one taken, or the best that federates, or the only one."""
-    if choice["chosen"] in federated:
-        return str(choice["chosen"])
+    """The method whose silos are shown: the one taken, or preferred, or the best that federates, or the only one."""
+    for each in (choice["chosen"], choice["preferred"]):
+        if each in federated:
+            return str(each)
     ranked = [name for name in choice["ranked"] if name in federated]
     return ranked[0] if ranked else federated[0] if len(federated) == 1 else None
 

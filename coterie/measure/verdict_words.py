@@ -200,7 +200,11 @@ def _whether(verdict: Verdict) -> str:
         return f"With {most} {shown}, and with no other method more."
     scores, silos = verdict["methods"][judged], verdict["silos"]
     gain, chance = scores["gain"] or 0.0, scores["p"] >= ALPHA
-    what = f"With {judged}" if judged == verdict["chosen"] else f"{judged} is the best that federates; with it"
+    what = f"With {judged}"
+    if judged != verdict["chosen"]:
+        first = next((name for name in verdict["ranked"] if name != verdict["alone"]), judged)
+        be = "is the best" if judged == first else "would be taken of those"
+        what = f"{judged} {be} that federate{'s' * (judged == first)}; with it"
     how = "no gain over training alone is shown" if chance else f"the silos {'gain' if gain >= 0 else 'lose'}"
     direction = "higher" if (gain >= 0) == verdict["higher_better"] else "lower"
     within = span(*_sided(scores["gain_low"], scores["gain_high"], gain), verdict)

@@ -6,7 +6,7 @@ from typing import Any
 
 def notes(methods: Mapping[str, Mapping[str, Any]], privacy: Mapping[str, Any] | None = None) -> list[str]:
     """A line for each method that has something to say, and one for the `privacy` of all of them."""
-    lines = [line for method, scores in methods.items() for line in _of(method, scores)]
+    lines = _edges(methods) + [line for method, scores in methods.items() for line in _of(method, scores)]
     return lines + ([f"the run: {_together(privacy)}"] if privacy and len(methods) > 1 else [])
 
 
@@ -19,6 +19,19 @@ def _together(spent: Mapping[str, Any]) -> str:
         f"ε = {_number(spent['epsilon'])} at δ = {spent['delta']:g} for {_hidden(spent)} ({spent['silo']}), "
         "by its uploads of all methods and seeds"
     )
+
+
+def _edges(methods: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Methods whose search took a rate at an end of what it tries."""
+    alike = dict[tuple[str, str, float], list[str]]()
+    for method, scores in methods.items():
+        if edge := scores.get("rate_at_edge"):
+            alike.setdefault((edge["end"], edge["optimizer"], edge["lr"]), []).append(method)
+    return [
+        f"{', '.join(names)}: of {optimizer} the search took the {end} rate that it tries, {lr:g}; whether a "
+        f"{'larger' if end == 'largest' else 'smaller'} one would do better is not known"
+        for (end, optimizer, lr), names in alike.items()
+    ]
 
 
 def _of(method: str, scores: Mapping[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from coterie.data import catalog
+from coterie.data.own.agree import Difference
 from coterie.data.own.ready import OwnData, ready
 from coterie.data.silo import FederatedData, named
 from coterie.engine import ranks
@@ -78,7 +79,18 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
     how = (study.machine.device, study.machine.rows, study.machine.precision)
     federation = Assembly(data.silos, made or factory, data.classes, study.training, seed, *how, data)
     federation.table = model
+    federation.differences = (*federation.differences, *_taken_in_part(federation))
     return study, federation
+
+
+def _taken_in_part(federation: Assembly) -> list[Difference]:
+    """Silos that take part in a round with some of their training rows."""
+    training, found = federation.training, list[Difference]()
+    for silo in federation.silos:
+        if (taken := training.taken(len(silo.train))) < len(silo.train):
+            what = f"each round trains on {taken:,} of its {len(silo.train):,} training rows, drawn anew"
+            found.append(Difference("rows", silo.name, f"{what} (train.round_samples)"))
+    return found
 
 
 def _with_incumbent(study: Study, data: FederatedData) -> dict[str, Method]:

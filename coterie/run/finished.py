@@ -113,8 +113,11 @@ def collected(
     for (name, _), outcome in outcomes.items():  # those of the first seed, whose models are kept
         keys = ("temperatures", "thresholds", "mixtures", "gated", "refit_rounds", "distilled")
         fitted.setdefault(name, {key: each for key in keys if (each := getattr(outcome, key))})
-    searched = _searched(out / TUNING)
+    tried = pd.read_parquet(out / TUNING) if (out / TUNING).exists() else None
+    searched = {} if tried is None else _searched(tried)
     summary = summarized(study, whole, predictions, kept, sizes, extras, members, device, fitted, searched)
+    for name, found in ({} if tried is None else _at_edges(tried, study)).items():
+        summary["methods"][name]["rate_at_edge"] = found
     summary["samples"] = {str(seed): each.samples() for seed, each in facts.items()}
     parts = _subgroups(predictions, facts, study)
     summary |= {} if parts is None else {"subgroups": as_table(parts, study.training.by)}
@@ -190,13 +193,23 @@ def summarized(
     }
 
 
-def _searched(tried: Path) -> Searched:
-    """By method, for how many rounds each candidate of its search trained; nothing where there was none."""
-    if not tried.exists():
-        return {}
-    table = pd.read_parquet(tried).drop(columns="score")
+def _searched(tried: pd.DataFrame) -> Searched:
+    """By method, for how many rounds each candidate of its search trained."""
+    table = tried.drop(columns="score")
     candidates = table.groupby([name for name in table if name != "round"])["round"].max()
     return {str(name): [int(rounds) for rounds in each] for name, each in candidates.groupby("method")}
+
+
+def _at_edges(tried: pd.DataFrame, study: Study) -> dict[str, dict[str, Any]]:
+    """By method the rate that its search took, where that is the smallest or the largest it tried."""
+    found = dict[str, dict[str, Any]]()
+    for label in study.methods:
+        training = study.training_of(label)
+        rates = tried[(tried["method"] == label) & (tried["optimizer"] == training.optimizer)]["lr"]
+        for end, rate in (("smallest", rates.min()), ("largest", rates.max())):
+            if rates.nunique() > 1 and rate == training.lr:
+                found[label] = {"optimizer": training.optimizer, "lr": training.lr, "end": end}
+    return found
 
 
 def write(finished: Finished, out: Path, command: str) -> None:

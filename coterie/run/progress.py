@@ -31,26 +31,29 @@ def shown(study: Study, console: Console, quiet: bool) -> Iterator[Watch]:
         disable=not (_can_redraw() if console.is_jupyter else console.is_terminal),
     )
     seeds, of_seed = {*study.seeds}, study.training.rounds * len(study.methods)
-    total = of_seed * len(seeds)
+    searched = sum(bool(study.searched(label)) for label in study.methods)
     with bar:
-        job = bar.add_task("", total=total, what="reading the data", score="")
+        job = bar.add_task("", total=of_seed * len(seeds), what="reading the data", score="")
         done = dict[tuple[str, int], int]()  # rounds, of those that train side by side too
+        search, in_search = dict[str, int](), 0  # rounds of candidates: by method, and of all searches
 
         def watch(method: str, seed: int, report: Report) -> None:
-            nonlocal total
-            if seed not in seeds:  # which were added after the search
-                seeds.add(seed)
-                total = of_seed * len(seeds)
-                bar.update(job, total=total)
+            nonlocal in_search
+            seeds.add(seed)  # some are added after the search
             what = f"{method}, seed {seed}" if len(seeds) > 1 else method
             if report.tuning:
-                bar.update(job, what=f"tuning {method:<8}", score=f"round {report.round} of {report.rounds}")
+                search[method], in_search = report.tried, report.to_try * searched
+                what, score = f"tuning {method:<8}", f"round {report.round} of {report.rounds}"
+                total, completed = of_seed * len(seeds) + in_search, sum(search.values())
+                bar.update(job, total=total, completed=completed, what=what, score=score)
                 return
             last = report.round == report.rounds  # which may be earlier than planned
             done[method, seed] = study.training.rounds if last else report.round
-            if (completed := sum(done.values())) == total:
+            total, completed = of_seed * len(seeds) + in_search, sum(done.values()) + in_search
+            if completed == total:
                 what = "verdict, report"
-            bar.update(job, completed=completed, what=f"{what:<15}", score=shown_score(report.measure, report.score))
+            score = shown_score(report.measure, report.score)
+            bar.update(job, total=total, completed=completed, what=f"{what:<15}", score=score)
 
         yield watch
 

@@ -40,7 +40,7 @@ def seconds(study: Study, federation: Assembly) -> float:
     for label, method in study.methods.items():
         training = study.training_of(label)
         rounds = min(training.rounds, PATIENT) if training.patience else training.rounds
-        calls = training.local_epochs * -(-largest // training.batch_size)
+        calls = training.local_epochs * -(-training.taken(largest) // training.batch_size)
         round = calls * (CALL + work_of(silos, training, federation.model) / MULTIPLIED)
         total += models_of(method) * rounds * (round + (MEASURED + SILO * silos) / training.measure_every)
     return total

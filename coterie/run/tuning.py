@@ -120,17 +120,28 @@ def rungs_of(training: Training, candidates: int) -> list[int]:
     return sorted({min(rung, training.rounds) for rung in RUNGS[:halvings]})
 
 
+def rounds_of(rungs: Sequence[int], candidates: int) -> int:
+    """How many rounds of single candidates a search takes."""
+    total, done = 0, 0
+    for rung in rungs:
+        total += candidates * (rung - done)
+        candidates, done = math.ceil(candidates / 2), rung
+    return total
+
+
 def halved(
     heats: "Sequence[Heat]", training: Training, keys: tuple[str, ...], on_round: Callable[[Progress], None]
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """The values of the best candidate of all heats, and all that was tried."""
-    rungs = rungs_of(training, sum(len(heat.rates) for heat in heats))
-    tried, done = list[dict[str, Any]](), 0
+    candidates = sum(len(heat.rates) for heat in heats)
+    rungs = rungs_of(training, candidates)
+    tried, done, counted, in_all = list[dict[str, Any]](), 0, 0, rounds_of(rungs, candidates)
     for rung in rungs:
         for heat in heats:
             for round in range(done, rung):
                 heat.advance(round)
-                on_round(Progress(round + 1, rungs[-1], None, tuning=True))
+                counted += len(heat.rates)
+                on_round(Progress(round + 1, rungs[-1], None, tuning=True, tried=counted, to_try=in_all))
             heat.judge(rung - 1)
             tried += [{**heat.values(i), "round": rung, "score": heat.latest[i]} for i in range(len(heat.rates))]
         done = rung

@@ -49,6 +49,7 @@ def training_samples(data: dict[str, Any]) -> Counts:
 
 
 def _per_round(samples: Counts, training: Training) -> float:
+    samples = np.minimum(samples, training.round_samples or np.inf)
     batches = samples / (training.batch_size or suiting_batch(samples.tolist()))
     batches = np.maximum(np.floor(batches), 1) if training.whole_batches else np.ceil(batches)
     taking_part = training.participation * (1 - training.drop) * (1 - training.unseen)

@@ -12,6 +12,7 @@ OWN: dict[str, Any] = {
     "train": {
         "rounds": "auto",
         "local_epochs": 2,
+        "round_samples": 50_000,
         "batch_size": 0,
         "optimizer": "auto",
         "lr": "auto",

@@ -78,6 +78,17 @@ def by_silo(results: pd.DataFrame) -> pd.Series:
     return results[common].set_index(["method", "round", "silo", "split", "measure"])["value"].sort_index()
 
 
+def test_a_round_takes_the_rows_of_a_large_silo_that_a_simulations_does(tmp_path: Path) -> None:
+    table = TABLE | {"methods": {"fedavg": {}}, "train": TABLE["train"] | {"round_samples": 16, "rounds": 2}}
+    finished = federated(tmp_path / "run", Loop(settle(tmp_path)), table).run("")
+    study, members = finished.study, sorted(silos(), key=lambda silo: silo.name)
+    assert study.training.round_samples == 16 < max(len(silo.train) for silo in members)
+    factory, _ = build(study.model, (5,), 3)
+    outcome = Assembly(members, factory, 3, study.training, 1, "cpu", 1).train(study.methods["fedavg"])
+    simulated = pd.concat(outcome.results).assign(method="fedavg")
+    pd.testing.assert_series_equal(by_silo(finished.results), by_silo(simulated), atol=1e-4, rtol=0)
+
+
 @pytest.mark.slow
 def test_a_study_between_silos_ends_as_its_simulation_does(tmp_path: Path) -> None:
     finished = federated(tmp_path / "run", Loop(settle(tmp_path))).run("coterie federation run")

@@ -204,6 +204,23 @@ def test_where_nothing_was_learned_no_method_is_taken():
     )
 
 
+def test_whether_anything_was_learned_is_asked_of_the_method_that_is_taken():
+    """fedavg sends less than fedamp and is next to it; a guess is between the two."""
+    validation = {"separate": 0.75, "fedamp": 0.855, "fedavg": 0.85}
+    results, predictions = made(validation=validation)
+    guessed = {}
+    for silo in SAMPLES["separate"]:
+        predictions[Key("fedavg", 0, silo, "validation")] = surer = rows_right(range(30, N), N)
+        surer.predicted[30:] = [0.09, 0.91]  # so that its log-loss is that of fedamp, which has one more right
+        predictions[Key("fedamp", 0, silo, "validation")] = rows(171 if silo in ("north", "south") else 170)
+        right = 171 if silo == "north" else 170
+        guessed[Key("majority", 0, silo, "validation")] = guess = rows(right)
+        guess.predicted[right:] = [0.99, 0.01]  # where it is wrong, so that its log-loss is the highest
+    given = ({}, "separate", {0: dict.fromkeys(results["silo"].unique(), N)}, "accuracy", {"fedamp": 9.0})
+    assert judge(results, predictions, *given)["chosen"] == "fedavg"
+    assert judge(results, predictions | guessed, *given, ["majority"])["chosen"] is None
+
+
 def test_silos_whose_own_plain_model_is_ahead_of_every_method_are_named():
     results, predictions = made()
     own = {"north": 195, "south": 180, "east": 140, "west": 178}  # of 200; the best method has 170, 180, 150 and 174
@@ -244,6 +261,17 @@ def test_of_methods_beside_a_mixture_one_is_taken_that_is_shown_to_be_as_good(mi
     validation = {"separate": 0.7, **{name: many / N for name, many in right.items()}}
     verdict = judged(validation=validation, costs={mixture: 9.0}, mixtures=[mixture])
     assert verdict["chosen"] == chosen and why in verdict_words.consortium(verdict)[0]
+
+
+def test_where_training_alone_is_taken_it_is_held_against_what_would_be_taken_of_those_that_federate():
+    validation = {"separate": 0.85, "fedavg": 0.85, "fedamp": 0.855}
+    verdict = judged(validation=validation, costs={"fedamp": 5.0, "fedavg": 9.0}, mixtures=["fedavg"])
+    assert [verdict[key] for key in ("ranked", "preferred", "chosen")] == [
+        ["fedamp", "separate", "fedavg"], "fedavg", "separate",
+    ]  # fmt: skip
+    assert verdict["judged"] == "fedavg"
+    told = verdict_words.consortium(verdict)[1]
+    assert told.startswith("fedavg would be taken of those that federate; with it ")
 
 
 def beside_a_mixture(hits, **known):

@@ -17,6 +17,17 @@ def test_of_many_silos_three_are_named() -> None:
     assert "5 uploads" in line and "c 1×" in line and "d 1×" not in line and line.endswith("and 2 more silos")
 
 
+def test_a_rate_at_an_end_of_what_is_tried_is_named_once_for_all_methods_that_have_it() -> None:
+    most, least = ({"optimizer": "sgd", "lr": lr, "end": end} for lr, end in ((10.0, "largest"), (0.01, "smallest")))
+    found = {"fedavg": {"rate_at_edge": most}, "separate": {}, "apple": {"rate_at_edge": most}}
+    assert notes({**found, "ditto": {"rate_at_edge": least}}) == [
+        "fedavg, apple: of sgd the search took the largest rate that it tries, 10; whether a larger one would do "
+        "better is not known",
+        "ditto: of sgd the search took the smallest rate that it tries, 0.01; whether a smaller one would do better is "
+        "not known",
+    ]
+
+
 def test_of_one_upload_it_says_so() -> None:
     assert notes({"fedavg": {"rejected": [rejected("a", 1)]}})[0].startswith("fedavg: 1 upload rejected: a 1×")
 

@@ -10,6 +10,7 @@ from command import SMALL
 from rich.console import Console
 
 from coterie.engine.rounds import Progress
+from coterie.run import progress
 from coterie.run.progress import shown
 from coterie.studies.study import check, loads
 
@@ -38,6 +39,20 @@ def test_after_the_last_round_the_bar_says_what_is_waited_for():
     out = io.StringIO()
     told(Console(file=out, force_terminal=True, width=100), report=Progress(2, 2, 0.5))
     assert "verdict, report" in out.getvalue()
+
+
+def test_the_rounds_of_a_searchs_candidates_count_so_that_the_time_left_is_known(monkeypatch):
+    seen = list[dict[str, object]]()
+    monkeypatch.setattr(progress.Progress, "update", lambda bar, job, **fields: seen.append(fields))
+    table = {**loads(SMALL, "small"), "train": {"rounds": 2, "lr": "auto"}}
+    with shown(check(table, ["separate", "fedavg"]), Console(file=io.StringIO(), force_terminal=True), False) as watch:
+        watch("separate", 0, Progress(1, 2, None, tuning=True, tried=7, to_try=11))
+        watch("separate", 0, Progress(2, 2, None, tuning=True, tried=11, to_try=11))
+        watch("fedavg", 0, Progress(1, 2, None, tuning=True, tried=7, to_try=11))
+        watch("separate", 0, Progress(2, 2, 0.5))
+        watch("fedavg", 0, Progress(2, 2, 0.5))
+    assert [(each["completed"], each["total"]) for each in seen] == [(7, 26), (11, 26), (18, 26), (24, 26), (26, 26)]
+    assert "verdict, report" in str(seen[-1]["what"])
 
 
 def test_a_file_and_the_quiet_get_none():

@@ -83,6 +83,14 @@ def test_nothing_trains_on_once_one_candidate_is_left():
     assert tuning.rungs_of(TRAINING, 1) == [1] and tuning.rungs_of(replace(TRAINING, rounds=2), 13) == [1, 2]
 
 
+def test_every_candidates_rounds_are_counted():
+    reports = []
+    tuning.search(assembly(), make("fedavg", {}), TRAINING, BOTH, reports.append)
+    counts = [report.tried for report in reports]
+    assert counts == sorted(counts) and counts[-1] == 13 + 7 + 4 + 2
+    assert {report.to_try for report in reports} == {counts[-1]}
+
+
 @pytest.mark.parametrize("name", ["separate", "fedavg-ft", "fedamp", "apple", "fedem"])
 def test_a_score_is_that_of_a_run_of_its_own(name):
     _, tried = search(name)
@@ -164,6 +172,22 @@ def test_what_was_found_is_written_and_the_study_runs_again_without_a_search(her
     for name, rounds in results.groupby("method")["round"].max().items():
         assert summary[name]["rounds_run"] == rounds == summary[name]["picked_round"] + 2
         assert summary[name]["still_improving"] is False
+
+
+def test_a_rate_at_an_end_of_what_was_tried_is_in_the_summary_and_said(here, monkeypatch, capsys):
+    monkeypatch.setattr(tuning, "GRID", {"sgd": (1e-6, 0.1), "adam": (1e-8,)})
+    assert call(*OWN_RUN, "--rounds", 2, "--out", "r") == 0
+    summary = json.loads(Path("r/summary.json").read_text("utf-8"))["methods"]
+    for name in ("separate", "fedamp"):
+        assert summary[name]["rate_at_edge"] == {"optimizer": "sgd", "lr": 0.1, "end": "largest"}
+    said = "separate, fedamp: of sgd the search took the largest rate that it tries, 0.1"
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert said in Path("r/report.html").read_text("utf-8")
+    monkeypatch.setattr(tuning, "GRID", {"sgd": (1e-6, 0.1, 1e9), "adam": (1e-8,)})
+    assert call(*OWN_RUN, "--rounds", 2, "--out", "s", "--quiet") == 0
+    assert not any(
+        "rate_at_edge" in each for each in json.loads(Path("s/summary.json").read_text())["methods"].values()
+    )
 
 
 def test_a_stack_trains_its_members_as_they_were_tuned(here):

@@ -58,6 +58,8 @@ class OwnData(SplitBy):
     standardize: Literal["federation", "silo"] = option(
         "federation", "numbers by what all silos declare, or each silo by its own and nothing of it leaves"
     )
+    most_validation: int = option(10_000, "rows of a silo that validate, at most, where they are drawn; 0: any", low=0)
+    most_test: int = option(100_000, "rows of a silo that test, at most, where they are drawn; 0: any", low=0)
     subgroups: tuple[str, ...] = option((), "columns by whose levels measures are taken too")
     incumbent: str = option(
         "",
@@ -82,6 +84,7 @@ class SplitHolding(HoldsData):
     rows: Indices  # where its rows are in what the silo holds
     unlabelled: int
     units: Indices | None = None  # (n,) rows of one group have one code
+    drawn: tuple[str, ...] = ()  # which of its validation and test rows did not come so
 
     def about(self) -> str:
         return self.holding.about()
@@ -121,7 +124,7 @@ def ready(holdings: Sequence[Holding], options: OwnData, seed: int) -> Federated
     ]
     numbers = [column.name for column in schema.columns if column.kind in ("number", "date")]
     differences += [each for s in splits for each in far_values(s, numbers, not schema.classes, options.label)]
-    differences += [each for s in splits for each in (*copied(s, options), *crowded(s, options))]
+    differences += [each for s in splits for each in (*copied(s, options), *crowded(s, options), *capped(s, options))]
     differences += identified(splits, options)
     schemas = {s.holding.name: fitted(schema, s, not shared) for s in splits}
     marked = [read_subgroups(s.holding, options.subgroups, options.label) for s in splits]
@@ -152,7 +155,9 @@ def split(holding: Holding, options: OwnData, seed: int) -> SplitHolding:
         share = drawn(holding.name, label, options, seed, marks)
     else:
         share = as_given(holding, label, options, seed, marks.sides, marks.units)
-    return SplitHolding(holding, label, share.train, share.validation, share.test, rows, unlabelled, marks.units)
+    came = () if marks.sides is None else [NAMES[side] for side in np.unique(marks.sides)]
+    fresh = tuple(name for name in NAMES[1:] if name not in came)
+    return SplitHolding(holding, label, share.train, share.validation, share.test, rows, unlabelled, marks.units, fresh)
 
 
 def as_given(
@@ -167,9 +172,22 @@ def as_given(
         _check_enough(len(sides), f"silo '{holding.name}'")
         draw = carve if units is None else whole(units)
         rng = generator(seed, "own split", holding.name)
+        options = at_most(options, len(train), tested=False)
         count = portion(options.validation, len(train))
         validation, train = draw(train, strata(label, options.task), count, rng)
     return Share(train, validation, test)
+
+
+def at_most(options: OwnData, rows: int, tested: bool = True) -> OwnData:
+    """The options with such shares of a silo's rows that no more validate and test than are wanted at most."""
+    if tested:
+        if options.most_test and portion(options.test_share, rows) > options.most_test:
+            options = replace(options, test_share=options.most_test / rows)
+        rows -= portion(options.test_share, rows)
+    trained = rows if options.keep is None else min(options.keep, rows)
+    if options.most_validation and portion(options.validation, trained) > options.most_validation:
+        options = replace(options, validation=options.most_validation / trained)
+    return options
 
 
 def strata(label: Label, task: Task) -> Array:
@@ -182,6 +200,7 @@ def drawn(name: str, label: Label, options: OwnData, seed: int, marks: Marks = U
     where, count = f"silo '{name}'", len(label.values)
     _check_enough(count, where)
     check_variety(marks, options, where)
+    options = at_most(options, count)
     if marks.times is not None:
         share = in_time(last_times(marks.times, marks.units), options)
     else:
@@ -264,6 +283,20 @@ def copied_elsewhere(splits: Sequence[SplitHolding], silos: Sequence[Silo]) -> l
             what = f"{count} {what} of {named(others)}; {seen}: {remedy}"
             found.append(Difference("rows", name, what, flatters=True))
     return found
+
+
+def capped(own: SplitHolding, options: OwnData) -> list[Difference]:
+    """That fewer rows validate or test than their share would be, where that is so."""
+    rows = len(own.train) + len(own.validation) + len(own.test) * (tested := "test" in own.drawn)
+    fewer = at_most(options, rows, tested)
+    parts = {"validation": (fewer.validation, options.validation, f"{len(own.validation):,} validate")}
+    parts["test"] = (fewer.test_share, options.test_share, f"{len(own.test):,} test")
+    found = [name for name in own.drawn if parts[name][0] < parts[name][1]]
+    if not found:
+        return []
+    keys = " and ".join(f"data.most_{name}" for name in found)
+    what = f"{' and '.join(parts[name][2] for name in found)}, which is enough; more of its rows train ({keys})"
+    return [Difference("rows", own.holding.name, what)]
 
 
 def crowded(own: SplitHolding, options: OwnData) -> list[Difference]:

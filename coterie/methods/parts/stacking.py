@@ -78,7 +78,10 @@ def weigh(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappas: Tensor, iter
     total = mask.sum(1)[:, None, None] + kappas
     pi = prior[:, None].expand(-1, kappas.shape[1], -1)
     for _ in range(iterations):
+        before = pi
         pi = torch.where(total > 0, (_counts(scaled, mask, pi) + kappas * prior[:, None]) / total.clamp_min(1e-300), pi)
+        if torch.equal(pi, before):  # and so it would stay
+            break
     return pi
 
 

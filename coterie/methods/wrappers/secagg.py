@@ -179,7 +179,7 @@ class WithSecAgg(WithHiding):
 
     def masked(self, task: Task, up: Any, down: Any) -> Any:
         whole, out = self.flat(up)
-        weights = (task.counts() if self.by_samples else torch.ones(task.k, dtype=torch.int64)).to(whole.device)
+        weights = (task.held() if self.by_samples else torch.ones(task.k, dtype=torch.int64)).to(whole.device)
         scaled = (whole.double() * (weights[:, None] * self.options.scale)).round_().long()
         vector = torch.cat([scaled, weights[:, None]], 1)  # (k, numbers + 1)
         peers = down.peers.tolist()

@@ -1,6 +1,7 @@
 """OwnData silos from a folder to what a model takes."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from own_silos import CLASSES, NAMES, hospital, hospitals
 
@@ -8,7 +9,7 @@ from coterie.codec import decode, encode_up
 from coterie.data import catalog
 from coterie.data.own.agree import SchemaDiffers
 from coterie.data.own.gather import from_dataset, from_frame, gather, read_silo
-from coterie.data.own.ready import OwnData, load, ready, split
+from coterie.data.own.ready import OwnData, capped, load, ready, split
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import Statistics, declare, description_of
 from coterie.errors import BadInput
@@ -335,3 +336,55 @@ def test_a_schema_goes_through_plain_values():
     for key, value in (("unit", 0), ("shape", [3]), *columns, ("more", 1)):
         with pytest.raises(BadInput):
             Schema.read(schema.as_table() | {key: value}, "x")
+
+
+def long(rows, **marks):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, 2))
+    return from_frame(
+        "long",
+        pd.DataFrame({"a": x[:, 0], "b": x[:, 1], **marks, "y": np.where(x[:, 0] > 0, "no", "yes")}),
+        "y", tuple(marks), "long",
+    )  # fmt: skip
+
+
+def test_of_a_large_silo_no_more_rows_validate_and_test_than_are_wanted():
+    holding = long(1000)
+    every = split(holding, OwnData(label="y"), 0)
+    assert [len(every.train), len(every.validation), len(every.test)] == [640, 160, 200]
+    limited = OwnData(label="y", most_validation=50, most_test=70)
+    fewer = split(holding, limited, 0)
+    assert [len(fewer.train), len(fewer.validation), len(fewer.test)] == [880, 50, 70]
+    assert sorted([*fewer.train, *fewer.validation, *fewer.test]) == list(range(1000))
+    (told,) = capped(fewer, limited)
+    assert told.column == "rows" and told.silo == "long"
+    assert told.what == (
+        "50 validate and 70 test, which is enough; more of its rows train (data.most_validation and data.most_test)"
+    )
+
+
+@pytest.mark.parametrize("limits", [(160, 200), (0, 0), (10_000, 100_000)])
+def test_the_split_of_a_silo_below_the_limits_is_as_without_them(limits):
+    holding, free = long(1000), OwnData(label="y", most_validation=0, most_test=0)
+    options = OwnData(label="y", most_validation=limits[0], most_test=limits[1])
+    one, other = split(holding, options, 0), split(holding, free, 0)
+    for name in ("train", "validation", "test"):
+        assert np.array_equal(getattr(one, name), getattr(other, name))
+    assert capped(one, options) == []
+
+
+def test_limits_hold_by_time_and_not_for_rows_that_came_split():
+    limits = {"label": "y", "most_validation": 50, "most_test": 70}
+    timed = OwnData(**limits, time="when")
+    by_time = split(long(1000, when=np.arange(1000)), timed, 0)
+    assert by_time.test.tolist() == [*range(930, 1000)] and by_time.validation.tolist() == [*range(880, 930)]
+    assert len(capped(by_time, timed)) == 1
+    side = np.repeat(["train", "validation", "test"], [600, 200, 200])
+    given = OwnData(**limits, split_column="side")
+    came = split(long(1000, side=side), given, 0)
+    assert [len(came.validation), len(came.test)] == [200, 200] and capped(came, given) == []
+    no_validation = split(long(1000, side=np.repeat(["train", "test"], [800, 200])), given, 0)
+    assert [len(no_validation.validation), len(no_validation.test)] == [50, 200]
+    assert [each.what for each in capped(no_validation, given)] == [
+        "50 validate, which is enough; more of its rows train (data.most_validation)"
+    ]
