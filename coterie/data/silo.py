@@ -50,8 +50,8 @@ class Part(HoldsData):
 
     def take(self, places: Indices) -> "Part":
         """Some of the samples."""
-        held = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Part(**{name: None if each is None else each[places] for name, each in held.items()})
+        held: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Part(**{name: each if each is None else each[places] for name, each in held.items()})
 
 
 @dataclass(frozen=True, repr=False)
