@@ -5,11 +5,13 @@
 
 What is compared is the ratio of plain sequential PyTorch to ours, both measured in turn in one run (`bench/speed.py`):
 a busy machine is busy for both. A work counts as slower when even its best turn has a ratio below 0.9 of the kept one.
-The figures lie in docs/figures/speed.json, those of docs/performance.md.
+The figures lie in docs/figures/speed.json, those of docs/performance.md, each with the commit that it is of. Where our
+side alone was measured since, its time is the newer one, and the sequential side that of `sequential_commit`.
 """
 
 import argparse
 import json
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,10 +21,10 @@ from typing import Any
 KEPT = Path(__file__).parents[1] / "docs" / "figures" / "speed.json"
 LIMIT = 0.9  # of the kept ratio
 FIELDS = ("ours_ms", "sequential_ms", "ratio", "ratio_low", "ratio_high")
-Figures = dict[str, dict[str, float]]  # by device and work
+Figures = dict[str, dict[str, Any]]  # by device and work
 
 
-def compared(kept: Mapping[str, Mapping[str, float]], found: Mapping[str, Mapping[str, float]]) -> list[str]:
+def compared(kept: Mapping[str, Mapping[str, Any]], found: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A line for each work that was measured, those first that are slower than they were."""
     lines = []
     for name, now in found.items():
@@ -31,15 +33,22 @@ def compared(kept: Mapping[str, Mapping[str, float]], found: Mapping[str, Mappin
             lines.append((1, f"{name}: ratio {now['ratio']:.2f}, and none is kept of it; keep this one with --keep"))
             continue
         slower = is_slower(before, now)
-        against = f"{now['ratio'] / before['ratio']:.2f} of the kept {before['ratio']:.2f}"
+        at = f" at {before['commit']}" if "commit" in before else ""
+        against = f"{now['ratio'] / before['ratio']:.2f} of the kept {before['ratio']:.2f}{at}"
         spread = f"{now['ratio']:.2f} ({now['ratio_low']:.2f} to {now['ratio_high']:.2f})"
         lines.append((0 if slower else 2, f"{name}: ratio {spread}, {against}{'; SLOWER' if slower else ''}"))
     return [line for _, line in sorted(lines, key=lambda each: each[0])]
 
 
-def is_slower(kept: Mapping[str, float], now: Mapping[str, float]) -> bool:
+def is_slower(kept: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Whether even the best turn is slower than it was by more than chance explains."""
-    return now["ratio_high"] < LIMIT * kept["ratio"]
+    return bool(now["ratio_high"] < LIMIT * kept["ratio"])
+
+
+def commit() -> str:
+    """What is measured; with a + where files differ from it."""
+    asked = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    return subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def measured(device: str, only: str | None, repeat: int) -> Figures:
@@ -69,7 +78,8 @@ def main(words: Sequence[str] | None = None) -> int:
     for line in compared(kept, found):
         print(line)
     if given.keep:
-        rounded = {name: {key: float(f"{value:.4g}") for key, value in each.items()} for name, each in found.items()}
+        at = {"commit": commit()}
+        rounded = {name: {key: float(f"{each[key]:.4g}") for key in FIELDS} | at for name, each in found.items()}
         KEPT.write_text(json.dumps({**kept, **rounded}, indent=1) + "\n", "utf-8")
         return 0
     return int(any(name in kept and is_slower(kept[name], now) for name, now in found.items()))

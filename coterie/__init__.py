@@ -1,9 +1,14 @@
 """Personalized federated learning: every silo its own model, trained with the silos that are like it."""
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from coterie.version import VERSION
+
+# Threads that wait for each other sleep: by default they keep their cores busy, from which a busy machine takes them
+# while the others wait. Read when PyTorch is first imported; results do not depend on it.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
     from coterie.api import Experiment, Federation, Silos, method_table, silos, study

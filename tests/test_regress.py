@@ -48,6 +48,7 @@ def test_figures_are_kept_when_asked_and_only_then(kept, monkeypatch):
     assert "cpu c" not in json.loads(kept.read_text("utf-8"))
     assert regress.main(["--keep"]) == 0
     found = json.loads(kept.read_text("utf-8"))
+    assert found["cpu a"]["commit"] == found["cpu c"]["commit"] == regress.commit() and "commit" not in found["cpu b"]
     assert found["cpu a"]["ratio"] == 7.0 and found["cpu b"]["ratio"] == 4.0 and found["cpu c"]["ratio"] == 2.0
 
 
@@ -55,3 +56,10 @@ def test_the_kept_figures_are_those_of_the_page():
     page = (regress.KEPT.parents[1] / "performance.md").read_text("utf-8")
     for name, each in json.loads(regress.KEPT.read_text("utf-8")).items():
         assert f"`{name.split()[1]}`" in page and each["ratio_low"] <= each["ratio"] <= each["ratio_high"]
+
+
+def test_of_which_commit_the_kept_figure_is_stands_beside_it(kept, monkeypatch, capsys):
+    kept.write_text(json.dumps({"cpu a": figures(10.0) | {"commit": "46b6afc"}}), "utf-8")
+    measuring(monkeypatch, a=figures(11.0))
+    assert regress.main([]) == 0
+    assert "1.10 of the kept 10.00 at 46b6afc" in capsys.readouterr().out

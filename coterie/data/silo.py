@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.data.mapped import kept
 from coterie.errors import BadInput, shown
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def deal(pool: Pool, shares: Sequence[Share]) -> list[Silo]:
     """The silos that hold these shares of the pool."""
     width, made = max(2, len(str(len(shares) - 1))), list[Silo]()
     for i, share in enumerate(shares):
-        parts = [Part(pool.x[rows], pool.y[rows]) for rows in (share.train, share.validation, share.test)]
+        parts = [Part(kept(pool.x[rows]), pool.y[rows]) for rows in (share.train, share.validation, share.test)]
         made.append(Silo(f"silo-{i:0{width}d}", *parts, group=share.group))
     return made
 

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from coterie.data import mapped
 from coterie.engine.rows import Model
 from coterie.engine.store import SPLITS, Store
 from coterie.errors import BadInput
@@ -65,12 +66,7 @@ def _place(size: int, device: torch.device) -> Place | None:
 
 def _memory(device: torch.device) -> int:
     """Bytes that a GPU has free, or that a machine has."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):  # a system that does not count them
-        return 1 << 33
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else mapped.memory()
 
 
 def _in_file(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.data.silo import HoldsData, Part, Silo
+from coterie.data import mapped
+from coterie.data.silo import Array, HoldsData, Part, Silo
 from coterie.keys import generator
 
 SPLITS = ("train", "validation", "test")
@@ -135,7 +136,7 @@ def _picked(samples: Tensor, place: Tensor) -> Tensor:
 
 def _ragged(parts: list[Part], device: torch.device, dtype: torch.dtype) -> Ragged:
     count = np.array([len(part) for part in parts])
-    x = torch.from_numpy(np.concatenate([part.x for part in parts]))
+    x = torch.from_numpy(_joined([part.x for part in parts]))
     y = torch.from_numpy(np.concatenate([part.y for part in parts]))
     x = x.to(device, dtype) if x.is_floating_point() else x.to(device)
     y = y.to(device, dtype) if y.is_floating_point() else y.to(device)
@@ -147,6 +148,13 @@ def _ragged(parts: list[Part], device: torch.device, dtype: torch.dtype) -> Ragg
     absent = [np.full((len(part), *known[0].shape[1:]), np.nan, np.float32) for part in parts]
     beside = [own if part.incumbent is None else part.incumbent for part, own in zip(parts, absent, strict=True)]
     return Ragged(x, y, start, count, torch.from_numpy(np.concatenate(beside)).to(device, dtype), units)
+
+
+def _joined(samples: list[Array]) -> Array:
+    """Samples of all silos end to end."""
+    kind = np.result_type(*(own.dtype for own in samples))
+    made = mapped.room((sum(map(len, samples)), *samples[0].shape[1:]), kind)
+    return np.concatenate(samples, out=made)
 
 
 def _units(parts: list[Part], device: torch.device) -> Tensor | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.data import mapped
 from coterie.data.own.schema import Schema
 from coterie.data.own.trees import threads_for
 from coterie.data.silo import Array, Part, Silo
@@ -43,6 +44,12 @@ def pooled(name: str) -> bool:
 def suits(silos: Sequence[Silo]) -> bool:
     """Whether there are any for these data: rows with one label each."""
     return bool(find_spec("sklearn")) and silos[0].train.y.ndim == 1
+
+
+def all_fit(silos: Sequence[Silo]) -> bool:
+    """Whether memory holds the samples of all silos together as plain models take them."""
+    size = sum(part.x.nbytes for silo in silos for part in (silo.train, silo.validation, silo.test))
+    return size <= mapped.SHARE * mapped.memory()
 
 
 def baselines(

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from coterie.data import catalog
+from coterie.data.mapped import holding
 from coterie.data.own.agree import Difference
 from coterie.data.own.ready import OwnData, ready
 from coterie.data.silo import FederatedData, named
@@ -31,7 +32,7 @@ from coterie.models.parts import Blueprint
 from coterie.options import parse
 from coterie.run import torchrun
 from coterie.run.assembly import Assembly
-from coterie.run.baselines import baselines, suits
+from coterie.run.baselines import all_fit, baselines, suits
 from coterie.run.finished import (
     TUNING,
     Facts,
@@ -62,6 +63,11 @@ def prepare(study: Study, seed: int, like: Assembly | None = None) -> tuple[Stud
 
     `like` was prepared before: its model (and what was compiled for it) serves again, and of the same seed its data.
     """
+    with holding(study.machine.in_memory):
+        return _prepared(study, seed, like)
+
+
+def _prepared(study: Study, seed: int, like: Assembly | None) -> tuple[Study, Assembly]:
     data = like.data if like is not None and like.seed == seed and like.data is not None else read(study, seed)
     sample = data.silos[0].train
     shape, outputs = sample.x.shape[1:], data.classes or math.prod(sample.y.shape[1:])
@@ -190,7 +196,11 @@ def _baselines(study: Study, federations: Mapping[int, Assembly]) -> dict[Key, R
     """What people use today, of silos with tables of their own; papers compare with other things."""
     found = dict[Key, Rows]()
     for seed, each in federations.items():
-        if each.schemas and suits(each.members):
+        if each.schemas and suits(each.members) and not all_fit(each.members):
+            warn(
+                "silos' samples are much of the memory, which plain models would take several times: they are left out"
+            )
+        elif each.schemas and suits(each.members):
             found |= dict(baselines(each.members, each.model.classes, seed, each.schemas, study.training.positive))
     return found
 

@@ -57,6 +57,9 @@ class Machine:
         "rounds between checkpoints, which a killed run may lose; auto: after each, or as often as costs little",
         low=1,
     )
+    in_memory: float | Literal["auto"] = option(
+        "auto", "gigabytes of samples held in memory, those beyond it in files; auto: a quarter of the memory", low=0
+    )
     models: bool = option(True, "keep the silos' models (of the first seed), for coterie predict and export")
 
 

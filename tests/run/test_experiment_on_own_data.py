@@ -220,3 +220,14 @@ def test_silos_whose_names_make_one_file_name_are_deployed_apart():
     assert call(*words, "--out", "a") == 0
     cards = [json.loads(path.read_text("utf-8")) for path in Path("a/deploy").glob("*/card.json")]
     assert sorted(card["silo"] for card in cards) == ["Ward 1", "Ward_1", "east"]
+
+
+def test_a_run_whose_samples_lie_in_files_is_the_run_in_memory(monkeypatch, tmp_path):
+    monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "cache"))
+    words = ["run", "--silos", "hospitals", "--label", "outcome", "--drop", "patient,cost", *QUICK]
+    words += ["--tune", "off", "--quiet"]
+    assert call(*words, "--out", "memory") == 0
+    assert call(*words, "--set", "engine.in_memory=0", "--out", "files") == 0
+    assert (tmp_path / "cache" / "samples").is_dir()
+    for name in ("results.parquet", "predictions.parquet"):
+        assert Path("memory", name).read_bytes() == Path("files", name).read_bytes()

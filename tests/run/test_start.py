@@ -40,3 +40,13 @@ def test_the_first_round_comes_before_the_libraries_that_it_does_not_need(tmp_pa
     )
     assert ended.returncode == 0, ended.stderr
     assert not {"scipy", "sympy", "sklearn", "plotly"} & set(ended.stdout.split())
+
+
+def test_threads_that_wait_sleep_unless_the_user_says_otherwise(monkeypatch):
+    ask = [sys.executable, "-c", "import coterie, os; print(os.environ['OMP_WAIT_POLICY'])"]
+    for chosen, expected in ((None, "PASSIVE"), ("ACTIVE", "ACTIVE")):
+        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+        if chosen:
+            monkeypatch.setenv("OMP_WAIT_POLICY", chosen)
+        ended = subprocess.run(ask, capture_output=True, text=True, timeout=300, check=True)
+        assert ended.stdout.split() == [expected]

@@ -13,6 +13,7 @@ from pandas import DataFrame, Series
 from coterie.data.archives import members
 from coterie.data.arrays import model_inputs, pixels
 from coterie.data.images import SUFFIXES, read_pictures
+from coterie.data.mapped import kept, kept_columns
 from coterie.data.npz import read_npz
 from coterie.data.own.columns import without
 from coterie.data.own.pfllib import is_pfllib, read_clients
@@ -44,6 +45,15 @@ class Holding(HoldsData):
         """Those of its table, also the ones that are left out."""
         return [str(name) for name in (*self.x.columns, *self.aside)] if isinstance(self.x, DataFrame) else []
 
+    def resting(self) -> "Holding":
+        """The same, with samples and numbers of a table that are beyond the limit of memory in files."""
+        if not isinstance(self.x, DataFrame):
+            return replace(self, x=kept(self.x))
+        plain = {name: c for name, c in self.x.items() if isinstance(c.dtype, np.dtype) and c.dtype.kind in "iuf"}
+        numbers = kept_columns({str(name): column.to_numpy() for name, column in plain.items()})
+        columns = {name: numbers.get(str(name), column) for name, column in self.x.items()}
+        return replace(self, x=DataFrame(columns, self.x.index, copy=False))
+
     def take(self, rows: Indices) -> "Holding":
         """Some of its rows."""
         x, aside = self.x, self.aside
@@ -68,7 +78,7 @@ def gather(path: Path, label: str, drop: Sequence[str] = (), by: Sequence[str] =
     if {"train", "test"} <= {Path(name).stem.lower() for name in split}:
         files = ", ".join(split)
         raise BadInput(f"{path}: {files} are the split of one silo, not silos; put them into a folder of its name")
-    holdings = [read_silo(entry, label, drop, by, resize) for entry in entries]
+    holdings = [read_silo(entry, label, drop, by, resize).resting() for entry in entries]
     names = [holding.name for holding in holdings]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -10,6 +10,7 @@ import pandas as pd
 from pandas import DataFrame, Series
 
 from coterie.data.allot import carve, held_out, in_time, portion, whole
+from coterie.data.mapped import kept
 from coterie.data.own.agree import Difference, agree
 from coterie.data.own.columns import as_number, is_dated, parsed, without, written
 from coterie.data.own.fences import beyond, fence, nearer, within
@@ -107,7 +108,7 @@ def load(options: OwnData, seed: int) -> FederatedData:
 
 def ready(holdings: Sequence[Holding], options: OwnData, seed: int) -> FederatedData:
     """The federation of what the silos hold; only their `Statistics` are looked at together."""
-    splits = [split(holding, options, seed) for holding in holdings]
+    splits = [resting(split(holding, options, seed)) for holding in holdings]
     shared = options.standardize == "federation"
     declared = {
         s.holding.name: declare(
@@ -158,6 +159,11 @@ def split(holding: Holding, options: OwnData, seed: int) -> SplitHolding:
     came = () if marks.sides is None else [NAMES[side] for side in np.unique(marks.sides)]
     fresh = tuple(name for name in NAMES[1:] if name not in came)
     return SplitHolding(holding, label, share.train, share.validation, share.test, rows, unlabelled, marks.units, fresh)
+
+
+def resting(own: SplitHolding) -> SplitHolding:
+    """The same, with what is beyond the limit of memory in files."""
+    return replace(own, holding=own.holding.resting())
 
 
 def as_given(
@@ -365,7 +371,9 @@ def encoded(
     else:
         beside = given(incumbent, own.holding, x, schema)
     parts = [
-        Part(x[rows], y[rows], own.rows[rows], *(None if each is None else each[rows] for each in (units, beside)))
+        Part(
+            kept(x[rows]), y[rows], own.rows[rows], *(None if each is None else each[rows] for each in (units, beside))
+        )
         for rows in (own.train, own.validation, own.test)
     ]
     parted = {column: values[own.test] for column, values in (subgroups or {}).items()}

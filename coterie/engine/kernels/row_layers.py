@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.engine.kernels.conv import convolved
+from coterie.engine.kernels.conv import convolved, out_size
 from coterie.engine.kernels.depthwise import row_depthwise
 from coterie.engine.kernels.lstm import row_lstm
 from coterie.engine.kernels.norm import row_norm
@@ -13,6 +13,7 @@ from coterie.engine.kernels.trusted import CHECKS, right
 from coterie.errors import BadInput
 
 LARGEST_WINDOW = 8  # of those that are pooled by a kernel, which takes its places one by one and keeps one in a byte
+UNFOLDED = 16  # filters for each pixel that they make, from where on a product with unfolded images is fastest on a CPU
 LONELY = (
     "BatchNorm cannot learn from a batch of one sample, which the last one of an epoch is in some silo; take another "
     "[train] batch_size, or whole_batches = true"
@@ -40,10 +41,24 @@ def linear(x: Tensor, k: int, w: Tensor, bias: Tensor | None) -> Tensor:
 def conv(x: Tensor, k: int, w: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
     """x (k·b, C, H, W), w (k, N, C, K, K): a convolution with square filters, as one matrix product per row."""
     if k == 1:
-        return F.conv2d(_channels_last(x), w[0], None if bias is None else bias[0], stride, padding)
+        return _one_row(x, w[0], None if bias is None else bias[0], stride, padding)
     pixels = x.permute(0, 2, 3, 1).contiguous()  # no copy where the layer before left channels last
     y = convolved(pixels.view(k, -1, *pixels.shape[1:]), w, stride, padding).flatten(0, 1).permute(0, 3, 1, 2)
     return y if bias is None else shifted(y, k, bias)
+
+
+def _one_row(x: Tensor, w: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+    """The same with the filters of one row. On a CPU few pixels for many filters cost what moving the filters costs."""
+    kernel, filters = w.shape[2], len(w)
+    high, wide = (out_size(size, kernel, stride, padding) for size in x.shape[2:])
+    pixels = len(x) * high * wide
+    if x.is_cuda or pixels > filters:
+        return F.conv2d(_channels_last(x), w, bias, stride, padding)
+    if UNFOLDED * pixels > filters:
+        return F.conv2d(x.contiguous(), w, bias, stride, padding)
+    windows = F.unfold(x, kernel, 1, padding, stride).transpose(1, 2).flatten(0, 1)
+    y = F.linear(windows, w.flatten(1), bias)
+    return y.view(len(x), high, wide, filters).permute(0, 3, 1, 2)
 
 
 def shifted(x: Tensor, k: int, bias: Tensor) -> Tensor:
