@@ -7,14 +7,17 @@ Shapes: k silos, c candidates, n held-out samples (`mask` is 0 where a silo has 
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.measure.distributions import student_quantile
+from coterie.measure.tempering import held_at_one
 
 TEMPERATURES = tuple(2.0 ** (i / 2 - 1) for i in range(9))  # 1/2 … 8, at which silos give their summed log-loss
 KAPPAS = (3.0, 10.0, 30.0, 100.0, 300.0, 1e9)  # held-out samples that the prior is worth; the last: as good as all
-TOWARDS_ONE = 0.5  # how strongly a temperature is held at 1: in summed log-loss, of a squared log T
+STEPS = 100  # between two of them
+SURER = 2.0  # how strongly a temperature below 1 is held at 1: a mixture is less sure than what it is made of
 UNIFORM = 0.02  # the share of the prior that all candidates have alike
 ITERATIONS = 100  # of EM, with a prior that is worth something
 FOLDS = 10  # parts of a silo's held-out samples, each of which is judged by the weights of the others
@@ -50,13 +53,12 @@ def number_likelihoods(loss: Tensor, variance: Tensor) -> Tensor:
 
 def fitted_temperatures(curves: Tensor) -> Tensor:
     """Of summed log-losses (c, t) at `TEMPERATURES`, where each is lowest, held towards 1: (c,)."""
-    place = curves.new_tensor(TEMPERATURES).log()
-    held = curves + TOWARDS_ONE * place.square()
-    best = held.argmin(1).clamp(1, len(place) - 2)
-    before, at, after = (held.gather(1, (best + step)[:, None])[:, 0] for step in (-1, 0, 1))
-    bend = before - 2 * at + after
-    step = torch.where(bend > 0, 0.5 * (before - after) / bend, 0.0).clamp(-1, 1)  # of a parabola through the three
-    return (place[best] + step * (place[1] - place[0])).exp()
+    from scipy.interpolate import CubicSpline  # which takes long to import
+
+    known = np.log(TEMPERATURES)
+    every = np.linspace(known[0], known[-1], STEPS * (len(known) - 1) + 1)
+    held = CubicSpline(known, curves.cpu().numpy(), axis=1)(every) + held_at_one(np.exp(every), SURER)
+    return curves.new_tensor(np.exp(every[held.argmin(1)]))
 
 
 def fitted_variances(squares: Tensor, samples: Tensor) -> Tensor:
