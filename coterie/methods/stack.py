@@ -134,6 +134,13 @@ class Stack(Method):
         own = Candidate(INCUMBENT, found[0].training, lambda task, down, private: Incumbent())
         return (*found, own) if self.incumbent else tuple(found)
 
+    def about(self, incumbent: str) -> dict[str, Any]:
+        """What a model's file holds of the mixture beside its weights."""
+        if self.distil:
+            return {}
+        known = {INCUMBENT: incumbent} if incumbent and self.incumbent else {}
+        return {"candidates": [each.name for each in self.candidates], **known}
+
     @property
     def today(self) -> list[int]:
         """The candidates that the gate holds the mixture against: training alone, and a silo's own model."""

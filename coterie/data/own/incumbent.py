@@ -30,6 +30,11 @@ def is_column(incumbent: str) -> bool:
     return incumbent not in ("", TREES) and not incumbent.lower().endswith(".onnx")
 
 
+def incumbent_file(incumbent: str, silo: str) -> Path | None:
+    """The ONNX file of a silo that it names, if it names one."""
+    return None if incumbent in ("", TREES) or is_column(incumbent) else Path(incumbent.replace(SILO, silo))
+
+
 def by_trees(x: Array, y: Array, train: Indices, schema: Schema) -> tuple[Array | None, Mapping[str, Array] | None]:
     """What trees of a silo's training rows give for all its encoded rows, and the trees."""
     made = grown(x[train], y[train], len(schema.classes))
@@ -55,8 +60,8 @@ def given(incumbent: str, holding: Holding, x: Array, schema: Schema) -> Array |
     if is_column(incumbent):
         column = holding.aside.get(incumbent)
         return None if column is None else _checked(_by_column(column, schema, where), len(x), schema, where)
-    path = Path(incumbent.replace(SILO, holding.name))
-    if incumbent in ("", TREES) or (SILO in incumbent and not path.exists()):
+    path = incumbent_file(incumbent, holding.name)
+    if path is None or (SILO in incumbent and not path.exists()):
         return None
     return _checked(by_onnx(path, x, len(schema.classes))[1], len(x), schema, where)
 
