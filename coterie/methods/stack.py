@@ -240,8 +240,8 @@ class Stack(Method):
         every = held.prior.new_tensor(KAPPAS)
         others = stacking.others(held.likelihoods, held.mask, held.prior, every, held.units)
         fits = stacking.left_out(held.likelihoods, held.mask, others).sum(2)
-        found = stacking.weighed(held.likelihoods, held.mask, held.prior, down.fitted[0], held.units)
-        return {"curves": held.curves, "counts": found.counts, "fits": fits}
+        weights, _ = stacking.bounded(held.likelihoods, held.mask, held.prior, down.fitted[0])
+        return {"curves": held.curves, "counts": stacking.counts(held.likelihoods, held.mask, weights), "fits": fits}
 
     def _nothing(self, k: int, model: Model) -> dict[str, Tensor]:
         """The sums of k silos of whose samples nothing is known."""

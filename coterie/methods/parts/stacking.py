@@ -31,7 +31,6 @@ class Weighed:
     """Silos' weights, and what they are worth to each sample when it does not count in them."""
 
     weights: Tensor  # (k, c)
-    counts: Tensor  # (k, c) samples that each candidate accounts for
     left_out: Tensor  # (k, n) log-likelihood of a sample by the weights of other samples
     others: Tensor  # (k, c, n) these weights
 
@@ -79,8 +78,10 @@ def weigh(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappas: Tensor, iter
     kappas = kappas.reshape(-1, kappas.shape[-1], 1)
     total = mask.sum(1)[:, None, None] + kappas
     pi = prior[:, None].expand(-1, kappas.shape[1], -1)
+    held = torch.where(total > 0, kappas * pi, pi)  # without samples and a prior it stays as it is
+    total = torch.where(total > 0, total, 1.0)
     for _ in range(iterations):
-        pi = torch.where(total > 0, (_counts(scaled, mask, pi) + kappas * prior[:, None]) / total.clamp_min(1e-300), pi)
+        pi = (_counts(scaled, mask, pi) + held) / total
     return pi
 
 
@@ -107,7 +108,14 @@ def others(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappas: Tensor, uni
 
 
 def weighed(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappa: Tensor, units: Tensor | None = None) -> Weighed:
-    """Each silo's weights with a prior that is worth `kappa` samples, or fewer where the bound asks for it.
+    """Silos' weights, and for each sample those that are found without it."""
+    weights, worth = bounded(likelihoods, mask, prior, kappa)
+    apart = others(likelihoods, mask, prior, worth[:, None], units)
+    return Weighed(weights, left_out(likelihoods, mask, apart)[:, 0], apart[:, 0])
+
+
+def bounded(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappa: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights with a prior that is worth `kappa` samples, or fewer where the bound asks for it, and how many.
 
     The bound: on the samples it was weighed on, no candidate's mean log-loss is lower by more than (log 1/π̄_c)/n.
     It is held by the first κ of the grid at which it is true. At κ = 0 n iterations suffice: the mean log-likelihood
@@ -125,9 +133,12 @@ def weighed(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappa: Tensor, uni
         own = slice(row, row + 1)
         weights[row] = weigh(likelihoods[own], mask[own], prior[own], every.new_zeros(1), steps)[0, 0]
         worth[row] = 0
-    apart = others(likelihoods, mask, prior, worth[:, None], units)
-    counts = _counts(_scaled(likelihoods, mask), mask, weights[:, None])[:, 0]
-    return Weighed(weights, counts, left_out(likelihoods, mask, apart)[:, 0], apart[:, 0])
+    return weights, worth
+
+
+def counts(likelihoods: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
+    """The samples that each candidate accounts for, by weights (k, c): (k, c)."""
+    return _counts(_scaled(likelihoods, mask), mask, weights[:, None])[:, 0]
 
 
 def gate(off: Tensor, least: Tensor | None, mask: Tensor, level: float, units: Tensor | None = None) -> Tensor:
@@ -210,8 +221,8 @@ def _holds(likelihoods: Tensor, mask: Tensor, prior: Tensor, pi: Tensor) -> Tens
 
 def _counts(scaled: Tensor, mask: Tensor, pi: Tensor) -> Tensor:
     """Σ_j r_cj: (k, g, c)."""
-    mixed = torch.einsum("kgc,kcn->kgn", pi, scaled).clamp_min(LEAST)
-    return pi * torch.einsum("kcn,kgn->kgc", scaled, mask[:, None] / mixed)
+    mixed = torch.matmul(pi, scaled).clamp_min(LEAST)
+    return pi * torch.matmul(mask[:, None] / mixed, scaled.mT)
 
 
 def _scaled(likelihoods: Tensor, mask: Tensor) -> Tensor:
