@@ -7,7 +7,9 @@ in every round is noted there. All are judged on test data at the round that val
 FOLDER gets a file of lines for each federation, a line as each result comes, and a run that is started again goes on
 after the last; --keep also writes what every candidate gave in every round, for a study of the mixing without training.
 --cost trains every member and the stack by themselves and notes their CPU time.
---page PAGE writes the tables of FOLDER as Markdown, below what `words/` beside PAGE has of the same name.
+--kept FILE has a line for each federation and seed, and those of FOLDER in place of its own of the same federation.
+--page PAGE writes the tables of these lines as Markdown, below what `words/` beside PAGE has of the same name: `--on ""
+--kept docs/results/stack.jsonl --page docs/results/stack.md` makes the page again.
 Fashion-MNIST, CIFAR-10 and OrganAMNIST (--on fashion-mnist-groups,fashion-mnist-pathological,fashion-mnist-iid,
 cifar10-pathological,organamnist-shards) need their files (fetched, or --data fashion-mnist=PATH): the convolutional
 network a GPU too (--device cuda); an MLP (-mlp after the name) trains on a CPU, on 10 or 12 silos and, but for groups,
@@ -17,10 +19,9 @@ network a GPU too (--device cuda); an MLP (-mlp after the name) trains on a CPU,
 import argparse
 import json
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from coterie.run.assembly import Assembly
 from coterie.run.experiment import prepare
 from coterie.run.tuning import search
 from coterie.studies.study import check
+from coterie.version import commit
 
 NAMED: dict[str, dict[str, Any]] = {
     "digits-groups": {"data": {"name": "digits", "split": "groups"}, "model": {"name": "mlp"}},
@@ -70,6 +72,13 @@ TABLES = tuple(f"tables-{kind}" for kind in ("clusters", "banks", "alike", "apar
 DEFAULT = (*NAMED, *TABLES, *CENTRES)
 SPLITS = ("validation", "test")
 METHODS = (*MEMBERS, "stack")
+BOTH = ("stack", "separate")
+TRAINED = (
+    "separate",
+    "fedamp",
+    "ditto",
+    "fedem",
+)  # of the members; Ditto trains FedAvg's model, for its other copies too
 NO_FILES: Mapping[str, str] = {}
 FRESH = 1000  # test rows of each silo of a made table
 Line = dict[str, Any]
@@ -82,7 +91,7 @@ best single method is the best in hindsight, by test data. What chance alone add
 seed takes the method that is best on all other seeds; beside it the one that validation accuracy picks. ± is half of a
 95% interval over silos and seeds; of bottom deciles (of each seed's silos, interpolated) over seeds.
 A silo is worse or better off than alone by a sign test of its test rows at 5%, Bonferroni over all silos and seeds. CPU
-time is the stack's by the sum of its members'.
+time is the stack's by that of all six members one by one, and by that of what it trains: four of them.
 """
 
 
@@ -188,18 +197,19 @@ def _rank(validated: Line) -> Rank:
 
 
 def costs(name: str, rounds: int, file: Path, device: str, paths: Mapping[str, str]) -> Iterator[Line]:
-    """The CPU seconds of each member by itself, and of the stack."""
+    """The CPU seconds of each member by itself, and of the stack: measured every round, and at the end alone."""
     done = _read(file)
     rates = {line["method"]: line["lr"] for line in done if "lr" in line}
     here = assembled(name, 0, device, paths)
     training = Training(rounds=rounds, local_epochs=2, batch_size=32, measure=SPLITS)
-    methods = {method: (make(method, {}), replace(training, lr=rates[method])) for method in MEMBERS}
-    methods["stack"] = Stack().with_training([{"lr": rates[method]} for method in MEMBERS]), training
-    for label, (method, own) in methods.items():
-        if not any(line["method"] == label and "cpu" in line for line in done):
+    methods = {method: (make(method, {}), {"lr": rates[method]}) for method in MEMBERS}
+    methods["stack"] = Stack().with_training([{"lr": rates[method]} for method in MEMBERS]), {}
+    for (label, (method, own)), every in product(methods.items(), (1, rounds)):
+        if not any((line["method"], line.get("measured")) == (label, every) for line in done):
             began = time.process_time()
-            here.train(method, training=own)
-            yield {"federation": name, "method": label, "cpu": time.process_time() - began}
+            here.train(method, training=replace(training, **own, measure_every=every))
+            spent = time.process_time() - began
+            yield {"federation": name, "method": label, "measured": every, "cpu": spent}
 
 
 def _keep(file: Path, notes: dict[tuple[str, int], Given], silos: Assembly) -> None:
@@ -214,33 +224,60 @@ def _keep(file: Path, notes: dict[tuple[str, int], Given], silos: Assembly) -> N
     np.savez_compressed(file, **found)
 
 
+def summed(lines: list[Line]) -> list[Line]:
+    """What the page needs of the lines of one federation: a line for each whole seed, and one of CPU time."""
+    found, rates = [], {line["method"]: line["lr"] for line in lines if "lr" in line}
+    for seed in sorted({line["seed"] for line in lines if "seed" in line}):
+        of = {line["method"]: line for line in lines if line.get("seed") == seed}
+        if of.keys() != {*METHODS}:
+            continue
+        pairs = [list(zip(*both, strict=True)) for both in zip(*(of[m]["test"]["right"] for m in BOTH), strict=True)]
+        found.append({
+            "federation": of["stack"]["federation"], "seed": seed, "commit": of["stack"].get("commit"), "lr": rates,
+            "round": {m: of[m]["round"] for m in METHODS},
+            "rows": [len(right) for right in of["stack"]["test"]["right"]],
+            "right": {m: [right.count("1") for right in of[m]["test"]["right"]] for m in METHODS},
+            "log_loss": {m: round(float(np.mean(of[m]["test"]["log_loss"])), 5) for m in METHODS},
+            "validation": {m: round(float(np.mean([*map(_share, of[m]["validation"]["right"])])), 5) for m in METHODS},
+            "won": [each.count(("1", "0")) for each in pairs], "lost": [each.count(("0", "1")) for each in pairs],
+        })  # fmt: skip
+    spent: dict[str, dict[str, float]] = {}
+    for line in lines:
+        if "cpu" in line:
+            measured = "every" if line["measured"] == 1 else "last"
+            spent.setdefault(measured, {})[line["method"]] = round(line["cpu"], 2)
+            about = {"federation": line["federation"], "commit": line.get("commit")}
+    return [*found, {**about, "cpu": spent}] if spent else found
+
+
+def cost(cpu: Mapping[str, float]) -> str:
+    """The stack's CPU time by that of all its members, one by one, and by that of what it trains alone."""
+    return " / ".join(f"{cpu['stack'] / sum(cpu[m] for m in of):.2f}" for of in (MEMBERS, TRAINED))
+
+
 class Compared:
-    """All methods on one federation, over seeds."""
+    """All methods on one federation, over seeds, from kept lines."""
 
     def __init__(self, lines: list[Line]) -> None:
         self.lines = [line for line in lines if "seed" in line]
-        self.cpu = {line["method"]: line["cpu"] for line in lines if "cpu" in line}
-        self.seeds = sorted({line["seed"] for line in self.lines})
-        self.accuracy = {m: 100 * np.array([_share(r) for r in self._right(m)]) for m in METHODS}
+        self.cpu = next((line["cpu"] for line in lines if "cpu" in line), {})
+        self.accuracy = {m: np.concatenate([self._shares(line, m) for line in self.lines]) for m in METHODS}
         self.best = max(MEMBERS, key=lambda method: self.accuracy[method].mean())
-        self.picked = max(MEMBERS, key=lambda method: self._mean(method, "validation"))
+        self.picked = max(MEMBERS, key=lambda method: self._mean("validation", method))
 
-    def _of(self, method: str) -> list[Line]:
-        return [line for line in self.lines if line["method"] == method]
+    def _shares(self, line: Line, method: str) -> np.ndarray:
+        return 100 * np.array(line["right"][method]) / np.maximum(line["rows"], 1)
 
-    def _right(self, method: str, split: str = "test") -> list[str]:
-        return [right for line in self._of(method) for right in line[split]["right"]]
+    def _mean(self, what: str, method: str) -> float:
+        return float(np.mean([line[what][method] for line in self.lines]))
 
-    def _mean(self, method: str, split: str) -> float:
-        return float(np.mean([_share(right) for right in self._right(method, split)]))
-
-    def log_loss(self, method: str, split: str = "test") -> float:
+    def log_loss(self, method: str) -> float:
         """The mean over silos and seeds."""
-        return float(np.mean([loss for line in self._of(method) for loss in line[split]["log_loss"]]))
+        return self._mean("log_loss", method)
 
     def deciles(self, method: str) -> np.ndarray:
         """The bottom decile of the silos, of each seed."""
-        return np.asarray(np.quantile(self.accuracy[method].reshape(len(self.seeds), -1), 0.1, axis=1))
+        return np.array([np.quantile(self._shares(line, method), 0.1) for line in self.lines])
 
     def decile(self, method: str) -> float:
         """The bottom decile of the silos, mean over seeds."""
@@ -248,35 +285,37 @@ class Compared:
 
     def decile_gain(self) -> tuple[float, float]:
         """The stack's bottom decile over the best single method's, and half of a 95% interval over seeds."""
-        off, n = self.deciles("stack") - self.deciles(self.best), len(self.seeds)
+        off, n = self.deciles("stack") - self.deciles(self.best), len(self.lines)
         spread = off.std(ddof=1) / np.sqrt(n) if n > 1 else float("nan")
         return float(off.mean()), student_quantile(0.975, n - 1) * float(spread)
 
     def beforehand(self) -> float:
         """What the best single method by all other seeds' test data is worth, mean over seeds; NaN of one seed."""
-        if len(self.seeds) == 1:
+        if len(self.lines) == 1:
             return float("nan")
-        by_seed = {m: self.accuracy[m].reshape(len(self.seeds), -1).mean(1) for m in MEMBERS}
+        by_seed = {m: np.array([self._shares(line, m).mean() for line in self.lines]) for m in MEMBERS}
         others = {m: each.sum() - each for m, each in by_seed.items()}
-        return float(np.mean([by_seed[max(MEMBERS, key=lambda m: others[m][i])][i] for i in range(len(self.seeds))]))
+        return float(np.mean([by_seed[max(MEMBERS, key=lambda m: others[m][i])][i] for i in range(len(self.lines))]))
 
     def gain(self) -> tuple[float, float]:
         """The stack over the best single method in hindsight, and half of a 95% interval over silos."""
         off = self.accuracy["stack"] - self.accuracy[self.best]
         return float(off.mean()), float(1.96 * off.std(ddof=1) / np.sqrt(len(off)))
 
+    def p_values(self) -> np.ndarray:
+        """Of each silo (of a seed) the sign test's one-sided p of being worse off than alone, and of being better."""
+        won, lost = (np.concatenate([line[key] for line in self.lines]) for key in ("won", "lost"))
+        return np.stack([binom.sf(lost - 1, won + lost, 0.5), binom.sf(won - 1, won + lost, 0.5)])
+
     def beside_alone(self) -> tuple[int, int, int]:
         """Silos (of a seed) that are worse and better off than alone by a test at 5% over all of them, of how many."""
-        worse, better, silos = 0, 0, self._right("separate")
-        for mine, alone in zip(self._right("stack"), silos, strict=True):
-            won, lost = (sum(a + b == pair for a, b in zip(mine, alone, strict=True)) for pair in ("10", "01"))
-            sure = binom.sf(max(won, lost) - 1, won + lost, 0.5) < 0.05 / len(silos)
-            worse, better = worse + int(sure and lost > won), better + int(sure and won > lost)
-        return worse, better, len(silos)
+        p = self.p_values()
+        worse, better = (p < 0.05 / p.shape[1]).sum(1)
+        return int(worse), int(better), p.shape[1]
 
     def cost(self) -> str:
-        """The stack's CPU time by that of its members together, where it was taken."""
-        return f"{self.cpu['stack'] / sum(self.cpu[m] for m in MEMBERS):.2f}" if "stack" in self.cpu else "-"
+        """The stack's CPU time by its members', where it was taken."""
+        return cost(self.cpu["every"]) if self.cpu else "-"
 
 
 def _share(right: str) -> float:
@@ -285,10 +324,8 @@ def _share(right: str) -> float:
 
 def page(lines: list[Line]) -> str:
     """The tables: of each federation the best single method beside the stack, then every method with its log-loss."""
-    run = Counter((line["federation"], line["seed"]) for line in lines if "seed" in line)
-    whole = [line for line in lines if "cpu" in line or run[line["federation"], line.get("seed")] == len(METHODS)]
-    names = list(dict.fromkeys(line["federation"] for line in whole))
-    found = {name: Compared([line for line in whole if line["federation"] == name]) for name in names}
+    names = list(dict.fromkeys(line["federation"] for line in lines if "seed" in line))
+    found = {name: Compared([line for line in lines if line["federation"] == name]) for name in names}
     columns = "federation | seeds | best single | stack | difference | best by other seeds | picked by validation"
     others = "bottom decile, best / stack | difference there | log-loss, best / stack"
     last = "worse off than alone | better off | CPU time"
@@ -297,7 +334,7 @@ def page(lines: list[Line]) -> str:
         (gain, reach), (lower, wide), best = each.gain(), each.decile_gain(), each.best
         worse, better, silos = each.beside_alone()
         rows.append(
-            f"| {name} | {len(each.seeds)} | {best} {each.accuracy[best].mean():.2f} "
+            f"| {name} | {len(each.lines)} | {best} {each.accuracy[best].mean():.2f} "
             f"| {each.accuracy['stack'].mean():.2f} | {gain:+.2f} ± {reach:.2f} | {each.beforehand():.2f} "
             f"| {each.picked} {each.accuracy[each.picked].mean():.2f} "
             f"| {each.decile(best):.1f} / {each.decile('stack'):.1f} | {lower:+.1f} ± {wide:.1f} "
@@ -309,6 +346,14 @@ def page(lines: list[Line]) -> str:
     for name, each in found.items():
         cells = (f"{each.accuracy[m].mean():.2f} ({each.log_loss(m):.3f})" for m in METHODS)
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
+    silos = sum(each.p_values().shape[1] for each in found.values())
+    worse, better = sum((each.p_values() < 0.05 / silos).sum(1) for each in found.values())
+    rows += ["", f"At 5% over all {silos} silos (of a seed) of this table, {worse} are worse off than alone"]
+    rows[-1] += f" and {better} better off."
+    commits = (
+        f"{name} {', '.join(sorted({str(line['commit'])[:7] for line in each.lines}))}" for name, each in found.items()
+    )
+    rows += ["", f"Commits: {'; '.join(commits)}."]
     return "\n".join(rows) + "\n"
 
 
@@ -319,12 +364,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--data", action="append", default=[], help="a data set that is here: NAME=PATH")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("stack-runs"))
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--cost", action="store_true")
+    parser.add_argument("--kept", type=Path)
     parser.add_argument("--page", type=Path)
     given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
+    if given.on:
+        given.out.mkdir(parents=True, exist_ok=True)
     seeds = [int(seed) for seed in given.seeds.split(",")]
     paths = dict(each.split("=", 1) for each in given.data)
     for name in filter(None, given.on.split(",")):
@@ -335,13 +382,23 @@ def main() -> None:
         found = results(name, seeds, given.rounds, _read(file), given.device, keep, paths)
         for line in chain(found, costs(name, given.rounds, file, given.device, paths) if given.cost else ()):
             with file.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(line) + "\n")
+                lines.write(json.dumps(line | {"commit": commit()}) + "\n")
             print({key: value for key, value in line.items() if key not in SPLITS}, flush=True)
+    every = [line for file in sorted(given.out.glob("*.jsonl")) for line in summed(_read(file))]
+    if given.kept is not None:
+        again = {(line["federation"], "cpu" in line) for line in every}
+        every += [line for line in _read(given.kept) if (line["federation"], "cpu" in line) not in again]
+        every.sort(key=lambda line: (line["federation"], line.get("seed", -1)))
+        given.kept.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in every), "utf-8")
     if given.page is not None:
-        words = given.page.parent / "words" / given.page.name
-        above = "\n" + words.read_text("utf-8") if words.exists() else ""
-        every = [line for file in sorted(given.out.glob("*.jsonl")) for line in _read(file)]
-        given.page.write_text(f"{ABOUT}{above}\n{page(every)}", "utf-8")
+        given.page.write_text(whole(every, given.page), "utf-8")
+
+
+def whole(lines: list[Line], path: Path) -> str:
+    """The page of these lines, with the words that are beside it."""
+    words = path.parent / "words" / path.name
+    above = "\n" + words.read_text("utf-8") if words.exists() else ""
+    return f"{ABOUT}{above}\n{page(lines)}"
 
 
 def _read(path: Path) -> list[Line]:

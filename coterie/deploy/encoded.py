@@ -12,6 +12,7 @@ import numpy as np
 import safetensors.numpy
 from safetensors import safe_open
 
+from coterie.data.own.incumbent import incumbent_file
 from coterie.data.own.schema import Schema
 from coterie.data.own.statistics import Description, description_of
 from coterie.data.silo import Array, HoldsData, Part, Silo
@@ -90,6 +91,7 @@ def _read(name: str, source: SiloSource, agreed: Mapping[str, Any]) -> Encoded:
 def _key(name: str, source: SiloSource, agreed: Mapping[str, Any]) -> str:
     """The same only for the same files, read and encoded in the same way."""
     files = [source.path] if source.path.is_file() else sorted(p for p in source.path.rglob("*") if p.is_file())
+    files += [path for path in (incumbent_file(source.incumbent, name),) if path is not None and path.is_file()]
     stamps = [(str(path), stat.st_size, stat.st_mtime_ns) for path in files for stat in [path.stat()]]
     known = [build(), name, asdict(source), agreed, stamps]
     return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()

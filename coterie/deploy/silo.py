@@ -41,6 +41,7 @@ from coterie.measure.measures import AUTO, PACKAGED, Array, measure_of
 from coterie.measure.paired import interval
 from coterie.measure.predictions import RAW, Rows
 from coterie.measure.tempering import can_calibrate, curve, cut_of, moved, pooled_curve, temperature, tempered
+from coterie.methods.stack import Stack
 from coterie.methods.wrappers.blind import WithBlind
 from coterie.methods.wrappers.candidates import Candidates
 from coterie.methods.wrappers.secagg import Question, Revealed, WithSecAgg
@@ -202,6 +203,7 @@ class SiloSide:
         round, kept = held or (job.training.rounds, method.personal(task, down, private))
         about = {"method": job.method, "study": job.study, "round": round, "seed": job.seed}
         about |= {"run": request.run, "model": dict(job.model), "shape": list(job.shape), "outputs": job.outputs}
+        about |= method.about(policy.incumbent) if isinstance(method, Stack) else {}
         folder = self.folder / "models" / vault.folder.name
         schemas = None if data.schema is None else {self.name: data.schema}
         outputs = {split: worth(task, kept, split)[1] for split in ("validation", "test")}

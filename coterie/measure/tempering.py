@@ -46,8 +46,12 @@ def temperatures(curves: Mapping[str, Array], rows: Mapping[str, int]) -> dict[s
 
 def pooled_curve(curves: Iterable[Array], rows: int) -> Array:
     """The log-loss of a row of all silos at every temperature of the grid, from their curves and number of rows."""
-    held = np.where(GRID < 1, SURER, TOWARDS_ONE) * np.log(GRID) ** 2
-    return np.asarray((sum(curves, np.zeros(len(GRID))) + held) / max(rows, 1))
+    return np.asarray((sum(curves, np.zeros(len(GRID))) + held_at_one(GRID, SURER)) / max(rows, 1))
+
+
+def held_at_one(grid: Array, surer: float) -> Array:
+    """What each temperature costs beside its log-loss: nothing at 1, and `surer` times a squared log T below."""
+    return np.asarray(np.where(grid < 1, surer, TOWARDS_ONE) * np.log(grid) ** 2)
 
 
 def temperature(own: Array, pooled: Array) -> float:

@@ -134,6 +134,13 @@ class Stack(Method):
         own = Candidate(INCUMBENT, found[0].training, lambda task, down, private: Incumbent())
         return (*found, own) if self.incumbent else tuple(found)
 
+    def about(self, incumbent: str) -> dict[str, Any]:
+        """What a model's file holds of the mixture beside its weights."""
+        if self.distil:
+            return {}
+        known = {INCUMBENT: incumbent} if incumbent and self.incumbent else {}
+        return {"candidates": [each.name for each in self.candidates], **known}
+
     @property
     def today(self) -> list[int]:
         """The candidates that the gate holds the mixture against: training alone, and a silo's own model."""
@@ -233,8 +240,8 @@ class Stack(Method):
         every = held.prior.new_tensor(KAPPAS)
         others = stacking.others(held.likelihoods, held.mask, held.prior, every, held.units)
         fits = stacking.left_out(held.likelihoods, held.mask, others).sum(2)
-        found = stacking.weighed(held.likelihoods, held.mask, held.prior, down.fitted[0], held.units)
-        return {"curves": held.curves, "counts": found.counts, "fits": fits}
+        weights, _ = stacking.bounded(held.likelihoods, held.mask, held.prior, down.fitted[0])
+        return {"curves": held.curves, "counts": stacking.counts(held.likelihoods, held.mask, weights), "fits": fits}
 
     def _nothing(self, k: int, model: Model) -> dict[str, Tensor]:
         """The sums of k silos of whose samples nothing is known."""

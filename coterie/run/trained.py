@@ -111,7 +111,7 @@ def keeps_models(study: Study, federation: Assembly) -> bool:
 
 def about(study: Study, name: str, assembly: Assembly, round: int) -> dict[str, Any]:
     """What a model's file says of it, beside its silo."""
-    sample = assembly.silos[0].train
+    sample, method = assembly.silos[0].train, study.methods[name]
     return {
         "method": name,
         "study": study.name,
@@ -121,13 +121,5 @@ def about(study: Study, name: str, assembly: Assembly, round: int) -> dict[str, 
         "shape": list(sample.x.shape[1:]),
         "outputs": assembly.model.classes or math.prod(sample.y.shape[1:]),
         "input": str(sample.x.dtype),
-        **_stacked(study, study.methods[name]),
+        **(method.about(study.data.get("incumbent", "")) if isinstance(method, Stack) else {}),
     }
-
-
-def _stacked(study: Study, method: Method) -> dict[str, Any]:
-    """What is mixed in a model, where it is several."""
-    if not isinstance(method, Stack) or method.distil:
-        return {}
-    known = {"incumbent": study.data["incumbent"]} if study.data.get("incumbent") else {}
-    return {"candidates": [each.name for each in method.candidates], **known}

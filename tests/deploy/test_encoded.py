@@ -153,3 +153,19 @@ def test_what_a_silo_uses_today_is_kept_with_its_encoded_rows(tmp_path: Path, in
         np.testing.assert_array_equal(silo.validation.incumbent, first.validation.incumbent)
         assert (silo.trees is None) == (incumbent == "today")
         assert (silo.validation.incumbent.argmax(1) == silo.validation.y).mean() > 0.7
+
+
+def test_another_file_of_the_model_of_today_is_asked_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, agreed = table(tmp_path)
+    source = replace(source, incumbent=str(tmp_path / "{silo}.onnx"))
+    monkeypatch.setattr("coterie.data.own.incumbent.by_onnx", lambda path, x, classes: ("p", asked(path, len(x))))
+
+    def asked(path: Path, rows: int) -> np.ndarray:
+        return np.tile([float(path.read_text()), 1 - float(path.read_text())], (rows, 1))
+
+    for share in ("0.25", "0.8"):
+        (tmp_path / "north.onnx").write_text(share)
+        os.utime(tmp_path / "north.onnx", ns=(int(float(share) * 100), 1 + int(float(share) * 100)))
+        for _ in range(2):
+            found = encoded_silo(tmp_path, "north", source, agreed).silo.test.incumbent
+            assert found is not None and found[:, 0] == pytest.approx(float(share), abs=1e-3)

@@ -22,11 +22,17 @@ from coterie.errors import BadInput, first_line
 SILO = "{silo}"  # in a path: the silo's name
 SURE = 0.9  # the probability of a class that is given without one
 ANY = 1e-3  # of the probability goes to all classes alike: none is impossible
+ALIKE = 0.01  # by which rows' sums of probabilities may differ
 
 
 def is_column(incumbent: str) -> bool:
     """Whether it names a column of the table, which is then no feature."""
     return incumbent not in ("", TREES) and not incumbent.lower().endswith(".onnx")
+
+
+def incumbent_file(incumbent: str, silo: str) -> Path | None:
+    """The ONNX file of a silo that it names, if it names one."""
+    return None if incumbent in ("", TREES) or is_column(incumbent) else Path(incumbent.replace(SILO, silo))
 
 
 def by_trees(x: Array, y: Array, train: Indices, schema: Schema) -> tuple[Array | None, Mapping[str, Array] | None]:
@@ -54,8 +60,8 @@ def given(incumbent: str, holding: Holding, x: Array, schema: Schema) -> Array |
     if is_column(incumbent):
         column = holding.aside.get(incumbent)
         return None if column is None else _checked(_by_column(column, schema, where), len(x), schema, where)
-    path = Path(incumbent.replace(SILO, holding.name))
-    if incumbent in ("", TREES) or (SILO in incumbent and not path.exists()):
+    path = incumbent_file(incumbent, holding.name)
+    if path is None or (SILO in incumbent and not path.exists()):
         return None
     return _checked(by_onnx(path, x, len(schema.classes))[1], len(x), schema, where)
 
@@ -70,7 +76,8 @@ def by_onnx(path: Path, x: Array, classes: int) -> tuple[str, Array]:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         found = session.run(None, {session.get_inputs()[0].name: x})
     except Exception as error:  # whatever a runtime meets in a file of one's own
-        raise BadInput(f"{path}: cannot be used as ONNX ({first_line(error)[:200]}); check the file") from None
+        hint = "let it take batches of any size" if "invalid dimensions" in str(error) else "check the file"
+        raise BadInput(f"{path}: cannot be used as ONNX ({first_line(error)[:200]}); {hint}") from None
     # A classifier may give its choice beside the probabilities.
     for output, each in zip(session.get_outputs(), found, strict=True):
         if np.shape(each) == (len(x), classes or 1):
@@ -79,17 +86,22 @@ def by_onnx(path: Path, x: Array, classes: int) -> tuple[str, Array]:
 
 
 def _by_object(model: Any, x: Any, schema: Schema, where: str) -> Array:
-    if schema.classes and hasattr(model, "predict_proba"):
-        found = np.asarray(model.predict_proba(x), dtype=float)
-        names = [str(each) for each in getattr(model, "classes_", schema.classes)]
-        if found.ndim != 2 or found.shape[1] != len(names) or not set(names) <= set(schema.classes):
-            raise BadInput(f"{where}: its classes are {names[:5]}, the label's {list(schema.classes)[:5]}; map them")
-        made = np.zeros((len(found), len(schema.classes)))
-        made[:, [schema.classes.index(name) for name in names]] = found
-        return made
-    if not hasattr(model, "predict"):
+    shares = bool(schema.classes) and hasattr(model, "predict_proba")
+    if not shares and not hasattr(model, "predict"):
         raise BadInput(f"{where}: a {type(model).__name__} has neither predict_proba nor predict; give a fitted model")
-    return _by_column(Series(np.asarray(model.predict(x)).reshape(-1)), schema, where)
+    try:
+        found = np.asarray(model.predict_proba(x), dtype=float) if shares else np.asarray(model.predict(x))
+    except Exception as error:  # whatever a model of one's own meets in these rows
+        raise BadInput(f"{where}: cannot predict these rows ({first_line(error)[:200]}); give a fitted model") from None
+    if not shares:
+        return _by_column(Series(found.reshape(-1)), schema, where)
+    names = [str(each) for each in getattr(model, "classes_", schema.classes)]
+    known = len({*names} & {*schema.classes}) == len(names)
+    if found.ndim != 2 or found.shape[1] != len(names) or not known:
+        raise BadInput(f"{where}: its classes are {names[:5]}, the label's {list(schema.classes)[:5]}; map them")
+    made = np.zeros((len(found), len(schema.classes)))
+    made[:, [schema.classes.index(name) for name in names]] = found
+    return made
 
 
 def _by_column(column: Series, schema: Schema, where: str) -> Array:
@@ -102,6 +114,8 @@ def _by_column(column: Series, schema: Schema, where: str) -> Array:
         chosen = np.eye(len(schema.classes))[[schema.classes.index(name) for name in names]]
         return SURE * chosen + (1 - SURE) * (1 - chosen) / max(len(schema.classes) - 1, 1)
     if len(schema.classes) == 2 and ((numbers >= 0) & (numbers <= 1)).all():
+        if np.isin(numbers, (0, 1)).all():  # no probabilities, but which of the two
+            numbers = np.where(numbers == 1, SURE, 1 - SURE)
         return np.stack([1 - numbers, numbers], 1)
     odd = next(name for name in names if name not in schema.classes)
     raise BadInput(
@@ -115,7 +129,11 @@ def _checked(found: Array, n: int, schema: Schema, where: str) -> Array:
         raise BadInput(f"{where}: gives {found.shape} or values that are missing, expected {expected}; complete it")
     if not schema.classes:
         return np.asarray((found - schema.centre) / schema.unit, np.float32)
-    if (found < 0).any() or (found.sum(1) <= 0).any():
+    total = found.sum(1, keepdims=True)
+    if (found < 0).any() or (total <= 0).any():
         raise BadInput(f"{where}: gives negative probabilities, or none at all; give what predict_proba gives")
-    shares = found / found.sum(1, keepdims=True)
+    if n and total.max() > (1 + ALIKE) * total.min():  # percentages and votes have one sum, what is before softmax none
+        low, high = float(total.min()), float(total.max())
+        raise BadInput(f"{where}: a row's values sum to {low:.3g} up to {high:.3g}; give what predict_proba gives")
+    shares = found / total
     return np.asarray((1 - ANY) * shares + ANY / len(schema.classes), np.float32)

@@ -7,14 +7,17 @@ Shapes: k silos, c candidates, n held-out samples (`mask` is 0 where a silo has 
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.measure.distributions import student_quantile
+from coterie.measure.tempering import held_at_one
 
 TEMPERATURES = tuple(2.0 ** (i / 2 - 1) for i in range(9))  # 1/2 … 8, at which silos give their summed log-loss
 KAPPAS = (3.0, 10.0, 30.0, 100.0, 300.0, 1e9)  # held-out samples that the prior is worth; the last: as good as all
-TOWARDS_ONE = 0.5  # how strongly a temperature is held at 1: in summed log-loss, of a squared log T
+STEPS = 100  # between two of them
+SURER = 2.0  # how strongly a temperature below 1 is held at 1: a mixture is less sure than what it is made of
 UNIFORM = 0.02  # the share of the prior that all candidates have alike
 ITERATIONS = 100  # of EM, with a prior that is worth something
 FOLDS = 10  # parts of a silo's held-out samples, each of which is judged by the weights of the others
@@ -28,7 +31,6 @@ class Weighed:
     """Silos' weights, and what they are worth to each sample when it does not count in them."""
 
     weights: Tensor  # (k, c)
-    counts: Tensor  # (k, c) samples that each candidate accounts for
     left_out: Tensor  # (k, n) log-likelihood of a sample by the weights of other samples
     others: Tensor  # (k, c, n) these weights
 
@@ -50,13 +52,12 @@ def number_likelihoods(loss: Tensor, variance: Tensor) -> Tensor:
 
 def fitted_temperatures(curves: Tensor) -> Tensor:
     """Of summed log-losses (c, t) at `TEMPERATURES`, where each is lowest, held towards 1: (c,)."""
-    place = curves.new_tensor(TEMPERATURES).log()
-    held = curves + TOWARDS_ONE * place.square()
-    best = held.argmin(1).clamp(1, len(place) - 2)
-    before, at, after = (held.gather(1, (best + step)[:, None])[:, 0] for step in (-1, 0, 1))
-    bend = before - 2 * at + after
-    step = torch.where(bend > 0, 0.5 * (before - after) / bend, 0.0).clamp(-1, 1)  # of a parabola through the three
-    return (place[best] + step * (place[1] - place[0])).exp()
+    from scipy.interpolate import CubicSpline  # which takes long to import
+
+    known = np.log(TEMPERATURES)
+    every = np.linspace(known[0], known[-1], STEPS * (len(known) - 1) + 1)
+    held = CubicSpline(known, curves.cpu().numpy(), axis=1)(every) + held_at_one(np.exp(every), SURER)
+    return curves.new_tensor(np.exp(every[held.argmin(1)]))
 
 
 def fitted_variances(squares: Tensor, samples: Tensor) -> Tensor:
@@ -77,9 +78,10 @@ def weigh(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappas: Tensor, iter
     kappas = kappas.reshape(-1, kappas.shape[-1], 1)
     total = mask.sum(1)[:, None, None] + kappas
     pi = prior[:, None].expand(-1, kappas.shape[1], -1)
+    held = torch.where(total > 0, kappas * pi, pi)  # without samples and a prior it stays as it is
+    total = torch.where(total > 0, total, 1.0)
     for _ in range(iterations):
-        before = pi
-        pi = torch.where(total > 0, (_counts(scaled, mask, pi) + kappas * prior[:, None]) / total.clamp_min(1e-300), pi)
+        before, pi = pi, (_counts(scaled, mask, pi) + held) / total
         if torch.equal(pi, before):  # and so it would stay
             break
     return pi
@@ -108,7 +110,14 @@ def others(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappas: Tensor, uni
 
 
 def weighed(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappa: Tensor, units: Tensor | None = None) -> Weighed:
-    """Each silo's weights with a prior that is worth `kappa` samples, or fewer where the bound asks for it.
+    """Silos' weights, and for each sample those that are found without it."""
+    weights, worth = bounded(likelihoods, mask, prior, kappa)
+    apart = others(likelihoods, mask, prior, worth[:, None], units)
+    return Weighed(weights, left_out(likelihoods, mask, apart)[:, 0], apart[:, 0])
+
+
+def bounded(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappa: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights with a prior that is worth `kappa` samples, or fewer where the bound asks for it, and how many.
 
     The bound: on the samples it was weighed on, no candidate's mean log-loss is lower by more than (log 1/π̄_c)/n.
     It is held by the first κ of the grid at which it is true. At κ = 0 n iterations suffice: the mean log-likelihood
@@ -126,9 +135,12 @@ def weighed(likelihoods: Tensor, mask: Tensor, prior: Tensor, kappa: Tensor, uni
         own = slice(row, row + 1)
         weights[row] = weigh(likelihoods[own], mask[own], prior[own], every.new_zeros(1), steps)[0, 0]
         worth[row] = 0
-    apart = others(likelihoods, mask, prior, worth[:, None], units)
-    counts = _counts(_scaled(likelihoods, mask), mask, weights[:, None])[:, 0]
-    return Weighed(weights, counts, left_out(likelihoods, mask, apart)[:, 0], apart[:, 0])
+    return weights, worth
+
+
+def counts(likelihoods: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
+    """The samples that each candidate accounts for, by weights (k, c): (k, c)."""
+    return _counts(_scaled(likelihoods, mask), mask, weights[:, None])[:, 0]
 
 
 def gate(off: Tensor, least: Tensor | None, mask: Tensor, level: float, units: Tensor | None = None) -> Tensor:
@@ -211,8 +223,8 @@ def _holds(likelihoods: Tensor, mask: Tensor, prior: Tensor, pi: Tensor) -> Tens
 
 def _counts(scaled: Tensor, mask: Tensor, pi: Tensor) -> Tensor:
     """Σ_j r_cj: (k, g, c)."""
-    mixed = torch.einsum("kgc,kcn->kgn", pi, scaled).clamp_min(LEAST)
-    return pi * torch.einsum("kcn,kgn->kgc", scaled, mask[:, None] / mixed)
+    mixed = torch.matmul(pi, scaled).clamp_min(LEAST)
+    return pi * torch.matmul(mask[:, None] / mixed, scaled.mT)
 
 
 def _scaled(likelihoods: Tensor, mask: Tensor) -> Tensor:

@@ -75,3 +75,65 @@ def test_a_path_with_the_silos_name_is_the_silos_own_file(tmp_path):
     (tmp_path / "north.onnx").write_bytes(b"no graph")
     with pytest.raises(BadInput, match="cannot be used as ONNX"):
         given(str(tmp_path / "{silo}.onnx"), held([0, 0, 0]), X, TWO)
+
+
+class Gives:
+    """A model that gives what it was made with."""
+
+    def __init__(self, p: object, classes: tuple = ("no", "yes")) -> None:
+        self.p, self.classes_ = p, classes
+
+    def predict_proba(self, x: DataFrame) -> object:
+        return self.p
+
+
+class Chooses:
+    """A model that gives classes alone."""
+
+    def __init__(self, chosen: list) -> None:
+        self.chosen = chosen
+
+    def predict(self, x: DataFrame) -> list:
+        return self.chosen
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (Gives([[0.7, 0.3]] * 2), r"gives \(2, 2\) or values that are missing"),
+        (Gives([[0.7, 0.3], [0.7, np.nan], [0.2, 0.8]]), "values that are missing"),
+        (Gives([0.7, 0.2, 0.1]), "its classes are"),
+        (Gives([[0.7, 0.2, 0.1]] * 3), "its classes are"),
+        (Gives([[0.7, 0.3]] * 3, ("yes", "yes")), "its classes are"),
+        (Gives([[3.0, 1.0], [0.1, 2.0], [1.0, 1.0]]), "sum to 2 up to 4; give what predict_proba gives"),
+        (Gives([["a", "b"]] * 3), "cannot predict these rows"),
+        (Chooses(["no", "yes"]), r"gives \(2, 2\)"),
+        (Chooses(["no", "yes", "perhaps"]), "'perhaps' is neither a class nor"),
+        (Chooses([0.5, 1.5, 0.0]), "is neither a class nor"),
+    ],
+)
+def test_an_object_that_gives_what_are_no_predictions_is_refused(model: object, why: str):
+    with pytest.raises(BadInput, match=why):
+        given("", held([0, 0, 0], model), X, TWO)
+
+
+def test_an_object_that_fails_is_named_with_its_reason():
+    class Broken:
+        def predict(self, x: DataFrame) -> None:
+            raise RuntimeError("not fitted\nat line 3")
+
+    for schema in (TWO, NUMBER):
+        with pytest.raises(BadInput, match=r"'north' incumbent: cannot predict these rows \(not fitted\)"):
+            given("", held([0, 0, 0], Broken()), X, schema)
+
+
+def test_percentages_are_shares():
+    found = given("", held([0, 0, 0], Gives([[70, 30], [20, 80], [50, 50]])), X, TWO)
+    assert found == pytest.approx(spread([[0.7, 0.3], [0.2, 0.8], [0.5, 0.5]]), abs=1e-6)
+
+
+@pytest.mark.parametrize("chosen", [[0, 1, 0], [0.0, 1.0, 0.0], [False, True, False], ["no", "yes", "no"]])
+def test_a_class_without_a_probability_is_not_taken_for_certain(chosen: list):
+    expected = spread([[0.9, 0.1], [0.1, 0.9], [0.9, 0.1]])
+    assert given("today", held(chosen), X, TWO) == pytest.approx(expected, abs=1e-6)
+    assert given("", held([0, 0, 0], Chooses(chosen)), X, TWO) == pytest.approx(expected, abs=1e-6)

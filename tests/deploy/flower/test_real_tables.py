@@ -1,6 +1,7 @@
 """Silos with tables of their own, between real Flower processes that reach nothing but this machine."""
 
 import io
+import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,36 @@ def raw(answer: pd.DataFrame, model: PersonalModel) -> pd.DataFrame:
     """Probabilities before tempering: a silo tempers its model by its own rows, a simulation by all silos' too."""
     given = answer.filter(like="probability_") ** float(model.about["temperature"])
     return given.div(given.sum(axis=1), axis=0)
+
+
+def test_what_a_silo_uses_today_is_mixed_in_there_and_nothing_of_it_leaves(hospitals: Real) -> None:
+    here, homes = hospitals.folder.parent, {name: hospitals.folder / "silos" / name for name in SILOS}
+    policy = homes["north"] / "silo.toml"
+    before = policy.read_text("utf-8")
+    assert before.count('incumbent = ""') == 1
+    policy.write_text(before.replace('incumbent = ""', 'incumbent = "trees"'), "utf-8")
+    table = STUDY | {"methods": {"stack": {"of": ["separate", "fedavg"], "incumbent": True, "fit_every": 1}}}
+    (here / "stack.toml").write_text(toml.dumps(table))
+    try:
+        run, shown = hospitals.run(here / "stack.toml")
+    finally:
+        policy.write_text(before, "utf-8")
+    assert "3 of 3 silos replied" in shown
+    left = {}
+    for name, home in homes.items():
+        model = load_model(home / "models" / f"{run.name}-stack-0" / f"{name}.safetensors")
+        shares = dict(zip(json.loads(model.about["candidates"]), model.module.core.weights.tolist(), strict=True))
+        assert (shares["incumbent"] > 0) == (name == "north")
+        assert len(model.predict(hospital(4).drop(columns=["outcome", "cost"]).head(3))) == 3
+        lines = map(json.loads, (home / "ledger.jsonl").read_text("utf-8").splitlines())
+        left[name] = [
+            (e["kind"], e["field"], e["shape"])
+            for e in lines
+            if e["run"].startswith(run.name) and e["kind"] not in ("describe", "finish")
+        ]
+    assert left["north"] == left["coast"] == left["st-mary"]
+    sums = {field: shape for kind, field, shape in left["north"] if kind == "train" and "." not in field}
+    assert sums == {"curves": [1, 3, 9], "counts": [1, 3], "fits": [1, 6]}
 
 
 def test_ctrl_c_ends_every_party_and_all_of_its_programs(hospitals: Real) -> None:

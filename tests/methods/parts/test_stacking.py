@@ -174,6 +174,19 @@ def test_a_temperature_is_where_the_summed_log_loss_is_lowest():
     close(stacking.fitted_temperatures(torch.zeros(1, len(every)).double()), [1.0])  # nothing known
 
 
+def test_few_rows_that_are_all_right_make_no_candidate_much_surer_and_many_do():
+    every = torch.tensor(TEMPERATURES).double()
+
+    def found(rows: int, right: bool) -> float:
+        p = torch.tensor([0.8, 0.2] if right else [0.2, 0.8]).double().expand(1, rows, 2)
+        curves = -stacking.class_likelihoods(p, -p[..., 0].log(), every).sum(2).T
+        return float(stacking.fitted_temperatures(curves)[0])
+
+    assert found(3, right=True) > 0.75 and found(1, right=True) > 0.88
+    assert found(500, right=True) == pytest.approx(0.5, abs=0.01)  # the end of the grid
+    assert found(3, right=False) > 2  # that it should be less sure is believed
+
+
 def test_numbers_are_weighed_under_gaussians_of_each_candidates_own_variance():
     close(stacking.fitted_variances(torch.tensor([9.0, 0.0]).double(), torch.tensor(4.0).double()), [2.0, 0.2])
     squares = np.array([[0.5, 2.0]])
