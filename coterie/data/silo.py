@@ -51,8 +51,9 @@ class Part(HoldsData):
 
     def take(self, places: Indices) -> "Part":
         """Some of the samples."""
-        held: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Part(**{name: each if each is None else each[places] for name, each in held.items()})
+        held = {f.name: getattr(self, f.name) for f in fields(self)}
+        taken: dict[str, Any] = {name: None if each is None else each[places] for name, each in held.items()}
+        return Part(**taken)
 
 
 @dataclass(frozen=True, repr=False)
