@@ -51,7 +51,7 @@ class Part(HoldsData):
     def take(self, places: Indices) -> "Part":
         """Some of the samples."""
         held = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Part(**{name: None if each is None else each[places] for name, each in held.items()})
+        return replace(self, **{name: each[places] for name, each in held.items() if each is not None})
 
 
 @dataclass(frozen=True, repr=False)
