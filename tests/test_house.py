@@ -16,10 +16,10 @@ SUBJECTS = {
     "deploy": "door sums tables trust",
     "deploy/flower": "real_core real_faults real_halves real_keys real_members real_parts real_plugin real_secured "
     "real_tables real_wedged",
-    "engine": "awkward examined frozen recalled rogue widths",
+    "engine": "awkward examined frozen recalled rogue round_samples widths",
     "engine/kernels": "cuda interpreted",
     "methods": "adapters conformance levels soak",
-    "methods/wrappers": "poison wrappers",
+    "methods/wrappers": "pages poison wrappers",
     "models": "builtin_models",
     "personal": "tokenizer",
     "report": "browser by readers",

@@ -5,6 +5,7 @@ Needs numpy and torch alone: it is imported in every environment.
 
 import functools
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -109,10 +110,10 @@ def epoch(given: Work, client: int, model: nn.Module, pull: Callable[[], Tensor]
 
 
 def now(device: str) -> float:
-    """The time, once the device has done what it was asked."""
+    """The time, once the device has done what it was asked; with PEERS_CLOCK=cpu that of this process's processor."""
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter()
+    return time.process_time() if os.environ.get("PEERS_CLOCK") == "cpu" else time.perf_counter()
 
 
 @dataclass(frozen=True)

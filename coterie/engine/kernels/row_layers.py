@@ -14,6 +14,7 @@ from coterie.errors import BadInput
 
 LARGEST_WINDOW = 8  # of those that are pooled by a kernel, which takes its places one by one and keeps one in a byte
 UNFOLDED = 16  # filters for each pixel that they make, from where on a product with unfolded images is fastest on a CPU
+LARGE = 200_000  # numbers of a row's unfolded images, from where on a CPU is faster row by row than with all unfolded
 LONELY = (
     "BatchNorm cannot learn from a batch of one sample, which the last one of an epoch is in some silo; take another "
     "[train] batch_size, or whole_batches = true"
@@ -42,6 +43,11 @@ def conv(x: Tensor, k: int, w: Tensor, bias: Tensor | None, stride: int, padding
     """x (k·b, C, H, W), w (k, N, C, K, K): a convolution with square filters, as one matrix product per row."""
     if k == 1:
         return _one_row(x, w[0], None if bias is None else bias[0], stride, padding)
+    places = out_size(x.shape[2], w.shape[3], stride, padding) * out_size(x.shape[3], w.shape[3], stride, padding)
+    if not x.is_cuda and len(x) // k * places * w[0, 0].numel() >= LARGE:
+        biases = [None] * k if bias is None else bias.unbind()
+        each = zip(x.chunk(k), w.unbind(), biases, strict=True)
+        return torch.cat([_one_row(images, own, shift, stride, padding) for images, own, shift in each])
     pixels = x.permute(0, 2, 3, 1).contiguous()  # no copy where the layer before left channels last
     y = convolved(pixels.view(k, -1, *pixels.shape[1:]), w, stride, padding).flatten(0, 1).permute(0, 3, 1, 2)
     return y if bias is None else shifted(y, k, bias)

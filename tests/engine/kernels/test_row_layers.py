@@ -43,3 +43,20 @@ def test_which_way_a_convolution_takes_goes_by_its_shapes(monkeypatch: pytest.Mo
         seen.clear()
         row_layers.conv(x, 1, w, None, stride, padding)
         assert (seen or ["channels first"]) == [way.split(",")[0]]
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_several_rows_of_large_images_are_each_row_by_itself(biased: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3 * 2, 4, 6, 6, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(3, 5, 4, 3, 3, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(3, 5, dtype=torch.float64, requires_grad=True) if biased else None
+    given, slope = [x, w] + ([bias] if bias is not None else []), torch.randn(6, 5, 3, 3, dtype=torch.float64)
+    unfolded = row_layers.conv(x, 3, w, bias, 2, 1)
+    monkeypatch.setattr(row_layers, "LARGE", 2 * 3 * 3 * 4 * 3 * 3)
+    monkeypatch.setattr(row_layers, "convolved", None)  # not called
+    found = row_layers.conv(x, 3, w, bias, 2, 1)
+    torch.testing.assert_close(found, unfolded)
+    grads = (torch.autograd.grad(y, given, slope) for y in (found, unfolded))
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other)
