@@ -13,7 +13,7 @@ BESIDE = {"fuzz", "toy_package"}  # tests of no one room
 # Of a room, tests that are of several of its modules at once, or of what they do together.
 SUBJECTS = {
     "commands": "plugins",
-    "deploy": "door sums tables trust",
+    "deploy": "door incumbents sums tables trust",
     "deploy/flower": "real_core real_faults real_halves real_keys real_members real_parts real_plugin real_secured "
     "real_tables real_wedged",
     "engine": "awkward examined frozen recalled rogue round_samples widths",

@@ -18,8 +18,8 @@ FORBIDDEN_CALLS = {
 }  # fmt: skip
 # Modules imported by name: a fixed word each, never one that was read.
 IMPORTED = {
-    "PIL.Image", "flwr.supercore.superexec.run_superexec", "flwr.supernode.start_client_internal",
-    "torch.utils.tensorboard",
+    "PIL.Image", "flwr.supercore.superexec.run_superexec", "flwr.supernode.fleet_http_connection",
+    "flwr.supernode.start_client_internal", "torch.utils.tensorboard",
 }  # fmt: skip
 EXCEPT = {
     "__init__.py": "imports what it was told",  # the package's own public names, from a table beside them

@@ -41,6 +41,7 @@ def test_every_default_is_written_back():
         "precision": "float32",
         "checkpoint_every": "auto",
         "models": True,
+        "in_memory": "auto",
     }
     assert written["methods"]["fedamp"]["beta"] == {"start": 1e4, "factor": 0.1, "every": 30, "floor": 10}
 
