@@ -20,6 +20,7 @@ from coterie.commands.methods import new_method
 from coterie.errors import LONGEST, BadInput, Stopped, plain
 from coterie.run import torchrun
 from coterie.run.stopping import STOPPED, promptly
+from coterie.version import build
 
 # Help is plain text (`rich_markup_mode=None`); where Rich is installed Typer escapes brackets in it all the same.
 typer.core.HAS_RICH = False
@@ -40,12 +41,27 @@ class Argument(typer.core.TyperArgument):
 setattr(typer.main, "TyperArgument", Argument)  # noqa: B010
 
 app = typer.Typer(
-    help="Personalized federated learning: every silo its own model, trained with the silos that are like it.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 ALL = "all"  # every cell of a study, one after another
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"coterie {build()}")  # noqa: T201
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="which Coterie this is, by its files' hash"),
+    ] = False,
+) -> None:
+    """Personalized federated learning: every silo its own model, trained with the silos that are like it."""
 
 
 @app.command()

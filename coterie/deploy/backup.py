@@ -45,22 +45,26 @@ def back_up(folder: Path, target: Path, passphrase: Passphrase | None = None) ->
     if locked_with == "":
         raise BadInput("a passphrase without a character protects no keys; give one, or leave --keys out")
     beside = target.with_name(target.name + ".part")
-    with _at_rest(folder):
-        paths = _files(folder)
-        keys = [name for name in SECRETS if name in paths]
-        hashes = dict[str, str]()
-        with zipfile.ZipFile(beside, "w") as archive:
-            for name in sorted(paths.keys() - set(keys)):
-                with paths[name].open("rb") as file, archive.open(f"files/{name}", "w", force_zip64=True) as entry:
-                    hashes[name] = _copied(file, entry)
-            about = {"format": FORMAT, "party": own.get("name", "coordinator"), "coterie": build(), "files": hashes}
-            about |= {"time": datetime.now(UTC).isoformat(timespec="seconds"), "keys": keys}
-            written = json.dumps(about, indent=1)
-            archive.writestr(ABOUT, written)
-            if locked_with is not None:
-                content = {name: base64.b64encode(paths[name].read_bytes()).decode() for name in keys}
-                content[ABOUT] = _digest(written.encode())  # so nobody without the passphrase can change the files
-                archive.writestr(KEYS, _encrypted(json.dumps(content).encode(), locked_with))
+    try:
+        with _at_rest(folder):
+            paths = _files(folder)
+            keys = [name for name in SECRETS if name in paths]
+            hashes = dict[str, str]()
+            with zipfile.ZipFile(beside, "w") as archive:
+                for name in sorted(paths.keys() - set(keys)):
+                    with paths[name].open("rb") as file, archive.open(f"files/{name}", "w", force_zip64=True) as entry:
+                        hashes[name] = _copied(file, entry)
+                about = {"format": FORMAT, "party": own.get("name", "coordinator"), "coterie": build(), "files": hashes}
+                about |= {"time": datetime.now(UTC).isoformat(timespec="seconds"), "keys": keys}
+                written = json.dumps(about, indent=1)
+                archive.writestr(ABOUT, written)
+                if locked_with is not None:
+                    content = {name: base64.b64encode(paths[name].read_bytes()).decode() for name in keys}
+                    content[ABOUT] = _digest(written.encode())  # so nobody without the passphrase can change the files
+                    archive.writestr(KEYS, _encrypted(json.dumps(content).encode(), locked_with))
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
     beside.replace(target)
     return [] if locked_with is not None else keys
 

@@ -18,6 +18,7 @@ from coterie.commands import main as cli
 from coterie.methods import METHODS
 from coterie.run.assembly import Assembly
 from coterie.runs import folder as run_folder
+from coterie.version import build
 
 RUN = ("run", "small.toml")
 
@@ -27,6 +28,10 @@ def here(tmp_path, monkeypatch):
     """Every test in a folder of its own, with the small study in it."""
     monkeypatch.chdir(tmp_path)
     small(tmp_path)
+
+
+def test_the_version_is_that_of_the_files(capsys):
+    assert call("--version") == 0 and capsys.readouterr().out == f"coterie {build()}\n"
 
 
 def contents():

@@ -143,6 +143,17 @@ def test_a_run_under_way_is_not_backed_up_by_half(fed: Path, tmp_path: Path) -> 
     assert not (tmp_path / "backup.zip").exists()
 
 
+def test_a_backup_that_fails_leaves_nothing(fed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(backup, "_copied", full)
+    before = {*tmp_path.iterdir()}
+    with pytest.raises(OSError, match="No space left"):
+        back_up(fed / "coordinator", tmp_path / "backup.zip")
+    assert {*tmp_path.iterdir()} == before
+
+
 def test_a_silos_backup_does_not_become_a_coordinator(fed: Path, tmp_path: Path) -> None:
     back_up(fed / "silos" / "north", tmp_path / "backup.zip")
     with pytest.raises(BadInput, match="the backup of a silo, and here a coordinator's is wanted"):
