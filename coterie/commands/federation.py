@@ -266,7 +266,7 @@ def status(
 
 @federation.command()
 def backup(
-    folder: Place,
+    folder: Written,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="the file to make")],
     keys: options.Keys = False,
 ) -> None:

@@ -81,6 +81,7 @@ def silo(
     if action == "restore" and len(rest) == 2:
         return restore(Path(rest[0]), Path(rest[1]))
     if action == "backup" and len(rest) == 2:
+        check_account(Path(rest[0]))
         return federation.show_backup(Path(rest[0]), Path(rest[1]), keys)
     if action in ACTIONS and rest:
         folder = Path(rest[0])

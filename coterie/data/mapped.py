@@ -8,7 +8,7 @@ import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from math import prod
@@ -23,6 +23,7 @@ from coterie.errors import BadInput
 
 Array = NDArray[Any]
 SHARE = 0.25  # of the machine's memory, where no limit is given
+LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container
 DISK = 0.9  # of the disk that is free may be taken
 
 
@@ -44,7 +45,10 @@ _shelf: ContextVar[_Shelf | None] = ContextVar("_shelf", default=None)
 
 @contextmanager
 def holding(gigabytes: float | Literal["auto"]) -> Iterator[None]:
-    """Within this, so much of what is read stays in memory; auto: a quarter of the machine's."""
+    """Within this, so much of what is read stays in memory; auto: a quarter of the machine's. An outer one holds."""
+    if _shelf.get() is not None or os.name == "nt":  # on Windows the file of what is mapped keeps its name
+        yield
+        return
     before = _shelf.set(_Shelf(SHARE * memory() if gigabytes == "auto" else gigabytes * 1e9))
     try:
         yield
@@ -56,6 +60,13 @@ def room(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     """An array to be filled: in memory where it fits, else in a file."""
     shelf, size = _shelf.get(), prod(shape) * np.dtype(dtype).itemsize
     return np.empty(shape, dtype) if shelf is None or shelf.takes(size) or not size else _in_file(shape, dtype, size)
+
+
+def end_to_end(arrays: Sequence[Array]) -> Array:
+    """Arrays one after another, in memory or in a file."""
+    kind = np.result_type(*(each.dtype for each in arrays))
+    made = room((sum(map(len, arrays)), *arrays[0].shape[1:]), kind)
+    return np.concatenate(arrays, out=made)
 
 
 def kept(values: Array) -> Array:
@@ -90,9 +101,12 @@ def is_mapped(values: Array) -> bool:
 
 
 def memory() -> int:
-    """Bytes that the machine has."""
+    """Bytes that the machine has, or a container may take."""
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        with suppress(OSError, ValueError):  # no container, or one without a limit
+            whole = min(whole, int(LIMIT.read_text()))
+        return whole
     except (ValueError, OSError, AttributeError):  # a system that does not count them
         return 1 << 33
 
@@ -107,9 +121,19 @@ def _in_file(shape: tuple[int, ...], dtype: DTypeLike, size: int) -> Array:
             "another folder in COTERIE_DATA, or give --set engine.in_memory a larger number"
         )
     handle, name = tempfile.mkstemp(dir=folder)
-    os.close(handle)
     try:
-        return np.asarray(np.memmap(name, dtype, "w+", shape=shape))
+        reserve(handle, size, str(folder))
+        return np.asarray(np.memmap(name, dtype, "r+" if Path(name).stat().st_size else "w+", shape=shape))
     finally:
-        with suppress(OSError):  # where a file that is open cannot be removed
-            Path(name).unlink()
+        os.close(handle)
+        Path(name).unlink()
+
+
+def reserve(handle: int, size: int, where: str) -> None:
+    """Take so many bytes of the disk for a file: on one that is full, a write to what is mapped ends the process."""
+    try:
+        os.posix_fallocate(handle, 0, size)
+    except AttributeError:  # a system that cannot
+        return
+    except OSError as error:
+        raise BadInput(f"{where}: {size / 1e9:.3g} GB do not fit ({error.strerror}); free some of the disk") from None

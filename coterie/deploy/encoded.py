@@ -91,7 +91,8 @@ def _read(name: str, source: SiloSource, agreed: Mapping[str, Any]) -> Encoded:
 def _key(name: str, source: SiloSource, agreed: Mapping[str, Any]) -> str:
     """The same only for the same files, read and encoded in the same way."""
     files = [source.path] if source.path.is_file() else sorted(p for p in source.path.rglob("*") if p.is_file())
-    files += [path for path in (incumbent_file(source.incumbent, name),) if path is not None and path.is_file()]
+    if (path := incumbent_file(source.incumbent, name)) is not None and path.is_file():
+        files += sorted(path.parent.glob(f"{path.name}*"))  # large weights of an ONNX file lie beside it
     stamps = [(str(path), stat.st_size, stat.st_mtime_ns) for path in files for stat in [path.stat()]]
     known = [build(), name, asdict(source), agreed, stamps]
     return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()

@@ -47,6 +47,8 @@ class SiloSource:
     time: str = ""  # of tables: the column by which past rows train and the last ones test
     split_column: str = ""  # of tables: the column that holds train, validation or test for each row
     incumbent: str = ""  # the silo's own model of today: a column, or an ONNX file
+    most_validation: int = OwnData.most_validation  # rows that validate at most, where they are drawn; 0: any
+    most_test: int = OwnData.most_test  # likewise that test
 
     @property
     def archive(self) -> bool:
@@ -113,7 +115,7 @@ class Raw:
         own, numbers = self.split, description_of(self.statistics()).numbers
         quantity = own.label.levels(self.source.task) is None
         columns = far_values(own, numbers, quantity, self.source.label) + identified([own], self.source.options)
-        rows = [each.what for each in (*copied(own, self.source.options), *capped(own, self.source.options))]
+        rows = [each.what for each in (*copied(own, self.source.options), *capped(own))]
         return rows + [f"column {each.column!r}: {each.what}" for each in columns]
 
     @for_the_owner()

@@ -104,7 +104,7 @@ class Policy:
         """Refuse training whose upload would show through to a few samples; `samples`: what this silo trains on."""
         if not fields(method.up):
             return
-        samples = training.taken(samples)
+        held, samples = samples, training.taken(samples)
         batch = min(training.batch_size, samples)
         larger = "in the study take a larger [train] batch_size" if batch < samples else "this silo has no more"
         self._judge_batch(batch, f"{batch} samples in a training step", larger)
@@ -114,6 +114,11 @@ class Policy:
         if last:
             few = f"{last} of {samples} samples in an epoch's last step"
             self._judge_batch(last, few, f"{other} or whole_batches = true")
+        if drawn and samples < held:
+            raise Refused(
+                f"batches by chance of {samples} of {held} samples, which hide less than was computed; in the study "
+                "take [train] round_samples = 0"
+            )
         least = method.fewest(samples, (batch, last) if last else (batch,))
         self._judge_batch(least, f"{name_of(method)} takes gradients of {least} of {samples} samples", other)
         steps = training.local_epochs * (samples // batch if training.whole_batches else -(-samples // batch))

@@ -72,8 +72,9 @@ def _memory(device: torch.device) -> int:
 def _in_file(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """A tensor in a file without a name, which is gone with the tensor."""
     handle, name = tempfile.mkstemp(prefix="coterie-")
-    os.close(handle)
     try:
+        mapped.reserve(handle, prod(shape) * dtype.itemsize, name)
         return torch.from_file(name, shared=True, size=prod(shape), dtype=dtype).view(shape)
     finally:
+        os.close(handle)
         Path(name).unlink()

@@ -215,6 +215,8 @@ class Simulator:
             n = max(threads, -(-len(order) // self.rows))
             places = [order[first::n] for first in range(n)]
 
+            self.store.drawn(self.training.round_samples, self.seed, cohort.round)  # once, not by each thread
+
             def call(place: Tensor) -> T:
                 return work(self.task(cohort.ids[place], cohort.round), place)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.data import mapped
-from coterie.data.silo import Array, HoldsData, Part, Silo
+from coterie.data.silo import HoldsData, Part, Silo
 from coterie.keys import generator
 
 SPLITS = ("train", "validation", "test")
@@ -24,17 +24,15 @@ class Ragged(HoldsData):
     start: Tensor  # (m,) where each silo's samples begin
     count: np.ndarray  # (m,) how many it has
     incumbent: Tensor | None = None  # (N, ...) what the silos' own models of today give; NaN of silos without one
-    units: Tensor | None = (
-        None  # (N,) a code, from 0 in each silo, that samples of one group share, where any has groups
-    )
+    units: Tensor | None = None  # (N,) a code, from 0 in each silo, that samples of one group share
+    places: Tensor | None = None  # (n,) which of the samples are these, where they are not all
 
     def about(self) -> str:
         return f"{len(self.count)} silos, {len(self.x)} samples"
 
     def gather(self, silos: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Samples (k, b) of k silos, by their position in the silo."""
-        # A silo without samples points past the end; what it is handed instead counts for nothing.
-        place = (self.start[silos][:, None] + index).clamp_max(len(self.x) - 1)
+        place = self._place(silos, index)
         # What is too large for a GPU lies elsewhere.
         return _picked(self.x, place.to(self.x.device)).to(place.device), _picked(self.y, place)
 
@@ -42,18 +40,23 @@ class Ragged(HoldsData):
         """What the silos' own models give for these samples (k, b, ...), where any has one."""
         if self.incumbent is None:
             return None
-        return _picked(self.incumbent, (self.start[silos][:, None] + index).clamp_max(len(self.x) - 1))
+        return _picked(self.incumbent, self._place(silos, index))
+
+    def _place(self, silos: Tensor, index: Tensor) -> Tensor:
+        """Where these samples lie."""
+        # A silo without samples points past the end; what it is handed instead counts for nothing.
+        place = self.start[silos][:, None] + index
+        if self.places is None:
+            return place.clamp_max(len(self.x) - 1)
+        return self.places[place.clamp_max(len(self.places) - 1)]
 
     def taken(self, places: Sequence[np.ndarray]) -> "Ragged":
-        """Some samples of each silo, by their positions in all."""
+        """Some samples of each silo, by their positions in all; they stay where they are."""
         count = np.array([len(place) for place in places])
-        whole = torch.from_numpy(np.concatenate(places)).to(self.start.device)
         start = torch.from_numpy(np.cumsum(count) - count).to(self.start.device)
-        x, y, beside, units = (
-            None if t is None else _picked(t, whole.to(t.device)) for t in (self.x, self.y, self.incumbent, self.units)
+        return replace(
+            self, start=start, count=count, places=torch.from_numpy(np.concatenate(places)).to(self.start.device)
         )
-        assert x is not None and y is not None
-        return Ragged(x, y, start, count, beside, units)
 
     def units_of(self, silos: Tensor, n: int) -> Tensor | None:
         """The groups of k silos' first n samples (k, n), where any silo has groups; what is missing is in none."""
@@ -61,7 +64,7 @@ class Ragged(HoldsData):
             return None
         index = torch.arange(n, device=silos.device).expand(len(silos), -1)
         there = index < torch.from_numpy(self.count).to(silos.device)[silos][:, None]
-        found = _picked(self.units, (self.start[silos][:, None] + index).clamp_max(len(self.units) - 1))
+        found = _picked(self.units, self._place(silos, index))
         return torch.where(there, found, index)
 
 
@@ -72,6 +75,7 @@ class Store:
         self.names = tuple(silo.name for silo in silos)
         self.device = torch.device(device)
         self._class_weights: Tensor | None = None
+        self._whole = self  # of which this holds a round's samples
         self.kept: dict[object, Store] = {}  # the same silos with what a model's frozen prefix gives for their samples
         self._labels: dict[tuple[str, str], np.ndarray] = {
             (split, silo.name): getattr(silo, split).y for silo in silos for split in SPLITS
@@ -85,6 +89,8 @@ class Store:
 
     def class_weights(self, classes: int) -> Tensor:
         """(m, classes) what a sample of a class counts so that a silo's classes count alike, 1 on average."""
+        if self._whole is not self:
+            return self._whole.class_weights(classes)
         if self._class_weights is None:
             counts = np.stack([np.bincount(self.labels("train", name), minlength=classes) for name in self.names])
             present = (counts > 0).sum(1, keepdims=True)
@@ -107,7 +113,7 @@ class Store:
         if self._drawn is not None and self._drawn[0] == key:
             return self._drawn[1]
         made, places, first = copy.copy(self), list[np.ndarray](), train.start.tolist()
-        made._labels, made._class_weights = {**self._labels}, None
+        made._labels = {**self._labels}
         for row, (name, n) in enumerate(zip(self.names, train.count.tolist(), strict=True)):
             place = of_round(name, n, most, seed, round)
             made._labels["train", name] = self.labels("train", name)[place]
@@ -136,7 +142,7 @@ def _picked(samples: Tensor, place: Tensor) -> Tensor:
 
 def _ragged(parts: list[Part], device: torch.device, dtype: torch.dtype) -> Ragged:
     count = np.array([len(part) for part in parts])
-    x = torch.from_numpy(_joined([part.x for part in parts]))
+    x = torch.from_numpy(mapped.end_to_end([part.x for part in parts]))
     y = torch.from_numpy(np.concatenate([part.y for part in parts]))
     x = x.to(device, dtype) if x.is_floating_point() else x.to(device)
     y = y.to(device, dtype) if y.is_floating_point() else y.to(device)
@@ -148,13 +154,6 @@ def _ragged(parts: list[Part], device: torch.device, dtype: torch.dtype) -> Ragg
     absent = [np.full((len(part), *known[0].shape[1:]), np.nan, np.float32) for part in parts]
     beside = [own if part.incumbent is None else part.incumbent for part, own in zip(parts, absent, strict=True)]
     return Ragged(x, y, start, count, torch.from_numpy(np.concatenate(beside)).to(device, dtype), units)
-
-
-def _joined(samples: list[Array]) -> Array:
-    """Samples of all silos end to end."""
-    kind = np.result_type(*(own.dtype for own in samples))
-    made = mapped.room((sum(map(len, samples)), *samples[0].shape[1:]), kind)
-    return np.concatenate(samples, out=made)
 
 
 def _units(parts: list[Part], device: torch.device) -> Tensor | None:

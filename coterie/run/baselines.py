@@ -126,7 +126,7 @@ def rows_of(round: int, part: Part, outputs: Array, schema: Schema | None) -> Ro
     if outputs.ndim == 2:
         return Rows(round, part.y, outputs, places, units)
     unit, centre = (1.0, 0.0) if schema is None else (schema.unit, schema.centre)
-    return Rows(round, part.y * unit + centre, outputs + centre, places, units)
+    return Rows(round, part.y.astype(float) * unit + centre, outputs.astype(float) + centre, places, units)
 
 
 def _outputs(model: Any, x: Array, classes: int, schema: Schema | None) -> Array:

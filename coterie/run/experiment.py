@@ -132,8 +132,9 @@ def prepare_all(study: Study, like: Assembly | None = None) -> tuple[Study, dict
     `like` is that of one seed, where it was prepared before.
     """
     federations: dict[int, Assembly] = {}
-    for seed in study.seeds:
-        study, federations[seed] = prepare(study, seed, federations.get(study.seeds[0], like))
+    with holding(study.machine.in_memory):  # all of them together
+        for seed in study.seeds:
+            study, federations[seed] = prepare(study, seed, federations.get(study.seeds[0], like))
     first = federations[study.seeds[0]]
     for name, method in study.methods.items():
         for federation in federations.values():

@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
+from coterie.data.mapped import end_to_end, holding
 from coterie.data.silo import Part, Silo
 from coterie.engine import ranks
 from coterie.engine.rounds import Outcome, Progress
@@ -30,6 +31,11 @@ def refit(
     study: Study, name: str, judged: Assembly, on_round: Callable[[Progress], None] = lambda progress: None
 ) -> Outcome:
     """A method trained on training and test rows, its models calibrated."""
+    with holding(study.machine.in_memory):
+        return _refitted(study, name, judged, on_round)
+
+
+def _refitted(study: Study, name: str, judged: Assembly, on_round: Callable[[Progress], None]) -> Outcome:
     machine = study.machine
     federation = Assembly(
         [_with_test_rows(silo) for silo in judged.silos], judged.model, judged.model.classes, judged.training,
@@ -43,5 +49,6 @@ def refit(
 def _with_test_rows(silo: Silo) -> Silo:
     """A silo that trains on its test rows too; what is measured on them from then on is not looked at."""
     names = [f.name for f in fields(Part) if getattr(silo.train, f.name) is not None]
-    joined = {name: np.concatenate([getattr(silo.train, name), getattr(silo.test, name)]) for name in names}
+    both = {name: [getattr(silo.train, name), getattr(silo.test, name)] for name in names}
+    joined = {name: end_to_end(parts) if name == "x" else np.concatenate(parts) for name, parts in both.items()}
     return replace(silo, train=Part(**joined))

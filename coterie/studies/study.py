@@ -17,6 +17,7 @@ from coterie.measure.measures import AUTO as BY_LABELS
 from coterie.measure.measures import MEASURES, measure_of
 from coterie.methods import LEVELS, METHODS, WRAPPERS, make, name_of, written
 from coterie.methods.stack import Stack
+from coterie.methods.wrappers.spent import privacy_of
 from coterie.models import AUTO, MODELS, build, split_parts
 from coterie.models.code import is_code, load_code
 from coterie.options import option, parse, resolved
@@ -313,6 +314,11 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
     compared = table.get("compared", COMPARED[0])
     if compared not in COMPARED:
         raise BadInput(f"study: 'compared' is the score to set beside published ones: {', '.join(COMPARED)}")
+    made = _secured(
+        {label: make(label, _without_train(options)) for label, options in chosen.items()}, table.get("secure", {})
+    )
+    if any((privacy := privacy_of(method)) is not None and privacy.level == "record" for method in made.values()):
+        training = replace(training, round_samples=0)  # its batches are drawn by chance, of all samples
     published: dict[str, Any] = {key: _published(table, key, chosen) for key in PUBLISHED}
     return Study(
         name=name,
@@ -322,9 +328,7 @@ def check(table: Mapping[str, Any], methods: Sequence[str] | None = None, code: 
         model=_model(model, code, AUTO if own_tables else "mlp"),
         training=training,
         machine=parse(Machine, table.get("engine", {}), "[engine]"),
-        methods=_secured(
-            {label: make(label, _without_train(options)) for label, options in chosen.items()}, table.get("secure", {})
-        ),
+        methods=made,
         own={label: table for label, (table, _) in own.items() if table},
         auto={label: keys for label, keys in {"": common, **{k: keys for k, (_, keys) in own.items()}}.items() if keys},
         compared=compared,

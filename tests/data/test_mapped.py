@@ -79,3 +79,27 @@ def test_a_disk_without_room_is_an_error_that_says_what_to_do(monkeypatch):
     monkeypatch.setattr(mapped, "DISK", 0)
     with mapped.holding(0), pytest.raises(BadInput, match="COTERIE_DATA"):
         Store([Silo("a", *[Part(np.zeros((4, 2), np.float32), np.zeros(4, np.int64))] * 3)], "cpu")
+
+
+def test_a_disk_that_is_full_when_it_comes_to_it_is_an_error_too(monkeypatch, tmp_path):
+    def full(*given):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(mapped.os, "posix_fallocate", full)
+    with mapped.holding(0), pytest.raises(BadInput, match=r"do not fit \(No space left on device\)"):
+        mapped.kept(np.zeros(4))
+    assert not list((tmp_path / "samples").iterdir())
+
+
+def test_limits_within_each_other_are_one():
+    with mapped.holding(100 / 1e9):
+        for expected in (False, True):
+            with mapped.holding(100 / 1e9):
+                assert mapped.is_mapped(mapped.kept(np.zeros(10))) is expected
+
+
+def test_columns_that_read_alike_are_no_ones_numbers():
+    frame = pd.DataFrame([[1.0, "hi", "no"], [2.0, "hi", "yes"]], columns=[1, "1", "y"])
+    with mapped.holding(0):
+        found = from_frame("s", frame, "y", (), "s").resting()
+    assert found.x["1"].tolist() == ["hi", "hi"]

@@ -147,12 +147,16 @@ def test_root_writes_nothing_that_the_services_account_could_not_read(
         ("remove", fed, "north"),
         ("renew", fed),
         ("run", fed, "x"),
+        ("backup", fed, fed.parent / "fed.zip"),
     ):
         assert call("federation", *command) == 2
         assert "which could not read what root writes there; run this with sudo -u " in capfd.readouterr().err
     for action in ("approve", "repair", "rotate"):
         assert call("silo", action, north) == 2
         assert f"{north}: its service runs under the account" in capfd.readouterr().err
+    assert call("silo", "backup", north, fed.parent / "north.zip") == 2  # its .lock would be root's
+    assert f"{north}: its service runs under the account" in capfd.readouterr().err
+    assert not (north / ".lock").exists()
     assert sorted(path.name for path in (homes["coordinator"] / "members").iterdir()) == ["north.pub"]
     assert call("silo", "health", north) == 1  # whoever watches may ask
 

@@ -26,8 +26,8 @@ def stores():
 
 def rows_of(store, row):
     part = store["train"]
-    first, count = int(part.start[row]), int(part.count[row])
-    return part.x[first : first + count], part.y[first : first + count]
+    x, y = part.gather(torch.tensor([row]), torch.arange(int(part.count[row]))[None])
+    return x[0], y[0]
 
 
 def results(method, training, sizes=SIZES):
@@ -126,3 +126,18 @@ def test_a_batch_suits_what_a_round_takes():
     training = Training(batch_size=0, round_samples=50_000)
     assert suited(training, 2, [5, 5], [960_000, 12_800, 3_200]).batch_size == suiting_batch([50_000, 12_800, 3_200])
     assert suited(training, 2, [5, 5], [50_000, 800]).batch_size == suiting_batch([50_000, 800])
+
+
+def test_a_round_takes_no_copy_of_the_samples_and_weighs_classes_by_all():
+    _, store = stores()
+    part = store.drawn(10, 1, 0)
+    assert part["train"].x is store["train"].x and part["train"].y is store["train"].y
+    assert torch.equal(part.class_weights(CLASSES), store.class_weights(CLASSES))
+
+
+def test_with_noise_for_every_record_a_round_takes_all():
+    from coterie.studies.study import check
+
+    table = {"train": {"round_samples": 20}, "methods": {"fedavg": {"privacy": {"level": "record", "noise": 1.0}}}}
+    assert check(table).training.round_samples == 0
+    assert check({**table, "methods": {"fedavg": {}}}).training.round_samples == 20

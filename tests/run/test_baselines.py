@@ -5,10 +5,11 @@ import pytest
 import threadpoolctl
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from coterie.data.own.schema import Schema
 from coterie.data.own.trees import threads_for
 from coterie.data.silo import Part, Silo
 from coterie.measure.measures import accuracy, log_loss, rmse
-from coterie.run.baselines import POOLED, WEIGHTS, baselines, names, pooled
+from coterie.run.baselines import POOLED, WEIGHTS, baselines, names, pooled, rows_of
 
 
 def silo(name, seed, rows=200, classes=2, shift=0.0):
@@ -107,3 +108,10 @@ def test_few_rows_are_fitted_by_one_thread(rows, threads):
     """Several wait for each other much longer than they work where the machine is busy."""
     with threadpoolctl.threadpool_limits(2), threads_for(rows):
         assert {each["num_threads"] for each in threadpoolctl.threadpool_info()} == {threads}
+
+
+def test_labels_far_from_nought_keep_their_digits():
+    schema = Schema(columns=(), classes=(), centre=1.7e9, unit=60.0)
+    part = Part(np.zeros((3, 1), np.float32), np.array([0.1, 0.2, 0.3], np.float32))
+    rows = rows_of(0, part, np.array([6.0, 13.0, 18.0], np.float32), schema)
+    assert rows.measured()["mae"] == pytest.approx(1 / 3, rel=1e-5)

@@ -49,8 +49,10 @@ class Holding(HoldsData):
         """The same, with samples and numbers of a table that are beyond the limit of memory in files."""
         if not isinstance(self.x, DataFrame):
             return replace(self, x=kept(self.x))
-        plain = {name: c for name, c in self.x.items() if isinstance(c.dtype, np.dtype) and c.dtype.kind in "iuf"}
-        numbers = kept_columns({str(name): column.to_numpy() for name, column in plain.items()})
+        if not self.x.columns.map(str).is_unique:  # which is refused later, in words
+            return self
+        plain = {str(n): c for n, c in self.x.items() if isinstance(c.dtype, np.dtype) and c.dtype.kind in "iuf"}
+        numbers = kept_columns({name: column.to_numpy() for name, column in plain.items()})
         columns = {name: numbers.get(str(name), column) for name, column in self.x.items()}
         return replace(self, x=DataFrame(columns, self.x.index, copy=False))
 

@@ -22,7 +22,7 @@ from coterie.errors import BadInput, first_line
 SILO = "{silo}"  # in a path: the silo's name
 SURE = 0.9  # the probability of a class that is given without one
 ANY = 1e-3  # of the probability goes to all classes alike: none is impossible
-ALIKE = 0.01  # by which rows' sums of probabilities may differ
+ALIKE = 0.1  # by which rows' sums of probabilities may differ
 
 
 def is_column(incumbent: str) -> bool:
@@ -114,8 +114,6 @@ def _by_column(column: Series, schema: Schema, where: str) -> Array:
         chosen = np.eye(len(schema.classes))[[schema.classes.index(name) for name in names]]
         return SURE * chosen + (1 - SURE) * (1 - chosen) / max(len(schema.classes) - 1, 1)
     if len(schema.classes) == 2 and ((numbers >= 0) & (numbers <= 1)).all():
-        if np.isin(numbers, (0, 1)).all():  # no probabilities, but which of the two
-            numbers = np.where(numbers == 1, SURE, 1 - SURE)
         return np.stack([1 - numbers, numbers], 1)
     odd = next(name for name in names if name not in schema.classes)
     raise BadInput(

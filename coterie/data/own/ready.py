@@ -42,6 +42,7 @@ from coterie.options import option
 
 FEWEST = 10  # rows of a silo, so that it can train, validate and test
 UNMARKED = Marks()
+RAREST = 100  # samples of the rarest class that validate and test at least, where there are so many
 MOST = 0.5  # of a silo's rows, in one group
 SHOWN = 3  # far values that are named
 
@@ -85,7 +86,7 @@ class SplitHolding(HoldsData):
     rows: Indices  # where its rows are in what the silo holds
     unlabelled: int
     units: Indices | None = None  # (n,) rows of one group have one code
-    drawn: tuple[str, ...] = ()  # which of its validation and test rows did not come so
+    fewer: tuple[str, ...] = ()  # of what it has fewer than its share, because they are enough: validation, test
 
     def about(self) -> str:
         return self.holding.about()
@@ -125,7 +126,7 @@ def ready(holdings: Sequence[Holding], options: OwnData, seed: int) -> Federated
     ]
     numbers = [column.name for column in schema.columns if column.kind in ("number", "date")]
     differences += [each for s in splits for each in far_values(s, numbers, not schema.classes, options.label)]
-    differences += [each for s in splits for each in (*copied(s, options), *crowded(s, options), *capped(s, options))]
+    differences += [each for s in splits for each in (*copied(s, options), *crowded(s, options), *capped(s))]
     differences += identified(splits, options)
     schemas = {s.holding.name: fitted(schema, s, not shared) for s in splits}
     marked = [read_subgroups(s.holding, options.subgroups, options.label) for s in splits]
@@ -155,10 +156,11 @@ def split(holding: Holding, options: OwnData, seed: int) -> SplitHolding:
     if marks.sides is None:
         share = drawn(holding.name, label, options, seed, marks)
     else:
-        share = as_given(holding, label, options, seed, marks.sides, marks.units)
-    came = () if marks.sides is None else [NAMES[side] for side in np.unique(marks.sides)]
-    fresh = tuple(name for name in NAMES[1:] if name not in came)
-    return SplitHolding(holding, label, share.train, share.validation, share.test, rows, unlabelled, marks.units, fresh)
+        share = as_given(holding, label, options, seed, marks)
+    limited = at_most(options, label, marks)
+    shares = {"validation": (limited.validation, options.validation), "test": (limited.test_share, options.test_share)}
+    fewer = tuple(name for name, (limit, share) in shares.items() if limit < share)
+    return SplitHolding(holding, label, share.train, share.validation, share.test, rows, unlabelled, marks.units, fewer)
 
 
 def resting(own: SplitHolding) -> SplitHolding:
@@ -166,10 +168,9 @@ def resting(own: SplitHolding) -> SplitHolding:
     return replace(own, holding=own.holding.resting())
 
 
-def as_given(
-    holding: Holding, label: Label, options: OwnData, seed: int, sides: Indices, units: Indices | None
-) -> Share:
+def as_given(holding: Holding, label: Label, options: OwnData, seed: int, marks: Marks) -> Share:
     """The split that a silo came with; where no row validates, some of those to train are drawn."""
+    sides, units = np.asarray(marks.sides), marks.units
     train, validation, test = (np.flatnonzero(sides == side) for side in (TRAIN, VALIDATION, TEST))
     for side, rows in ((TRAIN, train), (TEST, test)):
         if len(rows) == 0:
@@ -178,21 +179,33 @@ def as_given(
         _check_enough(len(sides), f"silo '{holding.name}'")
         draw = carve if units is None else whole(units)
         rng = generator(seed, "own split", holding.name)
-        options = at_most(options, len(train), tested=False)
-        count = portion(options.validation, len(train))
+        count = portion(at_most(options, label, marks).validation, len(train))
         validation, train = draw(train, strata(label, options.task), count, rng)
     return Share(train, validation, test)
 
 
-def at_most(options: OwnData, rows: int, tested: bool = True) -> OwnData:
-    """The options with such shares of a silo's rows that no more validate and test than are wanted at most."""
-    if tested:
-        if options.most_test and portion(options.test_share, rows) > options.most_test:
-            options = replace(options, test_share=options.most_test / rows)
+def at_most(options: OwnData, label: Label, marks: Marks) -> OwnData:
+    """The options with such shares of a silo's rows that no more are drawn to validate and test than are wanted.
+
+    What is drawn by groups or by time is as much as it was: a few groups would fill the number, and a few hours. So is
+    what would have few samples of the rarest class.
+    """
+    if marks.units is not None or marks.times is not None:
+        return options
+    rows, wanted = len(label.values), 1.0
+    if len(classes := np.unique(strata(label, options.task), return_counts=True)[1]) > 1:
+        wanted = RAREST * rows / int(classes.min())
+    if marks.sides is None:
+        if options.most_test and portion(options.test_share, rows) > (most := max(options.most_test, wanted)):
+            options = replace(options, test_share=most / rows)
         rows -= portion(options.test_share, rows)
-    trained = rows if options.keep is None else min(options.keep, rows)
-    if options.most_validation and portion(options.validation, trained) > options.most_validation:
-        options = replace(options, validation=options.most_validation / trained)
+        rows = min(rows, options.keep or rows)
+    elif (marks.sides == VALIDATION).any():
+        return options
+    else:
+        rows = int((marks.sides == TRAIN).sum())
+    if options.most_validation and portion(options.validation, rows) > (most := max(options.most_validation, wanted)):
+        options = replace(options, validation=most / rows)
     return options
 
 
@@ -206,7 +219,7 @@ def drawn(name: str, label: Label, options: OwnData, seed: int, marks: Marks = U
     where, count = f"silo '{name}'", len(label.values)
     _check_enough(count, where)
     check_variety(marks, options, where)
-    options = at_most(options, count)
+    options = at_most(options, label, marks)
     if marks.times is not None:
         share = in_time(last_times(marks.times, marks.units), options)
     else:
@@ -291,17 +304,13 @@ def copied_elsewhere(splits: Sequence[SplitHolding], silos: Sequence[Silo]) -> l
     return found
 
 
-def capped(own: SplitHolding, options: OwnData) -> list[Difference]:
+def capped(own: SplitHolding) -> list[Difference]:
     """That fewer rows validate or test than their share would be, where that is so."""
-    rows = len(own.train) + len(own.validation) + len(own.test) * (tested := "test" in own.drawn)
-    fewer = at_most(options, rows, tested)
-    parts = {"validation": (fewer.validation, options.validation, f"{len(own.validation):,} validate")}
-    parts["test"] = (fewer.test_share, options.test_share, f"{len(own.test):,} test")
-    found = [name for name in own.drawn if parts[name][0] < parts[name][1]]
-    if not found:
+    counts = {"validation": f"{len(own.validation):,} validate", "test": f"{len(own.test):,} test"}
+    if not own.fewer:
         return []
-    keys = " and ".join(f"data.most_{name}" for name in found)
-    what = f"{' and '.join(parts[name][2] for name in found)}, which is enough; more of its rows train ({keys})"
+    keys = " and ".join(f"most_{name}" for name in own.fewer)
+    what = f"{' and '.join(counts[name] for name in own.fewer)}, fewer than their share; the others train ({keys})"
     return [Difference("rows", own.holding.name, what)]
 
 

@@ -15,7 +15,7 @@ LIST = 4 << 20  # bytes of the list of a message's objects
 OBJECTS = 20_000  # in one message
 OTHER = 64 << 10  # bytes of any other answer; the stub that a run ships has some 2 kB
 OBJECT, HEARTBEAT = "/v1/fleet/pull-object", "/v1/fleet/send-node-heartbeat"
-LIMITS = {OBJECT: PIECE, "/v1/fleet/pull-messages": LIST}
+LIMITS = {OBJECT: PIECE, "/v1/fleet/pull-messages": LIST, "/v1/fleet/push-messages": LIST}
 
 
 class TooMuch(Exception):
@@ -32,22 +32,24 @@ class Intake:
     """Counts what one message brings: a SuperNode takes the next when that is answered."""
 
     def __init__(self, allowed: Callable[[], int]) -> None:
-        self.allowed, self.lock = allowed, Lock()
+        self.allowed, self.lock, self.turn = allowed, Lock(), 0
         self.begin()
 
     def begin(self) -> None:
         """The next message is asked for."""
-        self.left, self.why = self.allowed(), ""
+        allowed = self.allowed()
+        with self.lock:
+            self.turn, self.left, self.why = self.turn + 1, allowed, ""
 
     def watch(self, response: httpx.Response) -> None:
         """Have an answer of the coordinator, of which nothing is read yet, counted while it is."""
-        path = response.url.path
+        path, turn = response.url.path, self.turn
         if response.headers.get("content-encoding", "identity") != "identity":
-            raise self._refused(path, f"{path} answers with compressed bytes, which nobody asked for")
-        response.stream = Counted(response.stream, self._count(path))
+            raise self._refused(path, turn, f"{path} answers with compressed bytes, which nobody asked for")
+        response.stream = Counted(response.stream, self._count(path, turn))
 
-    def _count(self, path: str) -> Callable[[int], None]:
-        """Counts one answer."""
+    def _count(self, path: str, turn: int) -> Callable[[int], None]:
+        """Counts one answer, which may still come when the message it was for is refused and the next one asked for."""
         most = LIMITS.get(path, OTHER)
         left = most
 
@@ -55,12 +57,15 @@ class Intake:
             nonlocal left
             left -= size
             if left < 0:
-                raise self._refused(path, f"{path} answers with over {most} bytes")
-            if path == OBJECT:
-                with self.lock:
-                    self.left -= size
-                    if self.left < 0:
-                        raise self._refused(path, "a request has more bytes than largest_download in silo.toml allows")
+                raise self._refused(path, turn, f"{path} answers with over {most} bytes")
+            if path != OBJECT:
+                return
+            with self.lock:
+                self.left -= size if turn == self.turn else 0
+                over = self.left < 0 or turn != self.turn
+            if over:
+                why = "a request has more bytes than largest_download in silo.toml allows"
+                raise self._refused(path, turn, why)
 
         return count
 
@@ -71,11 +76,12 @@ class Intake:
             count += 1
             waiting.extend(waiting.pop().children)
             if count > OBJECTS:
-                raise self._refused("", f"a request of over {OBJECTS} pieces")
+                raise self._refused("", self.turn, f"a request of over {OBJECTS} pieces")
 
-    def _refused(self, path: str, why: str) -> TooMuch:
-        if path != HEARTBEAT:  # those have a thread of their own and are part of no message
-            self.why = why
+    def _refused(self, path: str, turn: int, why: str) -> TooMuch:
+        with self.lock:
+            if path != HEARTBEAT and turn == self.turn:  # those have a thread of their own and are part of no message
+                self.why = why
         return TooMuch(why)
 
 

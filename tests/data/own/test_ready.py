@@ -1,5 +1,7 @@
 """OwnData silos from a folder to what a model takes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -349,18 +351,30 @@ def long(rows, **marks):
 
 
 def test_of_a_large_silo_no_more_rows_validate_and_test_than_are_wanted():
-    holding = long(1000)
-    every = split(holding, OwnData(label="y"), 0)
-    assert [len(every.train), len(every.validation), len(every.test)] == [640, 160, 200]
-    limited = OwnData(label="y", most_validation=50, most_test=70)
+    holding = long(10_000)
+    every = split(holding, OwnData(label="y", most_validation=0, most_test=0), 0)
+    assert [len(every.train), len(every.validation), len(every.test)] == [6400, 1600, 2000]
+    limited = OwnData(label="y", most_validation=500, most_test=700)
     fewer = split(holding, limited, 0)
-    assert [len(fewer.train), len(fewer.validation), len(fewer.test)] == [880, 50, 70]
-    assert sorted([*fewer.train, *fewer.validation, *fewer.test]) == list(range(1000))
-    (told,) = capped(fewer, limited)
-    assert told.column == "rows" and told.silo == "long"
-    assert told.what == (
-        "50 validate and 70 test, which is enough; more of its rows train (data.most_validation and data.most_test)"
+    assert [len(fewer.train), len(fewer.validation), len(fewer.test)] == [8800, 500, 700]
+    assert sorted([*fewer.train, *fewer.validation, *fewer.test]) == list(range(10_000))
+    (remark,) = capped(fewer)
+    assert remark.column == "rows" and remark.silo == "long"
+    assert remark.what == (
+        "500 validate and 700 test, fewer than their share; the others train (most_validation and most_test)"
     )
+    kept = split(holding, replace(limited, keep=1000, test_share=0.5), 0)
+    assert [len(kept.train), len(kept.validation), len(kept.test)] == [1000, 200, 700]
+    assert [each.what.partition(",")[0] for each in capped(kept)] == ["700 test"]
+
+
+def test_of_a_rare_class_enough_validate_and_test_whatever_the_limit():
+    frame = pd.DataFrame({"a": np.arange(40_000.0), "y": np.where(np.arange(40_000) % 50, "no", "yes")})
+    holding = from_frame("rare", frame, "y", (), "rare")
+    fewer = split(holding, OwnData(label="y", most_validation=500, most_test=700), 0)
+    positive = np.arange(40_000) % 50 == 0
+    assert [int(positive[rows].sum()) for rows in (fewer.validation, fewer.test)] == [100, 100]
+    assert len(fewer.test) == 5000 and len(fewer.validation) == 5000
 
 
 @pytest.mark.parametrize("limits", [(160, 200), (0, 0), (10_000, 100_000)])
@@ -370,21 +384,23 @@ def test_the_split_of_a_silo_below_the_limits_is_as_without_them(limits):
     one, other = split(holding, options, 0), split(holding, free, 0)
     for name in ("train", "validation", "test"):
         assert np.array_equal(getattr(one, name), getattr(other, name))
-    assert capped(one, options) == []
+    assert capped(one) == []
 
 
-def test_limits_hold_by_time_and_not_for_rows_that_came_split():
-    limits = {"label": "y", "most_validation": 50, "most_test": 70}
-    timed = OwnData(**limits, time="when")
-    by_time = split(long(1000, when=np.arange(1000)), timed, 0)
-    assert by_time.test.tolist() == [*range(930, 1000)] and by_time.validation.tolist() == [*range(880, 930)]
-    assert len(capped(by_time, timed)) == 1
-    side = np.repeat(["train", "validation", "test"], [600, 200, 200])
-    given = OwnData(**limits, split_column="side")
-    came = split(long(1000, side=side), given, 0)
-    assert [len(came.validation), len(came.test)] == [200, 200] and capped(came, given) == []
-    no_validation = split(long(1000, side=np.repeat(["train", "test"], [800, 200])), given, 0)
-    assert [len(no_validation.validation), len(no_validation.test)] == [50, 200]
-    assert [each.what for each in capped(no_validation, given)] == [
-        "50 validate, which is enough; more of its rows train (data.most_validation)"
+def test_limits_hold_neither_by_group_nor_by_time_and_not_for_rows_that_came_split():
+    limits = {"label": "y", "most_validation": 5, "most_test": 7}
+    for by, marks in (("time", np.arange(1000) // 10), ("group", np.arange(1000) // 100)):
+        options = OwnData(**limits, **{by: "mark"})
+        one = split(long(1000, mark=marks), options, 0)
+        other = split(long(1000, mark=marks), replace(options, most_validation=0, most_test=0), 0)
+        assert np.array_equal(one.test, other.test) and np.array_equal(one.validation, other.validation)
+        assert capped(one) == []
+    given = OwnData(label="y", most_validation=500, most_test=700, split_column="side", keep=1000)
+    side = np.repeat(["train", "validation", "test"], [6000, 2000, 2000])
+    came = split(long(10_000, side=side), given, 0)
+    assert [len(came.validation), len(came.test)] == [2000, 2000] and capped(came) == []
+    no_validation = split(long(10_000, side=np.repeat(["train", "test"], [8000, 2000])), given, 0)
+    assert [len(no_validation.validation), len(no_validation.test)] == [500, 2000]
+    assert [each.what for each in capped(no_validation)] == [
+        "500 validate, fewer than their share; the others train (most_validation)"
     ]

@@ -257,6 +257,17 @@ def test_a_heartbeat_that_is_too_long_is_no_requests_fault(tmp_path: Path) -> No
         assert why in door.why and bool(why) == bool(door.why)
 
 
+def test_what_still_comes_of_a_request_that_was_dropped_is_no_fault_of_the_next() -> None:
+    door = intake.Intake(lambda: LARGEST)
+    late = httpx.Response(200, stream=Endless(Coordinator(), endless()))
+    late.request = httpx.Request("POST", f"https://fl.example.org{intake.OBJECT}")
+    door.watch(late)
+    door.begin()
+    with pytest.raises(intake.TooMuch):
+        late.read()
+    assert door.why == "" and door.left == LARGEST
+
+
 def test_the_stub_that_a_run_ships_is_far_smaller_than_what_is_taken() -> None:
     assert sum(map(len, commands.STUB_FILES.values())) * 4 < intake.OTHER
 
