@@ -235,6 +235,7 @@ def test_the_command_line_outranks_the_study(capfd):
         "precision": "float32",
         "checkpoint_every": "auto",
         "models": True,
+        "in_memory": "auto",
     }
     assert list(written["methods"]) == ["fedprox", "fedamp"]
     assert (written["methods"]["fedprox"]["mu"], written["methods"]["fedamp"]["tau"]) == (0.5, 0.75)
