@@ -110,7 +110,7 @@ def built_in(table: Mapping[str, Any]) -> dict[str, Any]:
 LATER = {  # keys that studies had not always, and what a run without them had
     "measure.by": None, "measure.positive": None, "train.patience": 0, "train.class_weight": "none",
     "train.schedule_rounds": 0, "data.resize": 0, "data.mean": [], "data.deviation": [], "data.test": 0,
-    "first": "budget", "train.keep_features": None,
+    "first": "budget", "train.keep_features": None, "train.round_samples": 0,
 }  # fmt: skip
 
 
@@ -139,6 +139,7 @@ SINCE = {  # by commit; the summary of a kept run lists those that it `lacks`
         "of rounds that are level on validation data the one with the lowest loss is picked",
         scores=("val_picked", "picked_round"),
     ),
+    "6ef6bb6": Change("a candidate's temperature takes more rows to lie below 1", ("stack",)),
     "7c46559": Change(
         "with momentum the pull is no stronger in the first steps of a round than in its last",
         ("fedprox", "fedprox-ft", "ditto", "mr-mtl", "fedamp", "heurfedamp", "mocha"),
