@@ -113,6 +113,11 @@ def _seeds(seeds: Sequence[str]) -> str:
 def _split(data: Mapping[str, Any]) -> str:
     """Which rows are for testing, from the study's [data]."""
     parts, column, validating = [], data.get("split_column"), f"{100 * data.get('validation', 0):g}%"
+    limited = not (data.get("group") or data.get("time"))
+    tested, validated = (
+        f", about {most:,} at most" if limited and (most := data.get(key)) else ""
+        for key in ("most_test", "most_validation")
+    )
     if data.get("split"):
         parts.append(f"{data.get('name')}, dealt to the silos by {data['split']}")
     if column:
@@ -120,10 +125,10 @@ def _split(data: Mapping[str, Any]) -> str:
     elif data.get("test_share") == "own":
         parts.append("the set's own test samples for testing")
     elif "test_share" in data:
-        parts.append(f"{100 * data['test_share']:g}% of each silo's rows for testing")
+        parts.append(f"{100 * data['test_share']:g}% of each silo's rows for testing{tested}")
     if data.get("validation"):
         some = f"where no row of a silo validates, {validating} of those to train"
-        parts.append(some if column else f"{validating} of the rows to train on for validation")
+        parts.append((some if column else f"{validating} of the rows to train on for validation") + validated)
     if data.get("group"):
         parts.append(f"no {data['group']} on two sides")
     if data.get("time"):

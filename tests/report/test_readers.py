@@ -85,6 +85,18 @@ def test_the_evidence_states_splits_seeds_and_multiplicity(folder):
     assert "no patient on two sides" in shown and "test rows are the last by day" in shown
 
 
+def test_limits_of_a_large_silo_stand_beside_its_shares(folder):
+    text = (folder / "study.toml").read_text("utf-8")
+    data = "[data]\ntest_share = 0.2\nmost_test = 70000\nmost_validation = 500\n"
+    (folder / "study.toml").write_text(text.replace("[data]\n", data, 1), "utf-8")
+    shown = text_of(page_of(read_run(folder)))
+    assert "20% of each silo's rows for testing, about 70,000 at most" in shown
+    assert "rows to train on for validation, about 500 at most" in shown
+    by_group = data.replace("[data]\n", '[data]\ngroup = "patient"\n')
+    (folder / "study.toml").write_text(text.replace("[data]\n", by_group, 1), "utf-8")
+    assert "at most" not in text_of(page_of(read_run(folder))).partition("Design")[2].partition("Every method is")[0]
+
+
 def test_rows_that_come_split_are_not_said_to_be_split_by_a_share(folder):
     text = (folder / "study.toml").read_text("utf-8")
     data = '[data]\nsplit_column = "part"\ntest_share = 0.2\n'
